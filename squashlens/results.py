@@ -7,7 +7,7 @@ new dimension, `table` makes a table of one or several, and `answer_frequencies`
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from squashlens.records.concatenation import concat
+from squashlens.records.joining import concat
 from squashlens.records.results import open, provenance, save
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from torch import Tensor
 import squashlens as sl
 from squashlens._typing import MOST, Extended, positive, short_repr
 from squashlens.checks.arguments import converted, validated
-from squashlens.checks.sizes import human
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import InputError
 from tests import odd
 
 ROWS = Float[Tensor, "query key"]
@@ -38,6 +37,7 @@ ACCEPTED = [
     ((n for n in (1, 2)), Iterable[int], [1, 2]),
     (np.array([1, 2]), Iterable[int], [1, 2]),
     (torch.tensor([1, 2]), Sequence[int], [1, 2]),
+    (torch.ones(2, dtype=torch.bfloat16, requires_grad=True), Iterable[float], [1.0, 1.0]),
     (xr.DataArray([1, 2]), Iterable[int], [1, 2]),
     ({3, 1}, Iterable[int], [1, 3]),
     ([1, 2], tuple[int, ...] | None, (1, 2)),
@@ -57,7 +57,6 @@ REFUSED = [
     (torch.tensor(1), int),
     (math.nan, float),
     (math.inf, float),
-    (1e-320, float),
     (10**400, float),
     (1, bool),
     ("yes", bool),
@@ -76,7 +75,6 @@ REFUSED = [
     ("a", Collection[Literal["a", "b"]]),
     ({1: 1}, Mapping[str, int]),
     (3, str | Path),
-    ("a\0b", Path),
     (torch.int8, torch.dtype | None),
     ((1.0,), tuple[float, float]),
     (3, Callable[[int], int]),
@@ -104,13 +102,6 @@ def test_what_has_one_meaning_is_converted(value: Any, hint: Any, wanted: Any) -
     assert type(found) is type(wanted)
 
 
-def test_a_dataset_is_named_by_its_variables() -> None:
-    found = xr.Dataset({"distance": ("layer", [1.0]), "rms": ("layer", [2.0])})
-    assert short_repr(found) == "<Dataset distance, rms>"
-    with pytest.raises(InputError, match=r"prompt=<Dataset distance, rms> \(Dataset\) is not a prompt"):
-        sl.prompts.tokenize(found, found)  # pyright: ignore[reportArgumentType]
-
-
 @pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda part: named(short_repr(part)))
 def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> None:
     with pytest.raises(InputError, match=r"\bit\b") as refusal:
@@ -121,21 +112,17 @@ def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> No
 @pytest.mark.parametrize(
     ("value", "hint", "said"),
     [
-        (1e-320, float, "subnormal number, for which .* at least 2.2e-308"),
         (True, Extended, "it=True is not allowed"),
-        (True, int, "it=True is not allowed. Give a whole number.$"),
-        (np.float32("nan"), int, "it=.* is of type float32. Give a whole number.$"),
         (3, str | Path, "it=3 is of type int. Give text or a path.$"),
-        (torch.int8, torch.dtype, "it=torch.int8 is not a floating-point dtype"),
         (torch.ones(2, 2), Iterable[int], r"it\[0\]=.* is of type list. Give a whole number.$"),
         (torch.ones(3), ROWS, r"of type Tensor, dtype float32 and shape \(3,\). Give a tensor of .*query key"),
-        ((1.0,), tuple[float, float], "has 1 items. Give a tuple of 2 items.$"),
-        ("c", CHOICES, "it='c' is not a choice. Use one of: 'a', 'b'.$"),
+        (
+            "c",
+            CHOICES,
+            "it='c' is not a choice. Give one of 'a', 'b' or a list in which",
+        ),
         (["a", "c"], CHOICES, r"it\[1\]='c' is not a choice. Use one of: 'a', 'b'.$"),
-        (3, CHOICES, "it=3 is not a choice. Use one of: 'a', 'b'.$"),
-        ("c", Literal["a"] | Literal["b"], "it='c' is not a choice. Use one of: 'a', 'b'.$"),
         ("c", Literal["a"] | Mapping[str, float], "it='c' is not a choice. Give 'a' or a dict in which"),
-        ({"b": math.nan}, Literal["a"] | Mapping[str, float], r"it\['b'\]=nan is not a finite number"),
         ([1, "x"], int | Sequence[int], r"it\[1\]='x' is of type str. Give a whole number.$"),
         (torch.int8, torch.dtype | str, "it=torch.int8 is not a floating-point dtype"),
     ],
@@ -144,23 +131,6 @@ def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> No
 def test_refusals_say_what_is_wrong_once(value: Any, hint: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         converted(value, hint, "it")
-
-
-@pytest.mark.parametrize(
-    "name", [object(), 3, b"x", None, {}, [], "", " ", "a\0b", "~no-such-user/x"], ids=lambda v: named(short_repr(v))
-)
-def test_what_is_no_name_of_a_model_is_refused(name: Any) -> None:
-    raw = inspect.unwrap(sl.load)  # without the tests' own type checks, which would answer first
-    with pytest.raises(SquashlensError, match="^(name=|'~no)"):
-        validated(raw)(name)
-
-
-def test_tensors_are_read_as_lists_whatever_their_dtype() -> None:
-    assert converted(torch.ones(2, dtype=torch.bfloat16, requires_grad=True), Iterable[float], "it") == [1.0, 1.0]
-
-
-def test_a_gradient_is_not_followed() -> None:
-    assert not converted(torch.ones(2, 2, requires_grad=True), ROWS, "it").requires_grad
 
 
 def test_defaults_and_keywords_are_left_as_they_are() -> None:
@@ -219,27 +189,15 @@ def test_every_public_argument_refuses_odd_values_by_name_or_converts_them(hint:
         assert len(said) < 2000
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (
-            {"norms": "spectral"},
-            r"^jacobian_norms\(\) got an unexpected keyword argument 'norms'. Did you mean 'norm'\?$",
-        ),
-        ({"zzz": 1}, r"^jacobian_norms\(\) got an unexpected keyword argument 'zzz'$"),
-        ({}, r"^jacobian_norms\(\) missing a required argument: 'model'$"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_told_with_the_functions_name(options: Any, complaint: str) -> None:
-    with pytest.raises(TypeError, match=complaint):
-        sl.jacobian_norms(**options)
-    with pytest.raises(TypeError, match=r"^Hook\(\) .*'edti'. Did you mean 'edit'"):
-        sl.hooks.Hook("a", "b", **{"edti": 3})
-
-
-def test_sizes_have_decimal_prefixes() -> None:
-    sizes = {999: "999 B", 1000: "1 kB", 2_500_000: "2.5 MB", 8.3e9: "8.3 GB", 7e12: "7 TB", 7.2e13: "72 TB"}
-    assert {size: human(size) for size in sizes} == sizes
+def test_arguments_that_do_not_fit_are_told_with_the_functions_name() -> None:
+    for wrong, complaint in (
+        ({"model": 1, "prompt": "", "norms": "l1"}, "got an unexpected.*'norms'"),
+        ({}, "missing .*'model'"),
+    ):
+        with pytest.raises(TypeError, match=rf"^jacobian_norms\(\) {complaint}"):
+            sl.jacobian_norms(**wrong)  # pyright: ignore
+    with pytest.raises(TypeError, match=r"^Hook\(\) .*'edti'"):
+        sl.hooks.Hook("a", "b", max, **{"edti": 3})
 
 
 def test_a_dtype_stands_for_its_name() -> None:

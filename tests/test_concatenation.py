@@ -55,15 +55,6 @@ def test_tokens_stay_with_their_numbers() -> None:
     assert both.attrs["prompt"] == "'xyz', 'xwvut', 'q'"
 
 
-def test_the_short_prompt_of_several_is_whole_prompts() -> None:
-    texts = {name: name * 25 for name in "abcd"}
-    both = sl.results.concat({name: measured(text) for name, text in texts.items()}, dim="run")
-    assert both.attrs["prompt"] == f"{texts['a']!r}, … (4 prompts)"
-    ids = [sealed(measured("xyz"), {"call": {"function": "f", "prompt": [2, place]}}) for place in range(2)]
-    assert sl.results.concat(dict(enumerate(ids)), dim="run").attrs["prompt"] == "[2, 0], [2, 1]"
-    assert ids[0].attrs["prompt"] == "[2, 0]"
-
-
 def test_flags_that_no_part_lacks_stay_flags() -> None:
     def one(layers: int) -> xr.Dataset:
         variables: dict[str, Any] = {
@@ -119,27 +110,6 @@ def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
     xr.testing.assert_identical(sl.results.open(sl.results.save(both, tmp_path / "x.json")), both)
 
 
-def test_two_prompts_of_a_real_model(tiny: Any) -> None:
-    prompts = {"short": "11 =", "long": "How many ones are in 1101?"}
-    parts = {name: sl.sensitivity(tiny, text, progress=False) for name, text in prompts.items()}
-    both = sl.results.concat(parts, dim="prompt")
-    for name, part in parts.items():
-        here = both.sel(prompt=name).isel(position=slice(part.sizes["position"]))
-        for variable in part.data_vars:
-            np.testing.assert_array_equal(here[variable], part[variable])
-        assert origin(here) == origin(part)
-        assert here["token"].values.tolist() == part["token"].values.tolist()
-
-
-def test_certificates_hold_for_all_parts() -> None:
-    parts = {
-        name: measured(rounding=rounding, failure_probability=chance)
-        for name, rounding, chance in (("a", 1e-9, 1e-6), ("b", 1e-8, 2e-6))
-    }
-    both = sl.results.concat(parts, dim="model")
-    assert (both.attrs["rounding"], both.attrs["failure_probability"]) == (1e-8, pytest.approx(3e-6))
-
-
 def test_joined_of_joined_and_one_part(tmp_path: Path) -> None:
     rows = {
         prompt: sl.results.concat({model: measured(prompt, model) for model in MODELS}, dim="model")
@@ -178,16 +148,15 @@ def test_a_selected_part_can_be_joined_again() -> None:
         (lambda: {}, "model", "result= is empty"),
         (lambda: odd.result("collapse"), "model", "result= is one result"),
         (lambda: {"a": measured(), 1: measured()}, "model", "Some labels of result= are text and some are numbers"),
-        (lambda: {"a": measured(), "b": measured(function="g")}, "model", "different measurements: 'a' of f, 'b' of g"),
-        (lambda: {"a": measured(), "b": measured(units="model units")}, "model", r"bound \(1\), and bound \(model"),
+        (lambda: {"a": measured(), "b": measured(function="g")}, "model", "of f; and .* of g"),
+        (lambda: {"a": measured(), "b": measured(units="model units")}, "model", r"bound \(1\) .*bound \(model"),
         (lambda: {"a": measured(), "b": measured(long_name="l2")}, "model", "'bound' is not the same quantity in 'a'"),
-        (lambda: {"a": measured(), "b": measured(name="other")}, "model", "only one has 'bound', 'other'"),
-        (lambda: {"a": measured(), "b": measured()[0]}, "model", r"other dimensions in 'a' and 'b': \(position\), and"),
-        (lambda: {"a": measured(), "b": measured().to_dataset(promote_attrs=True)}, "model", "one is a Dataset and"),
+        (lambda: {"a": measured(), "b": measured(name="other")}, "model", "'bound' is not the same quantity.*missing"),
+        (lambda: {"a": measured(), "b": measured()[0]}, "model", r"over \(position\), .*over \(\)"),
+        (lambda: {"a": measured(), "b": measured().to_dataset(promote_attrs=True)}, "model", "in a Dataset of f"),
         (lambda: {"a": measured(), "b": measured()}, "position", "already have 'position'"),
         (lambda: {"a": measured(), "b": measured()}, "token", "already have 'token'"),
         (lambda: {"a": measured(), "b": measured()}, "bound", "already have 'bound'"),
-        (lambda: {"a": measured(), "b": measured()}, " ", "dim= is empty"),
         (lambda: {"a": measured(), "b": measured().drop_attrs()}, "model", "These values have no"),
         (lambda: {"a": measured(), "b": measured("xyz").isel(position=[0, 0])}, "model", "cannot be aligned"),
         (lambda: {"a": measured(rounding=1.0), "b": measured()}, "model", "cannot be aligned: 'rounding'"),
@@ -201,7 +170,10 @@ def test_what_is_not_one_measurement_is_refused(results: Any, dim: str, message:
 
 def test_attributes_that_differ_are_not_those_of_the_first() -> None:
     one, two = (odd.result("path_bound").assign_attrs(estimated_tightness=t, mine=t) for t in (2.5, 2.8))
+    one.attrs |= {"rounding": 1e-9, "failure_probability": 1e-6}
+    two.attrs |= {"rounding": 1e-8, "failure_probability": 2e-6}
     both = sl.results.concat({"one": one, "two": two}, dim="run")
+    assert (both.attrs["rounding"], both.attrs["failure_probability"]) == (1e-8, pytest.approx(3e-6))
     assert both.attrs["estimated_tightness"] == 2.8
     assert "mine" not in both.attrs
     assert both.attrs["units"] == one.attrs["units"]

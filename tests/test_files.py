@@ -17,7 +17,6 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.saving import files
 from squashlens.saving.files import require_folder, require_output, write
 from tests.references import raw
 
@@ -84,42 +83,6 @@ def test_a_file_that_cannot_grow_is_refused(tmp_path: Path) -> None:
         assert "larger than this system allows. Raise the limit" in line
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounts a small file system of its own")
-def test_a_full_disk_is_refused(tmp_path: Path) -> None:
-    """A file system of 64 kB, mounted where only the subprocess sees it."""
-    script = """
-    import subprocess, sys
-    from pathlib import Path
-    folder = Path(sys.argv[1])
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]).returncode:
-        sys.exit(77)
-    import numpy as np, xarray as xr
-    import squashlens as sl
-    from squashlens.errors import OutputError
-    from squashlens.saving.journal import Journal
-    sl.results.save(xr.DataArray([1.0], dims="a", name="v"), folder / "x.nc")
-    journal = Journal(folder / "journal", {})
-    old = (folder / "x.nc").read_bytes()
-    for attempt in (
-        lambda: sl.results.save(xr.DataArray(np.arange(9000.0), dims="a", name="v"), folder / "x.nc"),
-        lambda: journal.keep({"a": "x" * 90_000}),
-    ):
-        try:
-            attempt()
-        except OutputError as error:
-            print(error)
-    assert (folder / "x.nc").read_bytes() == old
-    """
-    done = run(script, tmp_path, prefix=("unshare", "-m"))
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("this machine allows no mounts")
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert "the disk is full. Free some space" in first
-    assert "disk is full" in second
-    assert "Free some space" in second
-
-
 @pytest.mark.parametrize("name", [errno.ENOSPC, errno.EFBIG, errno.EACCES])
 def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.txt", b"old")
@@ -135,16 +98,6 @@ def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path) -> None:
-    """A living writer's temporary file stays, and so do files of other names."""
-    old, young = (tmp_path / f".squashlens-{name}.partial" for name in ("0123456789abcdef", "fedcba9876543210"))
-    for left in (old, young, tmp_path / "mine.partial"):
-        left.write_bytes(b"half")
-        os.utime(left, 2 * (time.time() - files.LEFT - 60,)) if left is not young else None
-    write(tmp_path / "y.txt", b"y")
-    assert {path.name for path in tmp_path.iterdir()} == {young.name, "mine.partial", "y.txt"}
-
-
 def test_links_stay_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target = sl.results.save(RESULT, tmp_path / "real" / "x.nc")
@@ -154,11 +107,9 @@ def test_links_stay_links(tmp_path: Path) -> None:
         assert (tmp_path / link).is_symlink()
         assert sl.results.open(tmp_path / link).identical(RESULT * 2)
     assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["x.nc", "y.nc"]
-    (tmp_path / "circle.nc").symlink_to("circle.nc")
     (tmp_path / "nowhere.nc").symlink_to("missing/x.nc")
-    for name in ("circle", "nowhere"):
-        with pytest.raises((InputError, OutputError), match="symbolic links|There is no folder"):
-            sl.results.save(RESULT, tmp_path / f"{name}.nc")
+    with pytest.raises(InputError, match="There is no folder"):
+        sl.results.save(RESULT, tmp_path / "nowhere.nc")
 
 
 def test_permissions_are_kept(tmp_path: Path) -> None:
@@ -172,50 +123,12 @@ def test_permissions_are_kept(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="an administrator gives up its rights")
-def test_without_rights_nothing_is_written(tmp_path: Path) -> None:
-    """As a user without rights: a folder that may not be written to, and another's file in one that may."""
-    for folder in (tmp_path, *(above for above in tmp_path.parents if above.name.startswith(("pytest-", "popen-")))):
-        folder.chmod(0o755)
-    closed, opened = tmp_path / "closed", tmp_path / "opened"
-    closed.mkdir(mode=0o755)
-    opened.mkdir()
-    opened.chmod(0o777)
-    (opened / "x.nc").write_bytes(b"another's")
-    script = """
-    import os, sys
-    import squashlens as sl
-    from squashlens.errors import OutputError
-    from squashlens.saving.files import require_folder, require_output
-    from squashlens.saving.journal import checked
-    os.setgid(65534); os.setuid(65534)
-    closed, opened = sys.argv[1:]
-    for check in (require_output, checked, require_folder):
-        for name in (f"{closed}/x.nc", f"{opened}/x.nc") if check is not require_folder else (f"{closed}/new", closed):
-            try:
-                check(name)
-                print("allowed", check.__name__, name)
-            except OutputError as error:
-                print("refused:", error)
-    require_output(f"{opened}/y.nc")
-    """
-    done = run(script, closed, opened)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 6
-    assert all(line.startswith("refused:") for line in lines), lines
-    assert sum("ermission denied" in line for line in lines) == 4
-    assert sum("is read-only" in line for line in lines) == 2
-    assert list(closed.iterdir()) == []
-    assert [path.name for path in opened.iterdir()] == ["x.nc"]
-
-
-@pytest.mark.parametrize("path", ["\0", "a\0b.nc", "x" * 300, "\ud800.nc", 3, None, b"x.nc", 1.5, ["x.nc"]])
+@pytest.mark.parametrize("path", ["\0", "a\0b.nc", "x" * 300, "\ud800.nc"])
 def test_names_that_no_file_can_have(path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for check in (require_output, require_folder):
-        with pytest.raises((InputError, OutputError), match="name|must be a path"):
-            raw(check)(path)
+        with pytest.raises((InputError, OutputError), match="name"):
+            check(path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -242,9 +155,6 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         require_output(tmp_path / "x.txt", (".nc", ".json"))
     assert require_output(tmp_path / "x.nc") == tmp_path / "x.nc"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.nc", "file", "null.nc", "pipe"]
-    for empty in (require_output, require_folder):
-        with pytest.raises(InputError, match="is empty"):
-            empty("")
 
 
 def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,13 +193,3 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
     with pytest.raises((InputError, OutputError), match="not a folder|of that name"):
         sl.capture(tiny, "110 =", out=tmp_path / "locked")
     assert time.perf_counter() - started < 5
-
-
-def test_a_file_is_replaced_not_written_over(tmp_path: Path) -> None:
-    """Whoever has the old file open keeps it whole: the new one is another file under the name."""
-    path, old = tmp_path / "x.json", tmp_path / "old.json"
-    sl.results.save(RESULT, path)
-    os.link(path, old)
-    before = old.read_bytes()
-    sl.results.save(RESULT + 1, path)
-    assert old.read_bytes() == before != path.read_bytes()

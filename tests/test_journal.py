@@ -80,11 +80,6 @@ def test_another_search_is_refused(facts: dict[str, Any], others: str, tmp_path:
     before = path.read_bytes()
     with pytest.raises(InputError, match=f"was saved for a different {others}. Give another name, or delete the file"):
         Journal(path, {**FACTS, **facts})
-    if "hooks" in facts:  # and the other way round
-        other = tmp_path / "other.json"
-        Journal(other, {**FACTS, **facts}).get("a", lambda: 1)
-        with pytest.raises(InputError, match="different hooks"):
-            Journal(other, FACTS)
     assert path.read_bytes() == before
 
 
@@ -120,10 +115,9 @@ def changed(path: Path, *statements: str) -> None:
     ("statement", "why"),
     [
         ("UPDATE findings SET value = '[1.5, 3]'", "the finding 'a' was changed"),
-        ("UPDATE facts SET value = 'x'", "a value is not JSON"),
-        ("DELETE FROM facts WHERE name = 'model'", "saved for a different model"),
+        ("UPDATE facts SET text = 'x'", "its facts are not JSON"),
+        ("UPDATE facts SET text = '{}'", "saved for a different call"),
         ("DROP TABLE findings", "no such table"),
-        ("PRAGMA user_version = 2", "journal from another version"),
         ("PRAGMA application_id = 0", "not a journal of a search"),
     ],
 )
@@ -233,35 +227,14 @@ def test_a_file_that_another_holds_is_refused_in_time(tmp_path: Path, monkeypatc
     assert Journal(path, FACTS).found == {"a": 1, "b": 2}
 
 
-def test_a_finding_of_another_search_is_refused(tmp_path: Path) -> None:
-    """A row that was copied from a journal of other facts is not believed under these."""
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    Journal(ours, FACTS).keep({"a": 1})
-    Journal(theirs, {**FACTS, "model": "other"}).keep({"b": 2})
-    changed(ours, f"ATTACH '{theirs}' AS o", "INSERT INTO findings SELECT * FROM o.findings")
-    with pytest.raises(InputError, match="finding 'b' was changed"):
-        Journal(ours, FACTS)
-
-
 def test_the_first_finding_is_believed_by_both(tmp_path: Path) -> None:
     one, other = Journal(tmp_path / "search", FACTS), Journal(tmp_path / "search", FACTS)
     assert one.get("a", lambda: 1) == 1
     assert other.get("a", lambda: 2) == 1
-    with pytest.raises(InputError, match="was saved for a different model"):
-        Journal(tmp_path / "search", {**FACTS, "model": "other"})
-
-
-def test_a_search_that_began_later_is_refused_when_it_writes(tmp_path: Path) -> None:
-    late = Journal(tmp_path / "search", {**FACTS, "model": "other"})  # there is no file yet
-    Journal(tmp_path / "search", FACTS).keep({"a": 1})
+    late = Journal(tmp_path / "new", {**FACTS, "model": "other"})  # there is no file yet
+    Journal(tmp_path / "new", FACTS).keep({"a": 1})
     with pytest.raises(InputError, match="was saved for a different model"):
         late.keep({"b": 2})
-    assert Journal(tmp_path / "search", FACTS).found == {"a": 1}
-
-
-def test_a_journal_that_was_deleted_is_written_anew(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "search", FACTS)
-    journal.keep({"a": 1})
     (tmp_path / "search").unlink()
-    journal.keep({"b": 2})
+    one.keep({"b": 2})
     assert Journal(tmp_path / "search", FACTS).found == {"a": 1, "b": 2}

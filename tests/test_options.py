@@ -206,7 +206,7 @@ def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str,
         joined = sl.results.concat(dict(zip("ab", both, strict=True)), dim="option")
         assert [sl.results.provenance(joined.sel(option=label))["call"] for label in "ab"] == calls
     else:
-        with pytest.raises(InputError, match="is not the same quantity|only one has|other dimensions"):
+        with pytest.raises(InputError, match="is not the same quantity"):
             sl.results.concat({"a": one, "b": other}, dim="option")
     usually, figure = usual_figure(name), sl.figures.of(other)
     assert drawn(figure) == usually[0] or telling(figure) != usually[1]

@@ -6,7 +6,7 @@ range to a list. An annotation gives the kind of a value; the function itself ch
 length of the sequence).
 
     int         a whole number that fits into 64 bits; not True or False
-    float       a finite number, and not a subnormal one, since arithmetic on these loses digits
+    float       a finite number
     Literal     one of the choices
     Sequence    a list, tuple, range, generator or array of at most `MOST` items, each of the annotated kind; not
                 text (unless the items are tokens), bytes or a dict; a set only if the order does not matter
@@ -15,16 +15,14 @@ length of the sequence).
 For prompts only the kind is checked here; `prompts.tokenize` checks the rest, and `require_bridge` checks models.
 """
 
-import difflib
 import functools
 import inspect
 import itertools
 import math
 import os
-import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -32,19 +30,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from squashlens._typing import MOST, dtype_name, short_repr
 from squashlens.checks.words import description, outermost, plain_type, wrong_kind
 from squashlens.errors import InputError
-
-# What a sequence is that is given to a measurement of prompts, and what to do.
-OF_SEQUENCES = {
-    "PairCapture": (
-        "the capture of a growing sequence, and this function measures prompts.",
-        "Give text, token ids or `capture(model, prompt)`. Captures of sequences are for `collapse`, `mechanism`, "
-        "`precision` and the other measurements of sequences.",
-    ),
-    "GrowingSequence": (
-        "a growing sequence, and this function measures prompts.",
-        "Give the prompt of one length as token ids: `sequence.plain(n).ids(sequence.trunk)`.",
-    ),
-}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,31 +46,17 @@ def validated(function: F) -> F:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
-            raise TypeError(_unbound(function, signature, kwargs, error)) from None
+            raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() {error}") from None
         for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
-            if parameter.kind is parameter.VAR_KEYWORD:
-                continue
             if parameter.kind is parameter.VAR_POSITIONAL:
                 bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
-            else:
+            elif parameter.kind is not parameter.VAR_KEYWORD:
                 bound.arguments[name] = converted(value, parameter.annotation, name)
         return function(*bound.args, **bound.kwargs)
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
-
-
-def _unbound(
-    function: Callable[..., Any], signature: inspect.Signature, kwargs: Mapping[str, Any], error: TypeError
-) -> str:
-    """Python's message for a missing or unknown argument, with the function's name and a similar parameter name."""
-    name = function.__qualname__.removesuffix(".__init__")
-    others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-    unknown = "" if others else next((key for key in kwargs if key not in signature.parameters), "")
-    near = difflib.get_close_matches(unknown, [key for key in signature.parameters if key not in kwargs], n=1)
-    message = f"got an unexpected keyword argument {unknown!r}" if unknown else error
-    return f"{name}() {message}" + (f". Did you mean {near[0]!r}?" if near else "")
 
 
 @functools.cache
@@ -101,12 +72,11 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
     if origin in (Union, UnionType):
         return _one_of_several(value, hint, argument)
     if origin is Literal:
-        if isinstance(value, str | int) and any(value == c and plain_type(value) is type(c) for c in get_args(hint)):
-            return value
-        if (name := _name_of_dtype(value)) in get_args(hint):
-            return name
-        raise wrong_kind(value, hint, argument)
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        if type(value).__module__ == "torch" and dtype_name(value) in get_args(hint) and value.is_floating_point:
+            return dtype_name(value)  # of a parameter that takes names of dtypes
+        known = any(plain_type(value) is type(choice) and value == choice for choice in get_args(hint))
+        return _require(value, known, hint, argument)
+    if origin in (Mapping, dict):
         return _mapping(value, hint, argument)
     if origin in (Sequence, Iterable, Collection, tuple, list):
         return _items(value, hint, argument)
@@ -114,29 +84,24 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
         return _require(value, callable(value), hint, argument)
     if hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor":
         return _tensor(value, hint, argument)
-    return _single(value, hint, argument)
+    if origin is Annotated:  # any real number, also infinite or NaN
+        return _real(value, argument)
+    return _single(value, hint, argument) if isinstance(hint, type) else value
 
 
 def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     options = get_args(hint)
     if str in options and any(getattr(option, "__name__", "") == "Tensor" for option in options):
         return _prompts(value, options, argument)
-    if value is None and NoneType in options:  # before the errors of the other kinds are made
-        return None
     errors = []
-    if Path in options and isinstance(value, str | os.PathLike):
-        value = _path(value, argument)  # its error says more than the list of kinds
-    for option in options:
+    for option in sorted(options, key=lambda option: option is not NoneType):  # None without errors of other kinds
         try:
             return converted(value, option, argument)
         except InputError as error:
             errors.append(error)
-    wanted = [option for option in options if option is not NoneType]
-    if len(wanted) == 2 and get_origin(wanted[0]) is Literal and get_args(wanted[1]) == (wanted[0],):
-        wanted = [wanted[isinstance(value, list | tuple | Set)]]  # one choice or several: the error of what was given
     # For one kind or None, the error of that kind says more than the list of kinds.
-    if len(wanted) == 1:
-        raise errors[options.index(wanted[0])]
+    if len(options) == 2 and NoneType in options:
+        raise errors[-1]
     # The value is of a kind that may be given, and something else is wrong with it, such as an item of a dict.
     raise next((e for e in errors if e.cause not in outermost(value, argument)), wrong_kind(value, hint, argument))
 
@@ -149,61 +114,42 @@ def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
         return _text(value, argument) if isinstance(value, str) else value
     if hasattr(value, "__array__") and getattr(value, "ndim", 0):
         return value
-    if type(value).__name__ in OF_SEQUENCES:
-        raise InputError(
-            f"{argument}= is {OF_SEQUENCES[type(value).__name__][0]}", OF_SEQUENCES[type(value).__name__][1]
-        )
     try:
         items = _listed(value, False, list[str], argument)
     except InputError as error:
         raise InputError(
             f"{argument}={short_repr(value)} ({type(value).__name__}) is not a prompt.",
-            'Give its token ids: `["input_ids"]`.'
-            if isinstance(value, Mapping) and "input_ids" in value
-            else "Give text, a list of texts, or token ids.",
+            "Give text, a list of texts, token ids or the capture of a prompt. The ids of a tokenizer's output are in "
+            '["input_ids"], and those of a growing sequence are `sequence.plain(n).ids(sequence.trunk)`.',
         ) from error
     return [_text(item, argument) if isinstance(item, str) else item for item in items]
 
 
-def _single(value: Any, hint: Any, argument: str) -> Any:
-    if get_origin(hint) is Annotated:  # any real number, also infinite or NaN
-        return _real(value, argument)
-    if not isinstance(hint, type):
-        return value
+def _single(value: Any, hint: type, argument: str) -> Any:
     if hint is bool:
         return bool(_require(value, plain_type(value) is bool, hint, argument))
     if hint is int:
-        whole = isinstance(value, Integral) and plain_type(value) is not bool
-        number = int(_require(value, whole, hint, argument))
+        number = int(_require(value, plain_type(value) is int, hint, argument))
         if not -(2**63) <= number < 2**63:
             raise InputError(f"{argument}={short_repr(value)} does not fit into 64 bits.", "Give a smaller number.")
         return number
     if hint is float:
-        return _number(value, argument)
+        number = _real(value, argument)
+        if not math.isfinite(number):
+            raise InputError(f"{argument}={short_repr(value)} is not a finite number.", "Give a finite number.")
+        return value if type(value) is int and abs(value) < 2**63 else number
     if hint is str:
         return _text(_require(value, isinstance(value, str), hint, argument), argument)
     if hint is Path:
-        return _path(value, argument)
-    if hint.__module__ == "torch" and hint.__name__ == "dtype":
-        return _floating(_require(value, isinstance(value, hint), hint, argument), argument)
-    return _require(value, isinstance(value, hint), hint, argument)
-
-
-def _name_of_dtype(value: Any) -> str | None:
-    """The name of a floating-point dtype, for a parameter that takes names of dtypes."""
-    is_dtype = type(value).__module__ == "torch" and type(value).__name__ == "dtype"
-    return dtype_name(value) if is_dtype and value.is_floating_point else None
-
-
-def _floating(dtype: Any, argument: str) -> Any:
-    if not dtype.is_floating_point:
-        raise InputError(f"{argument}={dtype} is not a floating-point dtype.", "Give a dtype such as torch.float32.")
-    return dtype
+        return _require(value, isinstance(value, str | os.PathLike), hint, argument)
+    _require(value, isinstance(value, hint), hint, argument)
+    if hint.__module__ == "torch" and hint.__name__ == "dtype" and not value.is_floating_point:
+        raise InputError(f"{argument}={value} is not a floating-point dtype.", "Give a dtype such as torch.float32.")
+    return value
 
 
 def _real(value: Any, argument: str) -> float:
-    if not isinstance(value, Real) or plain_type(value) is bool:
-        raise wrong_kind(value, float, argument)
+    _require(value, isinstance(value, Real) and plain_type(value) is not bool, float, argument)
     try:
         return float(value)
     except OverflowError as error:
@@ -212,98 +158,56 @@ def _real(value: Any, argument: str) -> float:
         ) from error
 
 
-def _number(value: Any, argument: str) -> Any:
-    number = _real(value, argument)
-    if not math.isfinite(number):
-        raise InputError(f"{argument}={short_repr(value)} is not a finite number.", "Give a finite number.")
-    if 0 < abs(number) < sys.float_info.min:
-        raise InputError(
-            f"{argument}={short_repr(value)} is a subnormal number, for which float64 has too few digits.",
-            f"Give 0, or a number of at least {sys.float_info.min:.2g} in absolute value.",
-        )
-    return value if type(value) is int and abs(value) < 2**63 else number
-
-
 def _text(value: str, argument: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InputError(
-            f"{argument}={short_repr(value)} contains half of a surrogate pair, which is not a character.",
-            "Correct the text.",
-        ) from error
-    return value
-
-
-def _path(value: Any, argument: str) -> Any:
-    name = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    if not isinstance(name, str):
-        raise wrong_kind(value, Path, argument)
-    if "\0" in name:
-        raise InputError(
-            f"{argument}={short_repr(value)} contains a null character, which a path cannot have.", "Remove it."
-        )
-    if any(len(os.fsencode(_text(part, argument))) > 255 for part in name.split(os.sep)):
-        raise InputError(f"{argument}={short_repr(value)} is too long for a file name.", "Shorten it.")
+        cause = f"{argument}={short_repr(value)} contains half of a surrogate pair, which is not a character."
+        raise InputError(cause, "Correct the text.") from error
     return value
 
 
 def _items(value: Any, hint: Any, argument: str) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
-    fixed = origin is tuple and inner and inner[-1] is not Ellipsis
     of = inner[0] if inner else Any
     if isinstance(value, str):
         tokens = get_origin(of) in (Union, UnionType) and {str, int} <= set(get_args(of))
         return _text(_require(value, tokens, hint, argument), argument)
-    if (
-        of is int
-        and origin in (Iterable, tuple)
-        and isinstance(value, Integral)
-        and not (fixed or isinstance(value, bool))
-    ):
+    fixed = origin is tuple and inner and inner[-1] is not Ellipsis
+    if of is int and origin in (Iterable, tuple) and not fixed and plain_type(value) is int:
         value = [value]  # `blocks=1`, `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt
-    listed = _listed(value, origin in (Iterable, Collection), hint, argument)
-    if fixed:
-        if len(listed) != len(inner):
-            raise InputError(f"{argument}={short_repr(value)} has {len(listed)} items.", f"Give {description(hint)}.")
-        return tuple(converted(item, kind, f"{argument}[{k}]") for k, (item, kind) in enumerate(zip(listed, inner)))  # noqa: B905
-    if isinstance(listed, range) and of is int:
-        return tuple(listed) if origin is tuple else listed
-    if of is int and set(map(type, listed)) == {int} and min(listed) >= -(2**63) and max(listed) < 2**63:
-        made = listed  # fast path for long lists of token ids
+    items = _listed(value, origin in (Iterable, Collection), hint, argument)
+    if fixed and len(items) != len(inner):
+        raise InputError(f"{argument}={short_repr(value)} has {len(items)} items.", f"Give {description(hint)}.")
+    if isinstance(items, range) and of is int:
+        return tuple(items) if origin is tuple else items
+    if of is int and set(map(type, items)) == {int} and min(items) >= -(2**63) and max(items) < 2**63:
+        made = items  # fast path for long lists of token ids
     else:
-        made = [converted(item, of, f"{argument}[{k}]") for k, item in enumerate(listed)]
+        kinds = inner if fixed else itertools.repeat(of)
+        made = [converted(item, kind, f"{argument}[{k}]") for k, (item, kind) in enumerate(zip(items, kinds))]  # noqa: B905
     return tuple(made) if origin is tuple or isinstance(value, tuple) else list(made)
 
 
 def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
     """The items as a list, in order."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return value
     if isinstance(value, Mapping | bytes | bytearray | memoryview) or (isinstance(value, Set) and not unordered):
         raise wrong_kind(value, hint, argument)
-    if isinstance(value, Set):
-        try:
-            return sorted(value)
-        except TypeError as error:
-            raise InputError(
-                f"{argument}={short_repr(value)} is a set whose items cannot be sorted.", f"Give {description(hint)}."
-            ) from error
-    if hasattr(value, "is_meta"):
-        _require_dense(value, argument)
-        return _require(value, value.ndim >= 1, hint, argument).tolist()
-    if hasattr(value, "__array__"):  # NumPy, xarray, pandas
-        import numpy as np
-
-        try:
-            array = np.asarray(value)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise wrong_kind(value, hint, argument) from error
-        _require(value, array.ndim >= 1, hint, argument)
-        return array.tolist()
     try:
-        items = value if isinstance(value, range) else list(itertools.islice(value, MOST + 1))
-    except TypeError as error:
+        if isinstance(value, Set):
+            return sorted(value)
+        if hasattr(value, "is_meta"):
+            _require_dense(value, argument)
+            return _require(value, value.ndim >= 1, hint, argument).tolist()
+        if hasattr(value, "__array__"):  # NumPy, xarray, pandas
+            import numpy as np
+
+            array = np.asarray(value)
+            return _require(array, array.ndim >= 1, hint, argument).tolist()
+        items = list(itertools.islice(value, MOST + 1))
+    except (TypeError, RuntimeError) as error:
         raise wrong_kind(value, hint, argument) from error
     if len(items) > MOST:
         raise InputError(f"{argument} has more than {MOST:,} items.", "Give fewer.")

@@ -47,30 +47,28 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
 
 def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str]) -> None:
     """Raise an error if a result lacks a variable, or a dimension of a variable."""
+    unchanged = f"Give the unchanged result of {maker}."
     for name, dims in needed.items():
         here = found if name == "values" and isinstance(found, xr.DataArray) else _variable(found, name)
-        wanted = set(dims.split()) - {"..."}
-        if here is None or not (wanted <= set(here.dims) if "..." in dims else wanted == set(here.dims)):
-            more = [dim for dim in EACH if here is not None and dim in here.dims]
-            if here is not None and more and wanted == set(here.dims) - {*EACH}:
-                names = {dim: "prompts" if dim == "prompt" else f"values of {dim}" for dim in more}
-                several = " and ".join(f"{here.sizes[dim]} {name}" for dim, name in names.items())
-                one = ", ".join(f"{dim}=0" for dim in more)
-                raise InputError(
-                    f"{argument} has {several}, and this function takes one.",
-                    f"Select one, for instance with `isel({one})`. `squashlens.figures.of` draws a panel for each.",
-                )
-            what = "values" if name == "values" else repr(name)
-            over = f" over ({', '.join(sorted(wanted))})" if wanted else ""
-            computed = (
-                ", or was computed from a result, for example by a mean" if "provenance" not in found.attrs else ""
-            )
+        wanted, there = set(dims.split()) - {"..."}, set() if here is None else set(here.dims)
+        if here is not None and (wanted == there or ("..." in dims and wanted <= there)):
+            if 0 in here.sizes.values():
+                raise InputError(f"{argument} has no values in {name!r}.", unchanged)
+            continue
+        if here is not None and wanted == there - {*EACH}:
+            more = {dim: "prompts" if dim == "prompt" else f"values of {dim}" for dim in EACH if dim in there}
+            several = " and ".join(f"{here.sizes[dim]} {what}" for dim, what in more.items())
+            one = ", ".join(f"{dim}=0" for dim in more)
             raise InputError(
-                f"{argument} is the result of another measurement{computed}: it has no {what}{over}.",
-                f"Give the unchanged result of {maker}.",
+                f"{argument} has {several}, and this function takes one.",
+                f"Select one, for instance with `isel({one})`. `squashlens.figures.of` draws a panel for each.",
             )
-        if 0 in here.sizes.values():
-            raise InputError(f"{argument} has no values in {name!r}.", f"Give the unchanged result of {maker}.")
+        what = "values" if name == "values" else repr(name)
+        over = f" over ({', '.join(sorted(wanted))})" if wanted else ""
+        raise InputError(
+            f"{argument} is the result of another measurement, or was computed from one: it has no {what}{over}.",
+            unchanged,
+        )
 
 
 def _variable(found: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | None:

@@ -31,9 +31,11 @@ OF_CLASSES = {
 
 def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
     """The error for a value that an annotation does not allow: it is of another type, or none of the choices."""
-    choices = _choices(hint)
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    literals = [option for option in options if get_origin(option) is Literal]
+    choices = list(itertools.chain.from_iterable(map(get_args, literals)))
     not_chosen, wrong = outermost(value, argument)
-    if choices and all(get_origin(option) is Literal for option in _options(hint) if option is not NoneType):
+    if choices and len(literals) == len([option for option in options if option is not NoneType]):
         return InputError(not_chosen, f"Use one of: {', '.join(map(repr, choices))}.")
     alike = any(plain_type(value) is type(choice) for choice in choices)
     return InputError(not_chosen if alike else wrong, f"Give {description(hint)}.")
@@ -41,30 +43,10 @@ def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
 
 def outermost(value: Any, argument: str) -> tuple[str, str]:
     """The causes for a value that is not one of the choices, and for one of another kind."""
-    given = f"{argument}={short_repr(value)}"
-    return f"{given} is not a choice.", f"{given} is {_kind(value)}."
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    """The values of the literals that an annotation allows."""
-    literals = (option for option in _options(hint) if get_origin(option) is Literal)
-    return tuple(itertools.chain.from_iterable(map(get_args, literals)))
-
-
-def _kind(value: Any) -> str:
-    """The type of a value in words, for arrays and tensors with dtype and shape."""
-    if value is None or isinstance(value, bool):
-        return "not allowed"
-    kind = f"of type {type(value).__name__}"
-    if (
-        hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__len__")
-    ):  # for a NumPy scalar the type is enough
+    given, kind = f"{argument}={short_repr(value)}", f"of type {type(value).__name__}"
+    if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__len__"):  # not a NumPy number
         kind += f", dtype {dtype_name(value.dtype)} and shape {tuple(value.shape)}"
-    return kind
+    return f"{given} is not a choice.", f"{given} is {'not allowed' if value is None or value is True else kind}."
 
 
 def description(hint: Any) -> str:
@@ -105,3 +87,16 @@ def plain_type(value: Any) -> type:
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return bool
     return str if isinstance(value, str) else int if isinstance(value, Integral) else type(value)
+
+
+def human(n_bytes: int | float) -> str:
+    """A number of bytes as text with a decimal prefix.
+
+    >>> human(8_300_000_000)
+    '8.3 GB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"

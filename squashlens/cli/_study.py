@@ -1,4 +1,4 @@
-"""The verb `study`: plan, run, look at, combine and retry the study that a YAML file describes.
+"""The verb `study`: run, look at and combine the study that a YAML file describes.
 
 Each action is a method of `squashlens.Study`, and its options are the parameters of the method.
 """
@@ -21,12 +21,11 @@ from squashlens.errors import InputError
 from squashlens.saving.files import require_output
 from squashlens.saving.stored import ENDINGS
 
-ACTIONS = ("plan", "run", "status", "combine", "retry")
+ACTIONS = ("run", "status", "combine")
 SHOWN = 5  # reasons of failures that are printed
 FILE = "YAML file that describes the study."
 STORE = "Folder or URL of the store; by default the one that the file names."
 OUT = "Save the combined results to this file: .nc or .json (lossless), or .csv."
-DRY = "Show what would be done, and do nothing."
 RESOURCES = (
     "For Ray, options of an actor; for Slurm, parameters of submitit's executor: NAME=VALUE, with spaces between."
 )
@@ -51,12 +50,9 @@ def parameters(action: str) -> type:
         if name == "resources":
             fields.append(as_field(name, tuple[str, ...], (), RESOURCES))
         elif name != "self":
-            described = sl.Study.run if action == "retry" else method
-            fields.append(as_field(name, parameter.annotation, parameter.default, help_for(described, name)))
+            fields.append(as_field(name, parameter.annotation, parameter.default, help_for(method, name)))
     if action == "combine":
         fields.append(as_field("out", Path | None, None, OUT))
-    if action in ("run", "retry"):
-        fields.append(as_field("dry_run", bool, False, DRY))
     made = make_dataclass(action, fields, frozen=True)
     made.__doc__ = about(method)
     return made
@@ -67,7 +63,7 @@ def _listed(action: str) -> str:
 
 
 def _run(action: str, given: dict[str, Any]) -> None:
-    out, dry = given.pop("out", None), given.pop("dry_run", False)
+    out = given.pop("out", None)
     if out is not None:
         require_output(out, ENDINGS, "--out")
     if not given["file"].is_file():
@@ -75,16 +71,13 @@ def _run(action: str, given: dict[str, Any]) -> None:
     if os.getcwd() not in sys.path:  # for measurements of the user's own; a program's path has only its own folder
         sys.path.append(os.getcwd())
     made = sl.Study(given.pop("file"), given.pop("store"))
-    if dry or action == "plan":
-        print(made.plan().to_string(index=False, na_rep=""))
-        return
     if "resources" in given:
         given["resources"] = dict(map(_pair, given["resources"])) or None
     found = getattr(made, action)(**given)
     if action == "combine":
         print(found)
         if out is not None:
-            print(f"saved: {sl.results.save(found.load(), out).resolve()}")
+            print(f"saved: {sl.results.save(found, out).resolve()}")
         return
     print(found.to_string(index=False))
     reasons = made.failures()["reason"].value_counts()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from squashlens._typing import short_repr
-from squashlens.saving.digests import HEADS, SIGNED
+from squashlens.saving.digests import SIGNED
 
 Facts = dict[str, Any]
 BOOKS = (SIGNED, "joined")  # stored with the facts, and no facts themselves
@@ -23,22 +23,10 @@ def written(facts: Any) -> str:
 
 def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> Facts:
     """The stored facts of a result that was joined from parts along a dimension; None for a part that is missing."""
-    there = [one for one in parts if one is not None]
-    common, own = _apart(there)
+    common, own = _apart([one for one in parts if one is not None])
     rest = iter(own)
     each = [None if one is None else next(rest) for one in parts]
     return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": each}}
-
-
-def over_axes(axes: Mapping[str, Sequence[Any]], facts: Mapping[tuple[int, ...], Facts]) -> Facts | None:
-    """The stored facts of the cells of a grid, by their places along its axes; None if there are none."""
-    if not axes or not facts:
-        return facts.get(())
-    (dim, labels), *inner = axes.items()
-    parts: list[dict[tuple[int, ...], Facts]] = [{} for _ in labels]
-    for place, one in facts.items():
-        parts[place[0]][place[1:]] = one
-    return together(dim, labels, [over_axes(dict(inner), part) for part in parts])
 
 
 def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -47,6 +35,8 @@ def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
         return {}
     joined = stored["joined"]
     found = {joined["dim"]: list(joined["labels"])}
+    if not joined["parts"] or len(joined["parts"]) != len(joined["labels"]):
+        raise KeyError("parts")
     for part in joined["parts"]:
         for dim, labels in joints(_united(joined["shared"], part) if part is not None else {}).items():
             found[dim] = [*dict.fromkeys([*found.get(dim, []), *labels])]
@@ -64,9 +54,7 @@ def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
     if "joined" not in stored:
         return own
     joined = stored["joined"]
-    labels, parts = list(joined["labels"]), list(joined["parts"])
-    if not parts or len(parts) != len(labels):
-        raise KeyError("parts")
+    labels, parts = joined["labels"], joined["parts"]
     here = labels_of(joined["dim"])
     places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
     chosen = [parts[place] for place in places]
@@ -139,9 +127,20 @@ def headline(facts: Mapping[str, Any]) -> dict[str, str]:
     >>> headline({"call": {"prompt": ["110 =", "How many ones are in 1101? " * 3, "0 ="]}})["prompt"]
     "'110 =', … (3 prompts)"
     """
-    given = (facts.get("model"), _within(facts, "call", "prompt"), *(_within(facts, of, "name") for of in HEADS[2:]))
-    shown = {name: value for name, value in zip(HEADS, given, strict=True) if value is not None}
-    return {name: _quoted(value) if name == "prompt" else _named(value) for name, value in shown.items()}
+    found = {"model": facts.get("model")}
+    for about, name in (("call", "prompt"), ("sequence", "name"), ("task", "name")):
+        inner = facts.get(about)
+        found["prompt" if about == "call" else about] = inner.get(name) if isinstance(inner, dict) else None
+    return {name: _in_short(name, value) for name, value in found.items() if value is not None}
+
+
+def _in_short(name: str, value: Any) -> str:
+    """A name or prompt on one line; of several that do not fit on it, the first."""
+    several = isinstance(value, list) and any(isinstance(one, str | list) for one in value)
+    shown = short_repr if name == "prompt" else lambda one: " ".join(str(one).split())
+    texts = [shown(one) for one in (value if several else [value])]
+    whole = ", ".join(texts if name == "prompt" else dict.fromkeys(texts))
+    return whole if len(whole) <= WIDTH or len(texts) == 1 else f"{texts[0]}, … ({len(texts)} {name}s)"
 
 
 def named_models(facts: Mapping[str, Any]) -> list[str]:
@@ -160,23 +159,3 @@ def named_models(facts: Mapping[str, Any]) -> list[str]:
     notes = notes if len(notes) == len(names) else notes[:1] * len(names)
     changed = [str(note).partition(";")[0] if str(note).startswith("dequantized") else "" for note in notes]
     return [f"{name} ({how})" if how else str(name) for name, how in zip(names, changed, strict=True)]
-
-
-def _within(facts: Mapping[str, Any], about: str, name: str) -> Any:
-    inner = facts.get(about)
-    return inner.get(name) if isinstance(inner, dict) else None
-
-
-def _quoted(prompt: Any) -> str:
-    """A prompt, or the first of several if they do not fit on one line."""
-    several = isinstance(prompt, list) and any(isinstance(one, str | list) for one in prompt)
-    texts = [short_repr(one) for one in prompt] if several else [short_repr(prompt)]
-    whole = ", ".join(texts)
-    return whole if len(whole) <= WIDTH or len(texts) == 1 else f"{texts[0]}, … ({len(texts)} prompts)"
-
-
-def _named(value: Any) -> str:
-    """A name, or several names with commas, on one line."""
-    names = value if isinstance(value, list) else [value]
-    shown = ", ".join(" ".join(str(name).split()) for name in dict.fromkeys(map(str, names)))
-    return shown if len(shown) <= WIDTH else f"{shown[:60]} … ({len(names)})"

@@ -1,4 +1,4 @@
-"""Join results of equal form along a new dimension, each with its own provenance; `concatenation` checks and aligns."""
+"""Join results along a new dimension, where each keeps its own provenance."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,48 +6,176 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.records.facts import together
-from squashlens.records.results import R, sealed, stored_facts
+from squashlens._typing import short_repr
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError
+from squashlens.records.facts import Facts, settled, together, told
+from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
+from squashlens.saving.digests import Result
 
 ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
+TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
 
 
-def joined(
-    results: Mapping[Any, R], dim: str, facts: Sequence[dict[str, Any]] | None = None, *, measured: bool = True
-) -> R:
+@validated
+def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray | xr.Dataset:
+    """Join results of one measurement along a new dimension: of several models, prompts or options.
+
+    The parts are aligned by their labels. A part that lacks a label, such as a layer of a deeper model or a position of
+    a longer prompt, has NaN there, so that whole numbers and truth values become floating-point numbers. Positions are
+    aligned by number and not by token: where the parts have different tokens, `token` and `token_id` are those of each
+    part, over (`dim`, position); after a part's own tokens, whose number is the coordinate `n_tokens`, `token` is ""
+    and `token_id` is −1.
+
+    Args:
+        result: results of one measurement, by the labels that they get along `dim`.
+        dim: name of the new dimension, such as ``"model"`` or ``"prompt"``.
+
+    Returns:
+        DataArray or Dataset with the leading dimension `dim`. The provenance of ``result.sel({dim: label})`` is that
+        of the part with this label; in the provenance of the whole, facts that differ are lists. For certificates,
+        `rounding` is the largest of the parts' values, and `failure_probability` is their sum: an upper bound on the
+        probability that any number of any part is too low. The whole is measured if all parts are.
+
+    Raises:
+        InputError: no results, results of different measurements, of different variables or with different units or
+            definitions (such as another norm), labels of which some are text and some numbers, a `dim` that the
+            results already have, or a result that has no provenance.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> prompts = {"short": "11 =", "long": "1101 ="}
+    >>> both = sl.results.concat({name: sl.path_bound(model, text) for name, text in prompts.items()}, dim="prompt")
+    >>> both.dims, both["token"].sel(prompt="short").values.tolist()
+    (('prompt', 'position'), ['<bos>', '1', '1', '=', '', ''])
+    >>> sl.results.provenance(both.sel(prompt="short"))["call"]["prompt"]
+    '11 ='
+    """
+    if isinstance(result, xr.Dataset):
+        raise InputError("result= is one result.", "Give a dict of results by label, such as {'gemma': a, 'llama': b}.")
+    if not result:
+        raise InputError("result= is empty.", "Give at least one result, by its label.")
+    if len({isinstance(label, str) for label in result}) > 1:
+        raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
+    facts = [settled(stored_facts(one), labels_of(one), list(map(str, one.dims))) for one in result.values()]
+    # A part may have a label along `dim` from a selection.
+    parts: Any = {
+        n: one.drop_vars(dim) if dim in one.coords and not one[dim].ndim else one for n, one in result.items()
+    }
+    first, *others = parts
+    meanings = {label: _meanings(parts[label], stored) for label, stored in zip(parts, facts, strict=True)}
+    for label in others:
+        _require_alike({each: meanings[each] for each in (first, label)})
+    one = parts[first]
+    if dim in {*one.dims, *one.coords, *meanings[first]}:
+        raise InputError(
+            f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
+        )
+    try:
+        return joined(aligned(parts), dim, facts, measured=all(map(is_measured, result.values())))
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:  # labels that occur twice, or stacked ones
+        raise InputError(f"These results cannot be aligned: {error}", "Give results that are not reshaped.") from error
+
+
+def joined(results: Mapping[Any, R], dim: str, facts: Sequence[Facts] | None = None, *, measured: bool = True) -> R:
     """Results of equal form joined along a new leading `dim`, labelled by the keys; each keeps its provenance.
 
     `facts` are what the results store, by default as they are. `measured` says whether all of them are.
     """
+    stored = list(map(stored_facts, results.values())) if facts is None else facts
+    return sealed(stacked(results, dim), together(dim, np.array(list(results)).tolist(), stored), measured=measured)
+
+
+def stacked(results: Mapping[Any, R], dim: str) -> R:
+    """Results of equal form along a new leading `dim`, without a provenance of the whole."""
     parts = list(results.values())
-    stored = [stored_facts(one) for one in parts] if facts is None else facts
-    labels = xr.Variable(dim, np.array(list(results)))
     sets = [one if isinstance(one, xr.Dataset) else one.to_dataset(name=ARRAY) for one in parts]
+    labels = xr.Variable(dim, np.array(list(results)))
     found: Any = xr.concat(
         sets, dim=labels, data_vars="all", coords="different", compat="equals", join="exact", combine_attrs="override"
     )
     arrays = [one for one in parts if isinstance(one, xr.DataArray)]
-    if arrays:
-        found = found[ARRAY].rename(arrays[0].name)
-        found.attrs = _certified(arrays)
-    else:
-        found = found.assign_attrs(parts[0].attrs)
-    return sealed(found, together(dim, labels.values.tolist(), stored), measured=measured)
-
-
-def _certified(arrays: Sequence[xr.DataArray]) -> dict[str, Any]:
-    """The attributes that all joined arrays have in common, with the certificate of all."""
-    first, stated = arrays[0].attrs, {"rounding": max, "failure_probability": sum}
-    common = {
-        name: value
-        for name, value in first.items()
-        if name not in stated and all(name in one.attrs and one.attrs[name] == value for one in arrays)
-    }
-    if all("estimated_tightness" in one.attrs for one in arrays):
-        stated["estimated_tightness"] = max
-    return common | {name: of([one.attrs[name] for one in arrays]) for name, of in stated.items() if name in first}
+    if not arrays:
+        return found.assign_attrs(parts[0].attrs)
+    found = found[ARRAY].rename(arrays[0].name)
+    found.attrs = _certified([one.attrs for one in arrays])
+    return found
 
 
 def restated(result: R, facts: Mapping[str, Any]) -> R:
     """The same result with additional facts, signed as it is now: for what a measurement or a figure made of it."""
     return sealed(result, stored_facts(result) | dict(facts))
+
+
+def aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
+    """The parts over the labels of all of them, padded with NaN, "" and, in token ids, −1."""
+    first = next(iter(parts.values()))
+    wanted: dict[Any, np.ndarray] = {}
+    for dim in first.dims:
+        labels = [np.asarray(one.coords[dim]) for one in parts.values() if dim in one.coords]
+        if any(not np.array_equal(each, labels[0]) for each in labels[1:]):
+            every = np.concatenate(labels)
+            values, places = np.unique(every, return_index=True)
+            wanted[dim] = values if every.dtype.kind in "iuf" else every[np.sort(places)]  # texts as they first occur
+    found = {label: one.transpose(*first.dims) for label, one in parts.items()}
+    if "position" in wanted:
+        found = {label: _with_size(one) for label, one in found.items()}
+    return {label: padded(one, wanted) for label, one in found.items()} if wanted else found
+
+
+def padded(one: R, wanted: Mapping[Any, Any]) -> R:
+    """A result over these labels, with what stands for a missing value of each variable and coordinate."""
+    fill: dict[Any, Any] = {}
+    whole: Any = one if isinstance(one, xr.Dataset) else one.to_dataset(name=ARRAY)
+    for name, values in whole.variables.items():
+        if values.dtype.kind == "b" and wanted.keys() & {*values.dims}:  # xarray would make an array of objects of it
+            whole = whole.assign({name: whole[name].astype(float)})
+        fill[name] = TOKENS.get(str(name), "" if values.dtype.kind in "OU" else np.nan)
+    found = whole.reindex(wanted, fill_value=fill)
+    return found if isinstance(one, xr.Dataset) else found[ARRAY].rename(one.name)
+
+
+def _with_size(one: R) -> R:
+    """A part with the number of its own tokens, which several prompts of unequal lengths have already."""
+    size = one.sizes["position"]
+    own = ("prompt", np.full(one.sizes["prompt"], size)) if "prompt" in one.dims else size
+    return one if "n_tokens" in one.coords else one.assign_coords(n_tokens=own)
+
+
+def _meanings(one: Result, facts: Facts) -> dict[str, str]:
+    """What each variable of a result is: its long name, units, dimensions, and the measurements that made it."""
+    calls = told(facts, lambda _: None).get("call", {})
+    each = [call.get("function") for call in (calls if isinstance(calls, list) else [calls]) if isinstance(call, dict)]
+    made = sorted({str(name) for one in each for name in (one if isinstance(one, list) else [one])})
+    kind, named = ("Dataset", one.data_vars) if isinstance(one, xr.Dataset) else ("DataArray", {one.name: one})
+    return {
+        str(name): f"{values.attrs.get('long_name')} ({values.attrs.get('units')}) over "
+        f"({', '.join(sorted(map(str, values.dims)))}), in a {kind} of {' and '.join(made)}"
+        for name, values in named.items()
+    }
+
+
+def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
+    """Raise an error unless two results have the same variables, with the same meanings."""
+    (first, here), (second, there) = meanings.items()
+    differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
+    if differ:
+        kept = "" if len(differ) == len(here) else f", or leave out what differs: `result.drop_vars({differ!r})`"
+        raise InputError(
+            f"{differ[0]!r} is not the same quantity in {short_repr(first)} and {short_repr(second)}: "
+            f"{here.get(differ[0], 'missing')}; and {there.get(differ[0], 'missing')}.",
+            f"Measure both with the same options{kept}. `squashlens.results.table` takes results of any kind.",
+        )
+
+
+def _certified(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The attributes that all joined arrays have in common, with the certificate of all."""
+    first, stated = each[0], {"rounding": max, "failure_probability": sum}
+    common = {
+        name: value
+        for name, value in first.items()
+        if name not in stated and all(name in one and one[name] == value for one in each)
+    }
+    if all("estimated_tightness" in one for one in each):
+        stated["estimated_tightness"] = max
+    return common | {name: of([one[name] for one in each]) for name, of in stated.items() if name in first}

@@ -36,7 +36,7 @@ from squashlens.saving.digests import (
     texts_of,
 )
 from squashlens.saving.files import require_output, write
-from squashlens.saving.stored import ENDINGS, as_bytes, opened
+from squashlens.saving.stored import ENDINGS, as_bytes, parsed, result_of
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
@@ -137,15 +137,13 @@ def provenance(result: Result) -> dict[str, Any]:
     >>> sl.results.provenance(bound / bound.sum())["values"]
     'derived'
     """
-    found = _facts(result)
-    if found and not any(found):
-        raise _undone()
-    if not found and not is_ours(result):
+    require_done(result)
+    if not texts_of(result) and not is_ours(result):
         raise InputError(
             "These values have no provenance: squashlens did not measure them.",
             "Give a result of squashlens, or what xarray makes of one.",
         )
-    return of_several([facts for facts in found if facts]) | {"values": origin_of(result)}
+    return facts_of(result) | {"values": origin_of(result)}
 
 
 def facts_of(result: Result) -> dict[str, Any]:
@@ -169,19 +167,11 @@ def is_done(result: Result) -> bool:
 def require_done(result: Result) -> None:
     """Raise an error for a cell of a study that is not done yet."""
     if not is_done(result):
-        raise _undone()
-
-
-def _undone() -> InputError:
-    return InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
+        raise InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
 
 
 def _facts(result: Result) -> list[dict[str, Any]]:
-    texts = texts_of(result)
-    try:
-        return [told(_stored(text), labels_of(result)) for text in texts]
-    except DAMAGED:
-        raise _unreadable(texts[0]) from None
+    return [told(_stored(text), labels_of(result)) for text in texts_of(result)]
 
 
 def is_measured(result: Result) -> bool:
@@ -190,15 +180,10 @@ def is_measured(result: Result) -> bool:
     if len(texts) != 1:
         return False
     stored, found = _stored(texts[0]), digests(result)
-    try:
-        part = settled(stored, labels_of(result), [str(name) for name in result.dims])
-        # Labels of the part, which it did not have before it was joined.
-        chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
-        if part is not stored and _signs(part, {n: digest for n, digest in found.items() if n not in chosen}):
-            return True
-    except DAMAGED:
-        raise _unreadable(texts[0]) from None
-    return _signs(stored, found)
+    part = settled(stored, labels_of(result), [str(name) for name in result.dims])
+    # Labels of the part, which it did not have before it was joined.
+    chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
+    return _signs(stored, found) or (part is not stored and _signs(part, {n: found[n] for n in found.keys() - chosen}))
 
 
 def _signs(stored: Mapping[str, Any], found: Mapping[str, str]) -> bool:
@@ -208,10 +193,7 @@ def _signs(stored: Mapping[str, Any], found: Mapping[str, str]) -> bool:
 
 def joined_along(result: Result) -> list[str]:
     """The dimensions along which a result was joined from several, the outer first."""
-    try:
-        return list(dict.fromkeys(dim for text in texts_of(result) for dim in joints(_stored(text))))
-    except DAMAGED:
-        raise _unreadable(texts_of(result)[0]) from None
+    return list(dict.fromkeys(dim for text in texts_of(result) for dim in joints(_stored(text))))
 
 
 def stored_facts(result: Result) -> dict[str, Any]:
@@ -229,19 +211,14 @@ def stored_facts(result: Result) -> dict[str, Any]:
 
 def _stored(text: object) -> dict[str, Any]:
     try:
-        facts = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict):
-        raise _unreadable(text)
-    return facts
-
-
-def _unreadable(text: object) -> InputError:
-    return InputError(
-        f"The attribute provenance={short_repr(text)} is not a provenance, which is text of a JSON object.",
-        "Drop this attribute, or give a result of squashlens.",
-    )
+        facts: Any = json.loads(text) if isinstance(text, str) else None
+        joints(facts)  # reads all parts of a joined result
+        return facts | {}
+    except DAMAGED:
+        raise InputError(
+            f"The attribute provenance={short_repr(text)} is not a provenance, which is text of a JSON object.",
+            "Drop this attribute, or give a result of squashlens.",
+        ) from None
 
 
 def labels_of(result: Result) -> Callable[[str], list[Any] | None]:
@@ -258,10 +235,8 @@ def selected(result: R, places: Mapping[str, int]) -> R:
 def save(result: Result, path: str | Path) -> Path:
     """Write a result to a file.
 
-    The file is written completely or not at all: if the disk is full, an older file remains unchanged. In CSV files,
-    text that a spreadsheet would execute (text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break), and
-    text that begins with an apostrophe, gets an apostrophe in front. The other formats contain a SHA-256 of the whole
-    file, which `open` compares, and say whether the values are measured or derived. xarray reads netCDF files too.
+    The file is written completely or not at all: if the disk is full, an older file remains unchanged. netCDF and JSON
+    files contain a SHA-256 of the whole file, which `open` compares. xarray reads netCDF files too.
 
     Args:
         result: a DataArray or Dataset.
@@ -283,10 +258,8 @@ def save(result: Result, path: str | Path) -> Path:
     ...     sl.results.open(path).identical(bound)
     True
     """
-    if not isinstance(result, xr.DataArray | xr.Dataset):
-        raise InputError(f"result={short_repr(result)} is not a result.", "Give a DataArray or Dataset.")
     path = require_output(path, ENDINGS, "path")
-    return write(path, as_bytes(result, path.suffix, origin_of(result)))
+    return write(path, as_bytes(result, path.suffix))
 
 
 @validated
@@ -304,6 +277,13 @@ def open(path: str | Path) -> Result:
 
     Raises:
         InputError: if the file was changed or damaged since it was saved, or `save` did not write it.
-        CapacityError: if the file does not fit into memory.
     """
-    return opened(path)
+    path = Path(path)
+    if path.suffix not in (".nc", ".json"):
+        raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
+    try:
+        if not path.is_file():  # a pipe would wait for its writer
+            raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
+        return result_of(parsed(path.read_bytes(), path.suffix, path))
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error

@@ -1,8 +1,8 @@
 """Journals: files that keep the results of long work, so that it can be interrupted and resumed.
 
-A journal is an SQLite database. It has a row for each fact about the search and a row for each finding, with a digest
-of the finding and the facts. Several processes may use one file at the same time. A process that is killed loses only
-the finding that it was working on.
+A journal is an SQLite database. It has one row of facts about the search and a row for each finding, with a digest of
+the finding and the facts. Several processes may use one file at the same time. A process that is killed loses only the
+finding that it was working on.
 
 SQLite writes with a rollback journal, which also works on a network disk if the locks of that file system do, which
 many versions of NFS do not guarantee (https://sqlite.org/faq.html, question 5). There, only one machine at a time
@@ -21,12 +21,12 @@ from typing import Any
 from squashlens.errors import InputError, OutputError
 from squashlens.saving.files import require_output
 
-APPLICATION = 0x53714C4A  # "SqLJ", in the header of every journal
+APPLICATION = 0x53714C4B  # "SqLK", in the header of every journal
 HEADER = b"SQLite format 3\x00"
-FORM = 1  # version of the tables
 PATIENCE = 60.0  # seconds to wait while another process holds the file
 ANOTHER = "Give another name, or delete it."
 UNWRITTEN = "Free some space, allow writing there, wait for other processes that write to it, or give another name."
+TABLES = ("facts (text TEXT NOT NULL)", "findings (name TEXT PRIMARY KEY, value TEXT NOT NULL, digest TEXT NOT NULL)")
 
 
 class Journal:
@@ -45,10 +45,7 @@ class Journal:
             with self._opened(self.path) as database:
                 if database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                     raise self._damaged("its pages do not fit together")
-                if _tables(database):  # otherwise another process has created the file but not yet its tables
-                    self._require_same(database)
-                    names = [name for (name,) in database.execute("SELECT name FROM findings")]
-                    self.found = {name: self._value(database, name) for name in names}
+                self.found = self._read(database)
 
     def get(self, name: str, find: Callable[[], Any]) -> Any:
         """The stored result with this name; if there is none, the result of `find`, which is stored under it."""
@@ -64,45 +61,38 @@ class Journal:
         new = {name: json.dumps(value) for name, value in findings.items()}
         with self._opened(self.path) as database:
             database.execute("BEGIN IMMEDIATE")
-            if _tables(database):
-                self._require_same(database)
-            else:
-                self._begin(database)
+            if not _tables(database):
+                database.execute(f"PRAGMA application_id = {APPLICATION}")
+                for table in TABLES:
+                    database.execute(f"CREATE TABLE {table}")
+                database.execute("INSERT INTO facts VALUES (?)", (json.dumps(self.facts),))
                 new = {name: json.dumps(value) for name, value in self.found.items()} | new  # if the file was deleted
             rows = [(name, text, self._digest(name, text)) for name, text in new.items()]
             database.executemany("INSERT OR IGNORE INTO findings VALUES (?, ?, ?)", rows)
-            kept = {name: self._value(database, name) for name in findings}
+            kept = [self._read(database, "WHERE name = ?", name) for name in findings]
             database.execute("COMMIT")
-        self.found |= kept
+        for one in kept:
+            self.found |= one
 
-    def _begin(self, database: sqlite3.Connection) -> None:
-        """Create the tables of an empty file."""
-        database.execute(f"PRAGMA application_id = {APPLICATION}")
-        database.execute(f"PRAGMA user_version = {FORM}")
-        database.execute("CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
-        database.execute("CREATE TABLE findings (name TEXT PRIMARY KEY, value TEXT NOT NULL, digest TEXT NOT NULL)")
-        database.executemany("INSERT INTO facts VALUES (?, ?)", [(n, json.dumps(v)) for n, v in self.facts.items()])
-
-    def _require_same(self, database: sqlite3.Connection) -> None:
-        facts = {name: self._parsed(text) for name, text in database.execute("SELECT name, value FROM facts")}
-        others = different(facts, self.facts)
-        if others:
+    def _read(self, database: sqlite3.Connection, where: str = "", *names: str) -> dict[str, Any]:
+        """Findings of the file; an error unless they are of this search."""
+        if not _tables(database):  # another process has created the file but not yet its tables
+            return {}
+        try:
+            (facts,) = (json.loads(text) for (text,) in database.execute("SELECT text FROM facts"))
+        except (TypeError, ValueError) as error:
+            raise self._damaged("its facts are not JSON") from error
+        if others := different(facts, self.facts):
             raise InputError(
                 f"{self.path} was saved for a different {', '.join(others)}.",
                 "Give another name, or delete the file to start again.",
             )
-
-    def _value(self, database: sqlite3.Connection, name: str) -> Any:
-        text, digest = database.execute("SELECT value, digest FROM findings WHERE name = ?", (name,)).fetchone()
-        if digest != self._digest(name, text):
-            raise self._damaged(f"the finding {name[:60]!r} was changed")
-        return self._parsed(text)
-
-    def _parsed(self, text: Any) -> Any:
-        try:
-            return json.loads(text)
-        except (TypeError, ValueError) as error:
-            raise self._damaged("a value is not JSON") from error
+        found = {}
+        for name, text, digest in database.execute(f"SELECT * FROM findings {where}", names):  # noqa: S608
+            if digest != self._digest(name, text):
+                raise self._damaged(f"the finding {name[:60]!r} was changed")
+            found[name] = json.loads(text)
+        return found
 
     def _digest(self, name: str, text: Any) -> str:
         whole = json.dumps([self.facts, name, str(text)], sort_keys=True)
@@ -114,7 +104,7 @@ class Journal:
     @contextmanager
     def _opened(self, path: Path) -> Iterator[sqlite3.Connection]:
         """A connection that is closed at the end; errors of SQLite become errors of squashlens."""
-        checked(path)
+        _require_journal(path)
         try:
             with closing(sqlite3.connect(os.path.realpath(path), timeout=PATIENCE, isolation_level=None)) as database:
                 database.execute("PRAGMA synchronous = FULL")
@@ -131,18 +121,21 @@ def checked(path: str | Path | None) -> Path | None:
     if path is None:
         return None
     path = require_output(path, argument="resume")
-    if not path.exists():
-        return path
+    _require_journal(path)
+    return path
+
+
+def _require_journal(path: Path) -> None:
+    """An error for a file that is neither a journal nor empty."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
+    except FileNotFoundError:
+        return
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", "Allow reading, or give another name.") from error
     if header and (not header.startswith(HEADER) or int.from_bytes(header[68:72], "big") != APPLICATION):
         raise InputError(f"{path} is not a journal of a search.", ANOTHER)
-    if header and int.from_bytes(header[60:64], "big") != FORM:
-        raise InputError(f"{path} is a journal from another version of squashlens.", ANOTHER)
-    return path
 
 
 def _tables(database: sqlite3.Connection) -> bool:

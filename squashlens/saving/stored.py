@@ -13,68 +13,42 @@ import hashlib
 import io
 import json
 import re
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from squashlens.errors import CapacityError, InputError, SquashlensError
+from squashlens.errors import InputError
 from squashlens.saving.digests import PROVENANCE, Result, contents
-from squashlens.saving.files import as_path
-from squashlens.saving.rows import as_dataset, rows_of
 
 ENDINGS = (".nc", ".json", ".csv")
-RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # OWASP, "CSV Injection"
 KIND = "squashlens_kind"  # attribute of a file: "Dataset", or "DataArray" and the name of the array, if it has one
-ORIGIN = "squashlens_values"  # attribute of a file: whether its values are measured or derived
 AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
 BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
 TAIL = 84  # the bytes that this takes
-UNKEPT = (TypeError, ValueError, NotImplementedError, AttributeError, KeyError, RuntimeError, OSError, OverflowError)
+PLACE = "place without dimension"  # stands for the dimension of a single number
 
 
-def as_bytes(result: Result, ending: str, origin: str = "") -> bytes:
-    """The bytes of a result's file; raises an error if reading them would not give the same result.
-
-    `origin` is what the file says of its values.
-    """
+def as_bytes(result: Result, ending: str) -> bytes:
+    """The bytes of a result's file; raises an error if reading them would not give the same result."""
+    content = b""
     try:
         if ending == ".csv":
             return _csv(result)
-        dataset = _as_dataset(result, once=ending == ".json").assign_attrs({ORIGIN: origin} if origin else {})
+        dataset = _as_dataset(result, once=ending == ".json")
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
         before, after = contents(dataset), contents(parsed(content, ending, "result"))
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    except SquashlensError as error:
-        raise _unkept(ending, error.cause.rstrip(".")) from error
     except Exception as error:  # a result that the user changed; h5netcdf has errors of its own
-        raise _unkept(ending, str(error) or type(error).__name__) from error
+        changed = [str(error) or type(error).__name__]
     if changed:
-        raise _unkept(ending, f"its {changed[0]} would not be read back unchanged")
+        raise InputError(
+            f"This result cannot be saved as {ending}, which would not give back the same: {changed[0]}",
+            "Use only numbers and text in its variables, and only text in its attributes.",
+        )
     return content
-
-
-def _unkept(ending: str, why: str) -> InputError:
-    return InputError(
-        f"This result cannot be saved as {ending}: {why}.",
-        "Use only numbers and text in its variables, and only text in its attributes.",
-    )
-
-
-def opened(path: str | Path) -> Result:
-    """The result in a `.nc` or `.json` file that was written from `as_bytes`."""
-    path = as_path(path, "path")
-    if path.suffix not in (".nc", ".json"):
-        raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
-    try:
-        if not path.is_file():
-            kind = "not a file" if path.exists() else "not there"
-            raise InputError(f"{str(path)!r} is {kind}.", "Give the name of a file that `save` wrote.")
-        return result_of(parsed(path.read_bytes(), path.suffix, path))
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error
 
 
 def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
@@ -88,22 +62,15 @@ def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
     body = content[: found.start()] if ending == ".nc" else content[found.end() :]
     if hashlib.sha256(body).hexdigest().encode() != found[1]:
         raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Measure again.")
-    try:
-        if ending == ".json":
-            return _of_json(json.loads(content))
-        with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
-            return dataset.load()
-    except MemoryError as error:
-        raise CapacityError(f"{str(name)!r} does not fit into memory.", "Read it on a larger machine.") from error
-    except UNKEPT as error:
-        raise InputError(
-            f"{str(name)!r} cannot be read: {error}.", "Read it with the version of squashlens that wrote it."
-        ) from error
+    if ending == ".json":
+        return _of_json(json.loads(content))
+    with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
+        return dataset.load()
 
 
 def result_of(dataset: xr.Dataset) -> Result:
     """The DataArray or Dataset that is stored as this Dataset."""
-    attrs = {name: value for name, value in dataset.attrs.items() if name not in (KIND, ORIGIN)}
+    attrs = {name: value for name, value in dataset.attrs.items() if name != KIND}
     text, kind = attrs.get(PROVENANCE), dataset.attrs.get(KIND)
     found = dataset.copy(deep=False)
     found.attrs = attrs
@@ -125,7 +92,6 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
     text = result.attrs.get(PROVENANCE)
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
     found = dataset.drop_encoding().assign_attrs(about)
-    found.attrs.pop(ORIGIN, None)  # of another file
     for one in found.data_vars.values():
         if once and text is not None and one.attrs.get(PROVENANCE) == text:
             del one.attrs[PROVENANCE]
@@ -143,22 +109,7 @@ def _csv(result: Result) -> bytes:
     # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
     several = len(dims) > 1 or dims == {()}
     table = _tidy(result) if several else result.to_dataframe().reset_index()
-    table = table.rename(columns=_inert)
-    for column in table.columns:
-        if not pd.api.types.is_numeric_dtype(table[column]):
-            table[column] = table[column].map(_inert)
     return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8")
-
-
-def _inert(cell: Any) -> Any:
-    """The cell, with an apostrophe in front of text that a spreadsheet would execute as a formula.
-
-    Text that begins with an apostrophe gets another, so that one can be removed from every text.
-
-    >>> _inert("=HYPERLINK(1)"), _inert("-"), _inert("a=b"), _inert(-1.5), _inert("'=")
-    ("'=HYPERLINK(1)", "'-", 'a=b', -1.5, "''=")
-    """
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith((*RISKY, "'")) else cell
 
 
 def _tidy(result: xr.Dataset) -> pd.DataFrame:
@@ -204,3 +155,28 @@ def _of_json(content: dict[str, Any]) -> xr.Dataset:
 def array_of(one: dict[str, Any]) -> np.ndarray:
     """The values of a variable in JSON."""
     return np.array(one["data"], dtype=one["dtype"]).reshape(one["shape"])
+
+
+def rows_of(values: xr.DataArray, taken: Collection[str] = ("variable", "value")) -> pd.DataFrame:
+    """One row for each entry: its coordinates, then its `value`. A coordinate with a `taken` name gets an underscore.
+
+    Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
+    """
+    renamed = {name: f"{name}_" for name in (*values.dims, *values.coords) if name in taken}
+    found = values.rename(renamed).rename("value")
+    if not found.ndim:
+        found = found.expand_dims(PLACE)
+    frame = found.to_dataframe().reset_index().drop(columns=PLACE, errors="ignore")
+    kinds = {"b": "boolean", "i": "Int64", "u": "UInt64"}
+    for name in frame.columns.drop("value"):
+        kind = frame[name].dtype.kind
+        if kind in kinds:
+            frame[name] = frame[name].astype(kinds[kind])
+    return frame.reindex(columns=[*frame.columns.drop("value"), "value"])
+
+
+def as_dataset(result: xr.DataArray | xr.Dataset) -> xr.Dataset:
+    """A result as a Dataset; an array without a name, or called like one of its coordinates, becomes `value`."""
+    if isinstance(result, xr.Dataset):
+        return result
+    return result.to_dataset(name="value" if result.name is None or result.name in result.coords else result.name)

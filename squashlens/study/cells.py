@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pandas as pd
+
 from squashlens._typing import full_name
 from squashlens.errors import InputError
 from squashlens.study.describing.description import Grid
@@ -17,10 +19,9 @@ from squashlens.study.describing.measurements import (
     parameters,
     require_arguments,
     scanned,
-    takes_model,
 )
-from squashlens.study.scans.datasets import Source, source_of
-from squashlens.study.storing.store import Store
+from squashlens.study.scans import Source, source_of
+from squashlens.study.store import Store
 
 Span = tuple[int, int]
 
@@ -41,13 +42,6 @@ class Model:
 
         return identity(self.name, self.revision)
 
-    def require_unchanged(self) -> None:
-        """An error if the checkpoint is not the one that the keys of cells stand for."""
-        if self.identity() != self.checkpoint:
-            raise InputError(
-                f"The checkpoint of {self.name!r} changed after the study was described.", "Make the Study again."
-            )
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -64,12 +58,17 @@ class Cell:
     span: Span | None = None
     code: Mapping[str, str] = field(default_factory=dict)  # digests of the code of your own measurement
 
-    def require_described(self) -> None:
-        """An error if the checkpoint or the file of a scan is not what the key stands for."""
-        if self.model is not None:
-            self.model.require_unchanged()
-        if self.source is not None:
-            self.source.require_unchanged()
+    def require_described(self, *, code: bool = False) -> None:
+        """An error if the checkpoint or the file of a scan (or the `code`) is not what the key stands for."""
+        changed = ""
+        if self.model is not None and self.model.identity() != self.model.checkpoint:
+            changed = f"The checkpoint of {self.model.name!r}"
+        elif self.source is not None and not self.source.is_current():
+            changed = f"The file or dataset of {self.grid!r}"
+        elif code and code_for(self.measurement) != self.code:
+            changed = f"The code of {self.measurement!r}"
+        if changed:
+            raise InputError(f"{changed} changed after the study was described.", "Make the Study again.")
 
     @property
     def about(self) -> dict[str, Any]:
@@ -78,11 +77,6 @@ class Cell:
         found |= {"model": vars(self.model)} if self.model else {}
         found |= {"rows": list(self.span), "over": self.source.given} if self.span and self.source else {}
         return found
-
-    @property
-    def what(self) -> str:
-        """Measurement and model, by which times are summed up."""
-        return f"{self.measurement} | {self.model.name if self.model else 'no model'}"
 
 
 def cells_of(grids: Iterable[Grid]) -> list[Cell]:
@@ -113,25 +107,24 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
 
 
-def states(cells: Sequence[Cell], store: Store) -> dict[str, str]:
-    """Whether each cell is done, failed, damaged (a file that does not validate) or left, by key."""
-    keys = [cell.key for cell in cells]
-    lists = {"done": set(store.done(keys)), "failed": store.failures(), "damaged": store.present()}
-    return {key: next((state for state, some in lists.items() if key in some), "left") for key in keys}
+def listed(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
+    """A row for each cell: whether it is done, failed (and why) or left, and its labels."""
+    done, failed, rows = store.done(cell.key for cell in cells), store.failures(), []
+    for cell in cells:
+        row = {
+            "cell": cell.key, "grid": cell.grid, "measurement": cell.measurement,
+            "model": cell.model.name if cell.model else None,
+            "state": "done" if cell.key in done else "failed" if cell.key in failed else "left",
+            "reason": None if cell.key in done else failed.get(cell.key, {}).get("reason"),
+        }  # fmt: skip
+        rows.append(row | {f"label_{name}" if name in row else name: str(one) for name, one in cell.labels.items()})
+    return pd.DataFrame(rows)
 
 
 def require_current(cells: Sequence[Cell]) -> None:
     """An error if a file that the cells depend on has changed since they were described: their keys would be others."""
-    for model in {cell.model for cell in cells if cell.model is not None}:
-        model.require_unchanged()
-    grids = {cell.grid: cell for cell in cells}
-    for cell in grids.values():
-        if code_for(cell.measurement) != cell.code:
-            raise InputError(
-                f"The code of {cell.measurement!r} was changed after the study was described.", "Make the Study again."
-            )
-        if cell.source is not None:
-            cell.source.require_unchanged()
+    for cell in {(cell.grid, cell.model): cell for cell in cells}.values():
+        cell.require_described(code=True)
 
 
 def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -171,9 +164,9 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
 
 def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:
     """The model of a cell, with the identity of its checkpoint; `known` has those that were looked at before."""
-    if not takes_model(grid.measurement):
-        return None
     own = parameters(grid.measurement)
+    if "model" not in own:
+        return None
     options = {name: arguments[name] for name in LOADING if name in arguments and name not in own}
     if "dtype" in options:
         options["dtype"] = full_name(options["dtype"])

@@ -1,24 +1,24 @@
 """A study: many measurements with one description and one store, which can be interrupted, resumed and shared."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 import xarray as xr
 
-from squashlens._typing import one_of, positive
+from squashlens._typing import positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study import combine, plan, sql
-from squashlens.study.cells import Cell, cells_of, require_current
+from squashlens.study import combine, sql
+from squashlens.study.cells import Cell, cells_of, listed, require_current
 from squashlens.study.describing.description import read
-from squashlens.study.engines.drive import drive
-from squashlens.study.engines.local import Local
-from squashlens.study.engines.worker import task_of
-from squashlens.study.storing.store import Store
-from squashlens.study.work import Worker, threads_set
+from squashlens.study.engines.drive import Local, drive
+from squashlens.study.scans import failed_rows
+from squashlens.study.store import Store
+from squashlens.study.work import Worker, digest, threads_set
 
 EngineName = Literal["local", "ray", "slurm"]
 
@@ -28,22 +28,17 @@ class Study:
 
     A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` by name, the `arguments` that
     are the same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
-    combinations of the values. Arguments are those of the measurement, with these additions:
-
-    - `model` is a name or folder, and `dtype`, `quantize` and `revision` are passed to `load`;
-    - `sequence` is a function of `squashlens.prompts` with its arguments: ``{"repeated": {"token": "1", "n": 48}}``. In
-      `each`, ``"sequence.n"`` varies one of them;
-    - `task` is the name of a task, and `stack` has the fields of `synthetic.Stack`;
-    - `hooks` is a list of interventions: ``[{"sliding_window": {"window": 4}}]``.
+    combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`,
+    `quantize` and `revision` for `load`), `sequence` by a function of `squashlens.prompts` with its arguments
+    (``{"repeated": {"token": "1", "n": 48}}``; ``"sequence.n"`` in `each` varies one of them), `task` by its name,
+    `stack` by the fields of `synthetic.Stack`, and `hooks` by a list such as ``[{"sliding_window": {"window": 4}}]``.
 
     With `over`, a grid is a **scan**: the measurement is made of every prompt of a file or dataset (``{"file":
     "prompts.jsonl", "column": "prompt"}``), and stored in Parquet shards.
 
-    All arguments are checked against the signatures before anything runs. The store has one file for each cell, named
-    by a hash of the measurement, its arguments, the checkpoint's content and the versions of the packages; of your own
-    measurement, also of its code and of your modules that it imports. A cell whose file is whole is never computed
-    again, by whatever engine. If code, a checkpoint or a scanned file changes, make the Study again: until then nothing
-    is stored. A model on the hub is loaded at the commit that it had when the study was described.
+    All arguments are checked before anything runs. The store has one file for each cell, named by a hash of all that
+    its numbers depend on. A cell whose file is whole is never computed again, by whatever engine. If code, a checkpoint
+    or a scanned file changes, make the Study again: until then nothing is stored.
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
@@ -58,7 +53,7 @@ class Study:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     study = sl.Study({**grid, "each": {"prompt": prompts}}, store=folder)
     ...     table = study.run(progress=False)
-    ...     bounds = study.combine().load()
+    ...     bounds = study.combine()
     >>> int(table["done"].sum()), bounds["path_bound"].dims, bounds["prompt"].values.tolist()
     (2, ('prompt', 'position'), ['short', 'long'])
     """
@@ -68,27 +63,11 @@ class Study:
         self, grids: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]], store: str | Path | None = None
     ) -> None:
         self.grids, named = read(grids)
-        if store is None and named is None:
+        store = named if store is None else store
+        if store is None:
             raise InputError("The study has no store.", "Give store=, a folder for its results.")
         self.cells: list[Cell] = cells_of(self.grids)
-        self.store = Store(named if store is None else store)
-
-    def plan(self) -> pd.DataFrame:
-        """What `run` would do: a row for each measurement and model.
-
-        Returns:
-            Table with the numbers of cells and of those that are done, failed and left. `weight_bytes`: what the
-            weights need. `peak_bytes`: the most memory that a worker has had so far, with weights and libraries (CUDA
-            memory on CUDA devices), which is what a job should ask for; longer prompts need more. `seconds`: what one
-            worker needs for the cells that are left. `seconds_from`: whether this is the mean of the cells that are
-            done, or that of another model scaled by the size of its weights. Before the first cell, `seconds` and
-            `peak_bytes` are a guess from the shapes of the model and its prompts, which counts the passes that
-            `seconds_from` names and nothing else; cells take longer, those of the bundled model 1 to 6 times as long.
-            They are unknown for measurements of neither a prompt nor a growing sequence, and if the checkpoint is not
-            here.
-        """
-        require_current(self.cells)
-        return plan.plan(self.cells, self.store)
+        self.store = Store(store)
 
     @validated
     def run(
@@ -99,13 +78,13 @@ class Study:
         threads: int = 1,
         device: str | None = None,
         resources: Mapping[str, Any] | None = None,
+        retry: bool = False,
         progress: bool = True,
     ) -> pd.DataFrame:
         """Compute all cells that are neither done nor failed.
 
-        A cell that cannot be computed is stored as failed, with the reason, and the others go on. A cell that needs
-        too much memory is tried once more with smaller batches. Only errors of the store itself, such as a full disk,
-        end a study; what is stored stays.
+        A cell that cannot be computed is stored as failed, with the reason, and the others go on. Only errors of the
+        store itself, such as a full disk, end a study; what is stored stays.
 
         Args:
             engine: ``"local"``: in this process, or in `workers` processes with one CUDA device each; ``"ray"`` and
@@ -116,6 +95,7 @@ class Study:
             device: device of all workers, such as ``"cpu"``; by default CUDA if there is any.
             resources: for Ray, options of an actor (``{"num_gpus": 0.5}``); for Slurm, parameters of submitit's
                 executor (``{"slurm_partition": "gpu", "timeout_min": 240}``).
+            retry: also compute the cells, and the prompts of scans, that have failed before.
             progress: show a progress bar.
 
         Returns:
@@ -126,7 +106,6 @@ class Study:
                 study was made.
             OutputError: the store cannot be written.
         """
-        one_of(engine, EngineName, "engine")
         positive(workers, "workers", "a number of workers")
         positive(threads, "threads", "a number of threads")
         if resources is not None and engine == "local":
@@ -135,24 +114,37 @@ class Study:
             raise InputError("A store in memory:// is seen by this process only.", "Give a folder, or workers=1.")
         require_current(self.cells)
         self.store.place.require_writable()
+        if retry:
+            for key in self.store.failures().keys() & {cell.key for cell in self.cells}:
+                self.store.forget(key)
+            for key, rows in self._failed_rows().items():
+                if rows:
+                    self.store.measure_again(key)
         if engine == "local" and workers == 1:
             total = len({cell.key for cell in self.cells})
             with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
-                Worker(self.store, device).run(self.cells, wait=True, after=shown.update)
-            return plan.status(self.cells, self.store)
-        task = task_of([grid.given for grid in self.grids], self.store.place.url, self.cells, workers, threads, device)
+                Worker(self.store, device).run(self.cells, after=shown.update)
+            return self.status()
+        task = {
+            "grids": list(map(asdict, self.grids)), "store": self.store.place.url, "cells": digest(self.cells),
+            "workers": workers, "threads": threads, "device": device,
+        }  # fmt: skip
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
-        return plan.status(self.cells, self.store)
+        return self.status()
 
     def status(self) -> pd.DataFrame:
         """What is done: a row for each grid.
 
         Returns:
-            Table with the numbers of cells, and of those that are done, failed, damaged (a file that does not
-            validate, and is computed again) and left; and of `failed_rows`, the prompts that a scan could not measure.
+            Table with the numbers of cells, and of those that are done, failed and left, and of `failed_rows`, the
+            prompts that a scan could not measure. A cell of which the file is damaged is left.
         """
         require_current(self.cells)
-        return plan.status(self.cells, self.store)
+        rows, table = self._failed_rows(), listed(self.cells, self.store)
+        table["failed_rows"] = [len(rows.get(key, ())) for key in table["cell"]]
+        table: Any = table.assign(cells=1, **{name: table["state"] == name for name in ("done", "failed", "left")})
+        counts = ["cells", "done", "failed", "left", "failed_rows"]
+        return table.groupby("grid", sort=False)[counts].sum().astype(int).reset_index()
 
     def failures(self) -> pd.DataFrame:
         """The cells that could not be computed, and the prompts that could not be measured, with the reasons.
@@ -161,48 +153,22 @@ class Study:
             Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key. If the
             study has a scan, there is also a row for each prompt that could not be measured, with its number as `row`.
         """
-        return plan.failures(self.cells, self.store)
-
-    @validated
-    def retry(
-        self,
-        *,
-        engine: EngineName = "local",
-        workers: int = 1,
-        threads: int = 1,
-        device: str | None = None,
-        resources: Mapping[str, Any] | None = None,
-        progress: bool = True,
-    ) -> pd.DataFrame:
-        """Compute the failed cells and failed rows again, and all that are left. The arguments are those of `run`.
-
-        Args:
-            engine: as in `run`.
-            workers: as in `run`.
-            threads: as in `run`.
-            device: as in `run`.
-            resources: as in `run`.
-            progress: as in `run`.
-
-        Returns:
-            The table of `status`.
-        """
-        require_current(self.cells)
-        self.store.place.require_writable()
-        for key, in_shard in plan.to_retry(self.cells, self.store):
-            self.store.measure_again(key) if in_shard else self.store.forget(key)
-        return self.run(
-            engine=engine, workers=workers, threads=threads, device=device, resources=resources, progress=progress
-        )
+        failed, rows_of, rows = self.store.failures(), self._failed_rows(), []
+        for cell in self.cells:
+            reasons: dict[int | None, Any] = {None: failed[cell.key].get("reason")} if cell.key in failed else {}
+            for row, reason in (reasons | rows_of.get(cell.key, {})).items():
+                rows.append({"grid": cell.grid, **cell.labels, "row": row, "reason": reason, "key": cell.key})
+        found = pd.DataFrame(rows, columns=None if rows else ["grid", "row", "reason", "key"])
+        return found.astype({"row": "Int64"}) if any(cell.span for cell in self.cells) else found.drop(columns="row")
 
     @validated
     def combine(self, name: str | None = None) -> xr.Dataset:
-        """The results of one grid as one labelled Dataset, whose values are read when they are used.
+        """The results of one grid as one labelled Dataset.
 
         The varied arguments are dimensions. Results are aligned by their labels, positions by number. Each selected
         cell has the provenance of its result; figures draw a panel for each. The coordinate `cell` has the key of each
         cell, for `result(key)`. Where a cell is not done, numbers are NaN, texts are empty, and so is `cell`, which
-        tells this NaN from one that was measured. Damaged cells are left out too, with a warning that counts them.
+        tells this NaN from one that was measured.
 
         Args:
             name: name of the grid; not needed if there is only one.
@@ -231,14 +197,13 @@ class Study:
 
     @validated
     def sql(self, query: str) -> pd.DataFrame:
-        """Answer a question about cells and scans with DuckDB, from files, without loading them.
+        """Answer a question about cells and scans with DuckDB; scans are read from their files, without loading them.
 
         The table `cells` has a row for each cell: key, grid, measurement, model, state, reason and labels. Each grid
         is a table with its name, in which an underscore replaces all but letters, digits and underscores: `my_module_f`
-        for ``my_module:f``. It has of a scan a row for each prompt; otherwise a row for each number, with the columns
-        `cell`, the labels, the coordinates, `variable`, and `value` or, for texts, `text`. A grid's table is brought up
-        to date in the store when a query names it. Cells that are not done have no rows; a warning counts those that
-        are damaged. Needs the extra ``squashlens[study]``.
+        for ``my_module:f``. It has of a scan a row for each prompt; otherwise a row for each number of `combine`, with
+        the columns `cell`, the labels, the coordinates, `variable`, and `value` or, for texts, `text`. Cells that are
+        not done have no rows. Needs the extra ``squashlens[study]``.
 
         Args:
             query: one statement of SQL, such as ``select model, avg(value) from path_bound where position = 0 group by
@@ -251,6 +216,11 @@ class Study:
             InputError: DuckDB is not installed, or refuses the query; or a query that is not one statement.
         """
         return sql.answer(query, self.grids, self.cells, self.store)
+
+    def _failed_rows(self) -> dict[str, dict[int, str]]:
+        """For each shard, the rows that could not be measured, with their reasons."""
+        shards = {cell.key: self.store.shard(cell.key) for cell in self.cells if cell.span}
+        return {key: failed_rows(content) for key, content in shards.items() if content is not None}
 
     def _grid(self, name: str | None) -> Any:
         names = [grid.name for grid in self.grids]

@@ -3,39 +3,38 @@
 Nobody hands out cells. Each worker begins with its own part of the list, then helps the others, and the store says what
 is done. So a worker may be killed, join or leave at any time, and a study that was begun with one engine can be
 continued with another.
+
+As a program, a worker reads what to do from standard input, as JSON. It ends after the cell in hand if the process that
+started it ends, or if it is told to stop by SIGTERM or SIGUSR1. The exit code is 0, or 2 after an error that would stop
+every worker, such as a full disk.
 """
 
 import gc
 import hashlib
+import json
+import os
+import signal
 import sys
 import time
 import traceback
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import psutil
 import xarray as xr
 
 from squashlens._typing import short_repr
-from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.digests import Result
-from squashlens.study.cells import Cell, Model
+from squashlens.study.cells import Cell, Model, cells_of
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
-from squashlens.study.describing.measurements import BATCHES, LOADING, function_of, parameters, scanned
-from squashlens.study.scans.shards import shard
-from squashlens.study.storing.store import Store, folder_of
+from squashlens.study.describing.description import read
+from squashlens.study.describing.measurements import LOADING, function_of, parameters, scanned
+from squashlens.study.scans import shard
+from squashlens.study.store import Store
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None
-
-DEATHS = 3  # workers that a cell may kill before it counts as failed; from the second on its batches are smaller
-USUAL = {"batch_size": 16, "vjp_batch_size": 16, "tokens_per_pass": 4096}  # where a measurement chooses by itself
+DEATHS = 3  # workers that a cell may kill before it counts as failed
 PAUSE = 0.2  # seconds between two looks at cells that other workers hold
-REPORT = 30.0  # seconds between two reports of how long cells take
 
 
 class Worker:
@@ -43,46 +42,39 @@ class Worker:
 
     def __init__(self, store: Store, device: str | None = None) -> None:
         self.store, self.device = store, device
-        self.name = uuid.uuid4().hex[:12]
-        self.times: dict[str, tuple[int, float, int]] = {}
         self._loaded: tuple[Model, Any] | None = None
         self._refused: dict[Model, SquashlensError] = {}
-        self._reported = time.monotonic()
 
     def run(
-        self, cells: Sequence[Cell], *, wait: bool, stop: Callable[[], bool] = lambda: False,
+        self,
+        cells: Sequence[Cell],
+        stop: Callable[[], bool] = lambda: False,
         after: Callable[[], object] = lambda: None,
-    ) -> None:  # fmt: skip
-        """Compute all cells that are not done. With `wait`, also wait for those that other workers hold.
+    ) -> None:
+        """Compute all cells that are not done, and wait for those that other workers hold.
 
         `stop` is asked before each cell, and `after` is called after each.
         """
-        closed = set(self.store.failures()) | set(self.store.done(cell.key for cell in cells))
+        closed = self.store.failures().keys() | self.store.done(cell.key for cell in cells)
         left = list({cell.key: cell for cell in cells if cell.key not in closed}.values())
-        try:
-            while left and not stop():
-                held = []
-                for cell in left:
-                    if stop():
-                        return
-                    if self.attempt(cell):
-                        after()
-                    else:
-                        held.append(cell)
-                if not wait:
+        while left:
+            held = []
+            for cell in left:
+                if stop():
                     return
-                left = held
-                if left:
-                    time.sleep(PAUSE)
-        finally:
-            self.report()
+                if self.attempt(cell):
+                    after()
+                else:
+                    held.append(cell)
+            left = held
+            time.sleep(PAUSE if left else 0)
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
         with self.store.place.claim(cell.key) as deaths:
             if deaths is None:
                 return False
-            if self.store.read(cell.key) is None and not self.store.failed(cell.key):
+            if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
                 self._compute(cell, deaths)
                 if "resume" in parameters(cell.measurement):
                     self.store.end_journal(cell.key)
@@ -93,40 +85,25 @@ class Worker:
         if deaths >= DEATHS:
             self._fail(cell, f"{deaths} workers died while they computed it: killed, or out of memory.")
             return
-        began, smaller = time.monotonic(), deaths > 1
-        while True:
-            try:
-                result = self._measure(cell, smaller)
-                break
-            except Exception as error:
-                if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
-                    raise  # its journal is in the store
-                if smaller or not _is_memory(error):
-                    self._fail(cell, _reason(error), error)
-                    return
-            smaller = True
-            _free()  # not before the exception, which refers to the tensors, is gone
+        try:
+            result = self._measure(cell)
+        except Exception as error:
+            if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
+                raise  # its journal is in the store
+            self._fail(cell, _reason(error), error)
+            return
         cell.require_described()
-        about = cell.about | ({"smaller_batches": True} if smaller else {})
-        if isinstance(result, bytes):
-            name = f"shards/{folder_of(cell.grid)}/{cell.key}.parquet"
-            self.store.place.write(name, result)
-            facts = {"shard": name, "shard_digest": hashlib.sha256(result).hexdigest()}
-            self.store.keep_bytes(cell.key, about | facts, b"")
-        else:
-            try:
-                self.store.keep(cell.key, about, result)
-            except OutputError:
-                raise
-            except Exception as error:  # a result that no file can hold
-                self._fail(cell, _reason(error), error)
-                return
-        count, seconds, peak = self.times.get(cell.what, (0, 0.0, 0))
-        self.times[cell.what] = (count + 1, seconds + time.monotonic() - began, max(peak, _peak()))
-        if time.monotonic() - self._reported > REPORT:
-            self.report()
+        try:
+            if isinstance(result, bytes):
+                self.store.keep_shard(cell.key, cell.about, cell.grid, result)
+            else:
+                self.store.keep(cell.key, cell.about, result)
+        except OutputError:
+            raise
+        except Exception as error:  # a result that no file can hold
+            self._fail(cell, _reason(error), error)
 
-    def _measure(self, cell: Cell, smaller: bool) -> Any:
+    def _measure(self, cell: Cell) -> Any:
         from squashlens.engine.proving.effective import applied
 
         known = parameters(cell.measurement)
@@ -135,9 +112,6 @@ class Worker:
         given |= {"progress": False} if "progress" in known else {}
         if "resume" in known:  # if this worker is killed, the next one goes on from here
             given |= {"resume": self.store.journal(cell.key)}
-        if smaller:
-            given |= {name: max(1, (given.get(name) or USUAL[name]) // 4) for name in BATCHES if name in known}
-
         first = () if model is None else (model,)
 
         def function(**more: Any) -> Result:
@@ -157,11 +131,9 @@ class Worker:
                 try:
                     return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
                 except Exception as error:
-                    if _is_memory(error) and not smaller:
-                        raise
                     raise InputError(_reason(error), "") from error
 
-            earlier = self.store.shard(cell.key, earlier=True)
+            earlier = self.store.shard(cell.key)  # whose failed rows are measured again
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier)
 
     def _model(self, wanted: Model) -> Any:
@@ -173,7 +145,6 @@ class Worker:
 
             self._loaded = None
             _free()
-            wanted.require_unchanged()  # and again before a cell is stored
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
                 self._loaded = wanted, load(wanted.name, device=self.device, progress=False, **options)
@@ -189,18 +160,6 @@ class Worker:
             about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
         self.store.fail(cell.key, about)
 
-    def report(self) -> None:
-        """Store how long cells took and how much memory they needed, which `plan` reads."""
-        self._reported = time.monotonic()
-        if self.times:
-            self.store.add_times(self.name, self.times)
-
-
-def part_of(cells: Sequence[Cell], worker: int, workers: int) -> list[Cell]:
-    """All cells in the order of one of several workers: its own part, in which few models occur, then the others."""
-    start = len(cells) * worker // workers
-    return [*cells[start:], *cells[:start]]
-
 
 @contextmanager
 def threads_set(number: int) -> Any:
@@ -215,13 +174,6 @@ def threads_set(number: int) -> Any:
         torch.set_num_threads(before)
 
 
-def _is_memory(error: BaseException) -> bool:
-    import torch
-
-    known = isinstance(error, MemoryError | CapacityError | torch.OutOfMemoryError)
-    return known or (isinstance(error, RuntimeError) and "alloc" in str(error) and "memory" in str(error))
-
-
 def _free() -> None:
     import torch
 
@@ -230,18 +182,49 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
-def _peak() -> int:
-    """The most memory that this process has had: on the CUDA devices if it uses them, otherwise resident, in bytes."""
-    import torch
-
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
-    if resource is None:
-        return psutil.Process().memory_info().rss
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
 def _reason(error: Exception) -> str:
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, SquashlensError) else f"{type(error).__name__}: {text}"
+
+
+def digest(cells: Sequence[Cell]) -> str:
+    """A digest of the names of all cells."""
+    return hashlib.sha256("".join(cell.key for cell in cells).encode()).hexdigest()
+
+
+def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> None:
+    """Compute all cells of a task that are not done, beginning with the part of this worker."""
+    grids, _ = read(task["grids"])
+    cells = cells_of(grids)
+    if digest(cells) != task["cells"]:
+        raise InputError(
+            "A worker found other cells than the process that started it.",
+            "Install the same versions, and use the same models and files, on all machines.",
+        )
+    first = len(cells) * worker // task["workers"]  # of its own part, in which few models occur; then the others
+    with threads_set(task["threads"]):
+        Worker(Store(task["store"]), task["device"]).run([*cells[first:], *cells[:first]], stop)
+
+
+def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:
+    """Work, and return nothing; or return, as JSON, the error that would stop every worker."""
+    try:
+        work(task, worker, stop)
+    except SquashlensError as error:
+        return json.dumps([type(error).__name__, error.cause, error.remedy])
+    return ""
+
+
+def main() -> None:
+    """Run one worker."""
+    parent, told = os.getppid(), []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: told.append(True))
+    task = json.loads(sys.stdin.readline())
+    if error := outcome(task, int(sys.argv[1]), lambda: bool(told) or os.getppid() != parent):
+        print(error, file=sys.stderr)
+        raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,20 +12,15 @@ import xarray as xr
 from squashlens.saving.journal import Journal
 
 
-def square(x: int, y: int = 0) -> xr.Dataset:
+def square(x: int, y: int = 0, units: str = "1") -> xr.Dataset:
     """x² + y along three places."""
     values = np.array([x * x + y, x * x + y + 1, x * x + y + 2], dtype=float)
-    return xr.Dataset({"area": ("place", values, {"units": "1", "long_name": "x² + y"})}, {"place": [10, 20, 30]})
+    return xr.Dataset({"area": ("place", values, {"units": units, "long_name": "x² + y"})}, {"place": [10, 20, 30]})
 
 
 def labelled(x: int) -> xr.Dataset:
     """Only 2 has a further coordinate."""
     return square(x).assign_coords(low=("place", [2.0, 2.0, 2.0])) if x == 2 else square(x)
-
-
-def slow(x: int, seconds: float = 0.05) -> xr.Dataset:
-    time.sleep(seconds)
-    return square(x)
 
 
 def noted(x: int, notes: str, seconds: float = 0.0) -> xr.Dataset:
@@ -40,13 +35,6 @@ def broken(x: int) -> xr.Dataset:
     """Cannot be computed for 3."""
     if x == 3:
         raise RuntimeError("no measurement of 3")
-    return square(x)
-
-
-def hungry(x: int, batch_size: int | None = None, need: int = 4) -> xr.Dataset:
-    """Needs too much memory unless its batches have at most `need` prompts."""
-    if batch_size is None or batch_size > need:
-        raise MemoryError("too large")
     return square(x)
 
 
@@ -92,13 +80,6 @@ def permitted(model: Any, prompt: str, allowed: str, notes: str) -> xr.Dataset:
     if prompt.endswith("late") and not Path(allowed).exists():
         raise RuntimeError("not yet")
     return letters(model, prompt).assign(share=1 / 3, missing=np.nan)
-
-
-def bounded(model: Any, prompt: str) -> xr.Dataset:
-    """As `letters`, if there is memory for the prompt."""
-    if len(prompt) > 50:
-        raise MemoryError(f"{len(prompt)} characters")
-    return letters(model, prompt)
 
 
 def plain(x: int) -> int:

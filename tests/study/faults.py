@@ -1,15 +1,8 @@
-"""Kill workers and drivers of a study at random, and see whether anything is lost or computed twice.
+"""Kill workers and drivers of a study at random."""
 
-    python -m tests.study.faults --cells 10000 --kills 50 --drivers 2 --workers 2
-
-At a small scale the tests do the same. The script prints what the cells cost beside their computation, too.
-"""
-
-import argparse
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -92,41 +85,3 @@ def _wait(drivers: list["subprocess.Popen[bytes]"], there: object, why: str) -> 
         if all(driver.poll() == 0 for driver in drivers):
             return
         time.sleep(0.02)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("cells", 10000), ("kills", 50), ("drivers", 2), ("workers", 2)):
-        parser.add_argument(f"--{name}", type=int, default=default, help="(%(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.0, help="length of a cell (%(default)s)")
-    parser.add_argument("--folder", help="where the stores are; by default a temporary folder")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
-        folder = Path(scratch)
-        (folder / "quiet").mkdir()
-        quiet = study(folder / "quiet", folder / "quiet-notes", args.cells, args.seconds)
-        for what, act in (
-            ("run in this process", lambda: quiet.run(progress=False)),
-            ("run again, with nothing to do", lambda: quiet.run(progress=False)),
-            ("status", quiet.status), ("combine and load", lambda: quiet.combine().load()),
-            ("sql", lambda: quiet.sql('select count(*), sum(value) from "tests_study_fakes_noted"')),
-            ("sql again", lambda: quiet.sql('select count(*), sum(value) from "tests_study_fakes_noted"')),
-        ):  # fmt: skip
-            began = time.monotonic()
-            act()
-            took = time.monotonic() - began
-            print(f"{what}: {took:.2f} s, {1000 * (took / args.cells - args.seconds):.2f} ms per cell")
-        began = time.monotonic()
-        made, begun, killed = injected(
-            folder, cells=args.cells, kills=args.kills, drivers=args.drivers, workers=args.workers, seconds=args.seconds
-        )
-        twice = sum(many - 1 for many in begun.values())
-        print(f"{dict(killed)} killed in {time.monotonic() - began:.0f} s: {len(begun)} cells, {twice} begun again")
-        print(made.status().to_string(index=False))
-        same = all(made.store.read(c.key).content == quiet.store.read(d.key).content
-                   for c, d in zip(made.cells, quiet.cells, strict=True))  # fmt: skip
-        print(f"results equal those of a run without kills: {same}")
-
-
-if __name__ == "__main__":
-    main()

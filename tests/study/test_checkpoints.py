@@ -40,14 +40,14 @@ def stored(store: Path) -> list[Path]:
 
 def bounds(one: sl.Study) -> Any:
     one.run(progress=False)
-    return one.combine()["path_bound"].load()
+    return one.combine()["path_bound"]
 
 
 @pytest.mark.slow
 def test_weights_that_change_before_the_run_are_refused(folder: Path, tmp_path: Path) -> None:
     old = study(folder, tmp_path / "store")
     train(folder)
-    for use in (old.run, old.status, old.plan, old.retry):
+    for use in (old.run, old.status):
         with pytest.raises(InputError, match=CHANGED):
             use()
     assert not stored(tmp_path / "store")
@@ -70,15 +70,6 @@ def test_a_worker_looks_before_it_stores(folder: Path, tmp_path: Path, monkeypat
     with pytest.raises(InputError, match=CHANGED):
         old.run(progress=False)
     assert not stored(tmp_path / "store")
-
-
-def test_a_file_with_the_same_bytes_is_no_change(folder: Path, tmp_path: Path) -> None:
-    one = study(folder, tmp_path / "store")
-    file = folder / "model.safetensors"
-    content = file.read_bytes()
-    file.unlink()
-    file.write_bytes(content)
-    assert one.run(progress=False)["done"].tolist() == [2]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.describing.code import IN_MEMORY, code_of
+from squashlens.study.describing.code import code_of
 from squashlens.study.work import Worker
 
 HEAD = "import xarray as xr\ndef made(value):\n    return xr.Dataset({'area': value})\n"
@@ -55,49 +55,23 @@ def forget() -> None:
 
 
 def test_a_measurement_that_changed_has_other_cells(tmp_path: Path, write: Written) -> None:
-    """Until it is imported again, the code that runs has a name of its own, not that of the file before or now."""
     write(own_measure=HEAD + "K = [2]\ndef area(x: int): return made(K[0] * x)\n")
     old = sl.Study(GRID, store=tmp_path / "store")
     assert areas(old) == [2, 4]
     write(own_measure=HEAD + "K = [9]\ndef area(x: int): return made(K[0] * x + 1)\n")
-    stale = sl.Study(GRID, store=tmp_path / "store")
-    for use in (old.run, old.status, old.plan, old.retry):
-        with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
+    for use in (old.run, old.status):
+        with pytest.raises(InputError, match="edited after it was imported. Restart Python"):
             use()
     assert old.combine()["area"].values.tolist() == [2, 4]  # what is stored stays what it was
-    assert areas(stale) == [2, 4]
+    with pytest.raises(InputError, match="edited after it was imported"):
+        sl.Study(GRID, store=tmp_path / "store")
     importlib.reload(sys.modules["own_measure"])
+    with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
+        old.run()
     new = sl.Study(GRID, store=tmp_path / "store")
     assert new.status()["left"].tolist() == [2]
     assert areas(new) == [10, 19]
     assert anew(tmp_path).combine()["area"].values.tolist() == [10, 19]
-
-
-FIRST = HEAD + (
-    "import functools\nK = 2\nCOUNT = 0\nCACHE = {}\nclass Rule:\n    @property\n    def factor(self): return K\n"
-    "RULE = Rule()\n@functools.cache\ndef squared(x): return x * x\n"
-    "def area(x: int):\n    global COUNT\n    COUNT += 1\n    CACHE[x] = COUNT\n"
-    "    return made(RULE.factor * squared(x))\n"
-)
-
-
-@pytest.mark.parametrize(("old", "new"), [
-    ("K = 2", "K = 3"), ("return K\n", "return K + 1\n"), ("return x * x", "return x"), ("COUNT += 1", "COUNT += 2"),
-    ("x: int", "x: int = 4"),
-])  # fmt: skip
-def test_what_is_in_memory_names_the_cells(old: str, new: str, write: Written) -> None:
-    """With the file as it is now: its plain constants, functions, methods and defaults, but nothing that it changes."""
-    write(own_measure=FIRST)
-    module = importlib.import_module("own_measure")
-    before = code_of("own_measure", module.area)
-    module.area(1)
-    assert code_of("own_measure", module.area) == before
-    write(own_measure=FIRST.replace(old, new))
-    stale = code_of("own_measure", module.area)
-    assert [name for name in stale if stale[name] != before[name]] == ["own_measure"]
-    forget()
-    after = code_of("own_measure", importlib.import_module("own_measure").area)
-    assert [name for name in after if after[name] != stale[name]] == [IN_MEMORY]
 
 
 def test_modules_that_a_measurement_imports_are_part_of_it(tmp_path: Path, write: Written) -> None:
@@ -110,7 +84,7 @@ def test_modules_that_a_measurement_imports_are_part_of_it(tmp_path: Path, write
     )  # fmt: skip
     known = code_of("own_measure", importlib.import_module("own_near").area)
     files = {"own_measure", "own_near", "own_late", "own_far", "own_far.rule", "own_far.other"}
-    assert set(known) == files | {IN_MEMORY}
+    assert set(known) == files
     assert "own_late" not in sys.modules
     study = sl.Study(GRID, store=tmp_path / "store")
     assert study.cells[0].code == known
@@ -122,36 +96,32 @@ def test_modules_that_a_measurement_imports_are_part_of_it(tmp_path: Path, write
         assert areas(again) == [3, 6]
 
 
-@pytest.mark.parametrize(("imports", "use"), [("from own_near import K, f", "K * f(x)"),
-                                              ("import own_near", "own_near.K * own_near.f(x)")])  # fmt: skip
-def test_helpers_count_as_they_are_in_memory(imports: str, use: str, tmp_path: Path, write: Written) -> None:
+@pytest.mark.parametrize(("imports", "use", "stale"), [("from own_near import f", "f(x)", True),
+                                                       ("import own_near", "own_near.f(x)", False)])  # fmt: skip
+def test_a_helper_that_is_older_than_its_file_is_refused(
+    imports: str, use: str, stale: bool, tmp_path: Path, write: Written
+) -> None:
     """A helper that is imported again leaves the old one in modules that imported its names."""
-    write(own_measure=f"{HEAD}{imports}\ndef area(x: int): return made({use})\n",
-          own_near="K = 2\ndef f(x): return x\n")  # fmt: skip
-    assert areas(sl.Study(GRID, store=tmp_path / "store")) == [2, 4]
-    write(own_near="K = 3\ndef f(x): return 2 * x\n")
-    assert areas(sl.Study(GRID, store=tmp_path / "store")) == [2, 4]
+    write(own_measure=f"{HEAD}{imports}\ndef area(x: int): return made({use})\n", own_near="def f(x): return x\n")
+    assert areas(sl.Study(GRID, store=tmp_path / "store")) == [1, 2]
+    write(own_near="def f(x): return 2 * x\n")
+    with pytest.raises(InputError, match="own_near.py' was edited after it was imported"):
+        sl.Study(GRID, store=tmp_path / "store")
     importlib.reload(sys.modules["own_near"])
-    assert areas(sl.Study(GRID, store=tmp_path / "store")) == ([2, 4] if "from" in imports else [6, 12])
-    assert anew(tmp_path).status()["left"].tolist() == ([2] if "from" in imports else [0])
-    assert areas(anew(tmp_path)) == [6, 12]
+    if stale:
+        with pytest.raises(InputError, match="own_near was imported again, and own_measure has its old f"):
+            sl.Study(GRID, store=tmp_path / "store")
+        importlib.reload(sys.modules["own_measure"])
+    assert areas(sl.Study(GRID, store=tmp_path / "store")) == [2, 4]
 
 
 def test_a_worker_goes_on_with_the_code_that_it_imported(tmp_path: Path, write: Written) -> None:
     write(own_measure=HEAD + "def area(x: int): return made(2 * x)\n")
     study = sl.Study(GRID, store=tmp_path / "store")
     write(own_measure=HEAD + "def area(x: int): return made(9 * x)\n")
-    Worker(study.store).run(study.cells, wait=True)
+    Worker(study.store).run(study.cells)
     assert study.combine()["area"].values.tolist() == [2, 4]
     assert anew(tmp_path).status()["left"].tolist() == [2]
-
-
-def test_a_signature_that_changed_is_read_again(tmp_path: Path, write: Written) -> None:
-    write(own_measure=HEAD + "def area(x: int): return made(2 * x)\n")
-    sl.Study(GRID, store=tmp_path / "store")
-    write(own_measure=HEAD + "def area(x: int, y: int): return made(2 * x + y)\n")
-    importlib.reload(sys.modules["own_measure"])
-    assert areas(sl.Study(GRID | {"arguments": {"y": 1}}, store=tmp_path / "store")) == [3, 5]
 
 
 def test_a_measurement_whose_changes_cannot_be_seen_is_refused(

@@ -28,26 +28,23 @@ def test_every_option_is_a_parameter_with_its_default_and_a_help() -> None:
     for action in ACTIONS:
         method = inspect.signature(getattr(sl.Study, action)).parameters
         fields = {name: field for name, field in parameters(action).__dataclass_fields__.items()}
-        assert {*fields} - {"file", "store", "out", "dry_run"} == {*method} - {"self"}
+        assert {*fields} - {"file", "store", "out"} == {*method} - {"self"}
         for name, parameter in method.items():
             if name not in ("self", "resources"):
                 assert fields[name].default == parameter.default
         for field in fields.values():
             (argument,) = [one for one in field.type.__metadata__ if hasattr(one, "help")]
             assert len(argument.help) > 15
-            assert "as in" not in argument.help
 
 
 def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["study", "plan", described])
-    main(["study", "run", described, "--dry-run"])
+    main(["study", "status", described])
     planned = capsys.readouterr().out.splitlines()
-    assert planned[:2] == planned[2:]
-    assert planned[1].split()[:4] == ["tests.study.fakes:broken", "3", "0", "0"]
+    assert planned[1].split() == ["tests.study.fakes:broken", "3", "0", "0", "3", "0"]
     assert not (tmp_path / "store").exists()
     main(["study", "run", described, "--no-progress"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["tests.study.fakes:broken", "3", "2", "1", "0", "0", "0"]
+    assert lines[1].split() == ["tests.study.fakes:broken", "3", "2", "1", "0", "0"]
     assert lines[2] == "failed: 1 × RuntimeError: no measurement of 3"
     main(["study", "status", described])
     assert capsys.readouterr().out.splitlines() == lines
@@ -55,7 +52,7 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     assert "saved: " in capsys.readouterr().out
     assert sl.results.open(tmp_path / "all.nc")["area"].sel(x=2).values.tolist() == [4, 5, 6]
     other = str(tmp_path / "other")
-    main(["study", "retry", described, "--no-progress", "--store", other])
+    main(["study", "run", described, "--retry", "--no-progress", "--store", other])
     assert capsys.readouterr().out.splitlines() == lines
     assert Path(other, "cells").is_dir()
 
@@ -93,14 +90,3 @@ def test_what_is_wrong_is_said(words: list[str], said: str, described: str, caps
         main(["study", *(described if word == "FILE" else word for word in words)])
     assert code.value.code == 2
     assert said in capsys.readouterr().err
-
-
-def test_help_lists_the_actions(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["study"], ["study", "--help"]):
-        with pytest.raises(SystemExit):
-            main(words)
-        printed = capsys.readouterr().out
-        assert all(action in printed for action in ACTIONS)
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "study" in capsys.readouterr().out

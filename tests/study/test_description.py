@@ -80,17 +80,17 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
     [
         ({"measurement": "path_bund"}, "path_bound"),
         ({"measurement": "no.module:function"}, "imported"),
-        ({"measurements": "path_bound"}, "no entry"),
+        ({"measurements": "path_bound"}, "A grid: .*'measurement'"),
         ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
         (BOUND | {"each": {"edges": ["exact", "inexact"]}}, "inexact"),
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
-        (BOUND | {"each": {"querry": [1]}}, "Did you mean 'query'"),
+        (BOUND | {"each": {"querry": [1]}}, "Similar names: query"),
         (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),
-        (BOUND | {"each": {"progress": [True]}}, "own progress"),
+        (BOUND | {"each": {"progress": [True]}}, "progress= cannot be given"),
         (BOUND | {"each": {"query": [float("nan")]}}, "JSON"),
         (BOUND | {"each": {"query": [1, 1]}}, "twice"),
         (BOUND | {"each": {"dtype": ["float32", "flot32"]}}, "'flot32' is not a dtype"),
-        (BOUND | {"each": {"dtype": ["int64"]}}, "whole numbers"),
+        (BOUND | {"each": {"dtype": ["int64"]}}, "not a floating-point dtype"),
         (BOUND | {"each": {"quantize": ["int3"]}}, "quantize='int3'"),
         ({"measurement": SQUARE, "each": {"x": ["one"]}}, "whole number"),
         ({"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}}, "nothing to be set in"),
@@ -114,7 +114,7 @@ def test_a_study_needs_a_store_and_different_names() -> None:
     with pytest.raises(InputError, match="no store"):
         sl.Study({"measurement": SQUARE, "arguments": {"x": 1}})
     one = {"measurement": SQUARE, "arguments": {"x": 1}}
-    with pytest.raises(InputError, match="Two grids"):
+    with pytest.raises(InputError, match="one name"):
         cells(one, one)
     assert len(cells(one, one | {"name": "again"})) == 2
 
@@ -137,7 +137,7 @@ def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
     text = "grids:\n- measurement: path_bound\n  arguments: {model: tiny-gemma}\n  each:\n    prompt: [11 =]\n"
     file.write_text(text + "    query: [1]\n    prompt: [12 =]\n")
-    with pytest.raises(InputError, match="study.yaml, line 7: 'prompt' is given twice"):
+    with pytest.raises(InputError, match="study.yaml.*line 5: 'prompt' is given twice"):
         sl.Study(file, store=tmp_path)
     file.write_text("base: &base {x: 1}\ngrids: [{<<: *base, x: 2}]\n")  # what is merged may be replaced
     with pytest.raises(InputError, match="no entry 'base'"):

@@ -47,7 +47,7 @@ def test_a_full_disk_ends_a_study_that_continues_with_more_space(small_disk: Pat
         made.run(workers=workers, progress=False)
     before = made.status()
     assert 0 < before["done"].item() < 100
-    assert before["failed"].item() == before["damaged"].item() == 0
+    assert before["failed"].item() == 0
     remount(small_disk, "size=4m")
     assert made.run(progress=False)["done"].item() == 100
 
@@ -63,13 +63,9 @@ def test_a_read_only_store_is_refused_and_can_be_read(small_disk: Path) -> None:
     assert more.combine()["area"].sel(x=2).values.tolist() == [4, 5, 6]
     numbers = [[x, x * x + place // 10 - 1] for x in (1, 2) for place in (10, 20, 30)]
     query = "select x, value from tests_study_fakes_square order by x, place"
-    assert more.sql(query).to_numpy().tolist() == numbers  # without copies
-    assert not (small_disk / "store" / "tables").exists()
-    remount(small_disk, "rw")
     assert more.sql(query).to_numpy().tolist() == numbers
+    remount(small_disk, "rw")
     assert more.run(progress=False)["done"].item() == 3
-    remount(small_disk, "ro")
-    assert more.sql(query).to_numpy().tolist() == [*numbers, [3, 9], [3, 10], [3, 11]]  # of which a part has copies
 
 
 def test_a_full_disk_while_a_journal_is_written_is_no_failure_of_the_cell(

@@ -1,17 +1,17 @@
 """Running a study in this process and in several: failures, memory, interruptions, and what `combine` makes of it."""
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.storing.store import name_of
+from squashlens.study.store import name_of
 
 FAKE = "tests.study.fakes:"
 
@@ -39,7 +39,7 @@ def test_a_cell_that_fails_stops_nothing_and_can_be_retried(tmp_path: Path) -> N
     allowed = tmp_path / "allowed"
     one = study(tmp_path / "store", "fixed", {"x": [1, 2]}, allowed=str(allowed))
     both = sl.Study(
-        [one.grids[0].given, {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}}], store=tmp_path / "store"
+        [asdict(one.grids[0]), {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}}], store=tmp_path / "store"
     )
     table = both.run(progress=False).set_index("grid")
     assert table["failed"].to_dict() == {FAKE + "fixed": 2, FAKE + "broken": 1}
@@ -49,7 +49,7 @@ def test_a_cell_that_fails_stops_nothing_and_can_be_retried(tmp_path: Path) -> N
     assert reasons["x"].tolist() == [1, 2, 3]
     allowed.touch()
     assert both.run(progress=False)["failed"].sum() == 3  # a failure is not tried again by itself
-    assert both.retry(progress=False)["failed"].tolist() == [0, 1]
+    assert both.run(retry=True, progress=False)["failed"].tolist() == [0, 1]
     assert both.status()["done"].tolist() == [2, 2]
 
 
@@ -60,44 +60,30 @@ def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
         f"{FAKE}plain returned 1. Return an xarray DataArray or Dataset.")  # fmt: skip
 
 
-def test_too_little_memory_means_smaller_batches_once(tmp_path: Path) -> None:
-    one = study(tmp_path, "hungry", {"x": [2], "need": [4, 1], "batch_size": [8]})
-    assert one.run(progress=False)[["done", "failed"]].to_numpy().tolist() == [[1, 1]]  # 8 // 4 = 2 prompts
-    assert one.failures()["reason"].tolist() == ["MemoryError: too large"]
-    (done,) = one.store.done(cell.key for cell in one.cells)
-    assert one.store.read(done).header["smaller_batches"] is True
-
-
 def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     one = study(tmp_path / "store", "noted", {"x": [1, 2]}, notes=str(notes))
     one.run(progress=False)
     whole = files(tmp_path / "store")
     one.store.place.write(name_of(one.cells[0].key), b"half a cell")
-    assert one.status()[["done", "damaged", "left"]].to_numpy().tolist() == [[1, 1, 1]]
+    assert one.status()[["done", "left"]].to_numpy().tolist() == [[1, 1]]
     one.run(progress=False)
     assert files(tmp_path / "store") == whole
     assert Counter(notes.read_text().split()) == {"1": 2, "2": 1}
 
 
-def test_damaged_cells_are_left_out_with_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    one = study(tmp_path, "square", {"x": [1, 2, 3, 4]})
+def test_cells_that_are_missing_or_damaged_are_left_out(tmp_path: Path) -> None:
+    one = study(tmp_path, "square", {"x": [1, 2, 3]})
+    with pytest.raises(InputError, match="No cell"):
+        one.combine()
     one.run(progress=False)
-    assert one.combine()["area"].notnull().all()
-    assert one.sql("select count(*) as many from tests_study_fakes_square")["many"].tolist() == [12]
     one.store.place.remove(name_of(one.cells[0].key))
-    one.combine()
-    assert not recwarn.list  # missing, as before it was computed
-    for cell in one.cells[1:3]:
-        one.store.place.write(name_of(cell.key), b"half a cell")
-    with pytest.warns(UserWarning, match="2 cells are damaged.*left out of .*square'. `run` computes"):
-        both = one.combine()
-    assert (both["cell"] == "").values.tolist() == both["area"].isnull().all("place").values.tolist()
-    assert (both["cell"] == "").values.tolist() == [True, True, True, False]
-    with pytest.warns(UserWarning, match="2 cells are damaged"):
-        assert one.sql("select count(*) as many from tests_study_fakes_square")["many"].tolist() == [3]
-    states = one.sql("select state from cells order by x")["state"].tolist()
-    assert states == ["left", "damaged", "damaged", "done"]
+    one.store.place.write(name_of(one.cells[1].key), b"half a cell")
+    both = one.combine()
+    assert both["area"].isnull().all("place").values.tolist() == [True, True, False]
+    assert (both["cell"] == "").values.tolist() == [True, True, False]
+    assert one.sql("select count(*) as many from tests_study_fakes_square")["many"].tolist() == [3]
+    assert one.sql("select state from cells order by x")["state"].tolist() == ["left", "left", "done"]
 
 
 def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
@@ -135,7 +121,7 @@ def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
     assert loaded == ["tiny-gemma"]
     both = made.combine("path_bound")
     assert both["path_bound"].dims == ("prompt", "hooks", "position")
-    assert both["token"].sel(prompt="short", hooks="none").values.tolist() == ["<bos>", "1", "1", "=", "", ""]
+    assert both["token"].sel(prompt="short").values.tolist() == ["<bos>", "1", "1", "=", "", ""]
     here = sl.path_bound(tiny, "1101 =")
     assert made.result(both["cell"].sel(prompt="long", hooks="none").item()).identical(here)
     assert np.array_equal(both["path_bound"].sel(prompt="long", hooks="none"), here)
@@ -154,7 +140,7 @@ def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
 
 def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
     """Each cell has the provenance of its result, its own tokens, and its panel; a cell that is missing has none."""
-    assert both["n_tokens"].values.tolist() == [[4, 4], [6, 6]]
+    assert both["n_tokens"].to_series().to_dict() == {"short": 4, "long": 6}
     one = both.sel(prompt="short", hooks="window")
     whole = sl.results.provenance(made.result(one["cell"].item()))  # the part is padded
     assert sl.results.provenance(one) == whole | {"values": "derived"}
@@ -188,51 +174,27 @@ def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
     assert len([line for line in sl.figures.of(found).data if len(line.x)]) == 2  # pyright: ignore
 
 
-def test_combine_reads_what_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combine_has_a_dimension_for_each_varied_argument(tmp_path: Path) -> None:
     one = study(tmp_path, "square", {"x": [1, 2, 3], "y": [0, 10]})
-    with pytest.raises(InputError, match="No cell"):
-        one.combine()
     one.run(progress=False)
     both = one.combine()
     assert both["area"].dims == ("x", "y", "place")
-    assert not both["area"].variable._in_memory
     expected = both["x"] ** 2 + both["y"] + xr.DataArray([0, 1, 2], dims="place")
     assert (both["area"] == expected).all()
-    assert both["area"].sel(x=2, y=10, place=30).item() == 16
-    assert both["area"].isel(x=[2, 0]).sel(y=0).isel(place=-1).values.tolist() == [11.0, 3.0]
-    assert both["area"].attrs["units"] == "1"
-    reads: list[str] = []
-    fresh = one.combine()
-    monkeypatch.setattr(one.store, "read", lambda key: reads.append(key))
-    assert fresh["area"].isel(x=1, y=1, place=0).item() == 14
-    assert len(reads) <= 1
+    assert both["area"].attrs == {"units": "1", "long_name": "x² + y"}
+    assert one.result(both["cell"].sel(x=2, y=10).item())["area"].values.tolist() == [14, 15, 16]
+    with pytest.raises(InputError, match="no grid"):
+        one.combine("other")
 
 
-def test_combine_has_nothing_where_nothing_is_done(tmp_path: Path) -> None:
-    one = study(tmp_path, "broken", {"x": [2, 3]})
+def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(tmp_path: Path) -> None:
+    one = study(tmp_path / "units", "square", {"x": [1], "units": ["m", "s", "m or s"]})
     one.run(progress=False)
-    area = one.combine()["area"]
-    assert area.sel(x=2).values.tolist() == [4, 5, 6]
-    assert np.isnan(area.sel(x=3)).all()
-    assert one.combine()["cell"].sel(x=3).item() == ""
-
-
-def test_plan_estimates_from_cells_that_are_done(tmp_path: Path) -> None:
-    one = study(tmp_path, "slow", {"x": [1, 2]})
-    before = one.plan()
-    assert before[["seconds", "peak_bytes"]].isna().all(axis=None)
-    assert before["seconds_from"].item() == "unknown until a cell is done"
-    one.run(progress=False)
-    more = study(tmp_path, "slow", {"x": [1, 2, 3, 4]}).plan()
-    assert more[["cells", "done", "left"]].to_numpy().tolist() == [[4, 2, 2]]
-    assert 0.1 <= more["seconds"].item() < 2
-    assert more["seconds_from"].item() == "mean of 2 cells"
-    assert psutil.Process().memory_info().rss / 2 < more["peak_bytes"].item() < psutil.virtual_memory().total
-    grid = {"measurement": "path_bound", "arguments": {"prompt": "11 ="}, "each": {
-        "model": ["tiny-gemma"], "dtype": ["float32", "bf16"]}}  # fmt: skip
-    weights = sl.Study(grid, store=tmp_path).plan()["weight_bytes"].tolist()
-    parameters = sum(p.numel() for p in sl.load("tiny-gemma", progress=False, verify=False).original_model.parameters())
-    assert weights == [4 * parameters, 2 * parameters]
+    assert one.combine()["area"].attrs["units"] == "m or s or m or s"
+    other = study(tmp_path / "forms", "labelled", {"x": [1, 2, 3]})
+    other.run(progress=False)
+    with pytest.raises(InputError, match="different variables or dimensions"):
+        other.combine()
 
 
 @pytest.mark.slow
@@ -251,10 +213,11 @@ def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Pat
 
 
 def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
-    from squashlens.study.engines.worker import task_of, work
+    from squashlens.study.work import digest, work
 
     one = study(tmp_path, "square", {"x": [1]})
-    task = task_of([grid.given for grid in one.grids], str(tmp_path), one.cells, 1, 1, None)
+    task = {"grids": [asdict(one.grids[0])], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,
+            "threads": 1, "device": None}  # fmt: skip
     work(task, 0)
     assert one.status()["done"].tolist() == [1]
     with pytest.raises(InputError, match="other cells"):
@@ -266,13 +229,3 @@ def test_arguments_of_run(tmp_path: Path) -> None:
     for wrong in ({"workers": 0}, {"engine": "mpi"}, {"threads": -1}, {"resources": {"num_gpus": 1}}):
         with pytest.raises(InputError):
             one.run(**wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="no grid"):
-        one.combine("other")
-
-
-def test_a_coordinate_that_some_cells_lack_is_theirs_alone(tmp_path: Path) -> None:
-    one = study(tmp_path, "labelled", {"x": [1, 2, 3]})
-    one.run(progress=False)
-    found = one.combine().load()
-    assert found["low"].dims == ("x", "place")
-    np.testing.assert_array_equal(found["low"], [[np.nan] * 3, [2, 2, 2], [np.nan] * 3])

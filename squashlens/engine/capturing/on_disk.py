@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from squashlens._typing import dtype_name
-from squashlens.checks.sizes import human
+from squashlens.checks.words import human
 from squashlens.errors import CapacityError, InputError, OutputError
-from squashlens.saving.files import as_path, replacing, require_folder, write
+from squashlens.saving.files import replacing, require_folder, write
 
 INDEX = "capture.json"  # written last: a folder without it has no complete capture
 KINDS = ("residual", "pattern", "y")
@@ -78,7 +78,7 @@ def damaged(folder: str | Path, why: str) -> InputError:
 
 def prepared_folder(folder: str | Path, size: int = 0) -> Path:
     """A folder for a capture of `size` bytes; raises an error if it has a capture already, or too little space."""
-    path = as_path(folder, "folder")
+    path = Path(folder)
     if (path / INDEX).exists():
         raise InputError(
             f"There is already a capture in {str(path)!r}.", "Choose another folder, or remove that capture."
@@ -103,7 +103,7 @@ def write_index(folder: Path, facts: Mapping[str, Any], tensors_of: Mapping[str,
 
 def read_index(folder: str | Path) -> tuple[dict[str, Any], dict[str, TensorsOnDisk]]:
     """Read what `write_index` wrote: the facts, and the tensors, which stay on disk."""
-    folder = as_path(folder, "folder")
+    folder = Path(folder)
     path = folder / INDEX
     try:
         if not path.is_file():

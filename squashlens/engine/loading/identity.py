@@ -1,8 +1,6 @@
 """What identifies a checkpoint, found without loading it: the content of its files, or the commit on the hub."""
 
 import hashlib
-import json
-import math
 from functools import cache
 from pathlib import Path
 
@@ -30,27 +28,6 @@ def identity(name: str, revision: str | None = None) -> str:
         digest = _digest(str(file), about.st_size, about.st_mtime_ns, about.st_ctime_ns)
         whole.update(f"{file.name} {digest}\n".encode())
     return f"files {whole.hexdigest()}"
-
-
-def count_weights(name: str) -> int | None:
-    """How many numbers the weights of a checkpoint have, read from the headers of its files; None if it is not here."""
-    source = resolve(name)
-    folder = Path(source)
-    if not folder.is_dir():
-        from huggingface_hub import try_to_load_from_cache
-
-        cached = try_to_load_from_cache(source, "config.json")
-        if not isinstance(cached, str):
-            return None
-        folder = Path(cached).parent
-    return sum(_numbers(file) for file in folder.glob("*.safetensors")) or None
-
-
-def _numbers(file: Path) -> int:
-    """The numbers in a safetensors file: its first eight bytes are the length of its header, which is JSON."""
-    with file.open("rb") as opened:
-        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    return sum(math.prod(one["shape"]) for name, one in header.items() if name != "__metadata__")
 
 
 def _is_read(file: Path) -> bool:

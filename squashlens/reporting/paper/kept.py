@@ -17,11 +17,11 @@ from squashlens._typing import Bridge
 from squashlens.engine.text.tokens import tokenizer_digest
 from squashlens.errors import CapacityError, InputError
 from squashlens.measure.session import Session, require_seen
+from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
 from squashlens.reporting.paper.parts import Part
 from squashlens.saving.journal import different
-from squashlens.saving.stored import opened
 
 STATED = "squashlens_paper"  # attribute of a result: what it depends on, as JSON
 
@@ -47,7 +47,7 @@ class Kept:
         if not path.exists():
             return None
         try:
-            result: Any = opened(path)
+            result: Any = open_result(path)
             stated: Any = json.loads(str(result.attrs.get(STATED, "null")))
         except CapacityError:
             raise

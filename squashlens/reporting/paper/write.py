@@ -82,8 +82,8 @@ def paper(
     )
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
-    folder = require_folder(out, "out")
-    kept = Kept(require_folder(folder / "data", "out"), model)
+    folder = require_folder(out)
+    kept = Kept(require_folder(folder / "data"), model)
     found: dict[str, Any] = {}
     for number, parts in plan.items():  # before anything is measured
         found |= {part.name: kept.found(part, any_settings=number not in wanted) for part in parts}

@@ -10,7 +10,7 @@ a dtype        its name
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
@@ -45,15 +45,12 @@ def require_hooks(given: Any) -> list[Any]:
     """The hooks of a description, made without a model."""
     import squashlens as sl
 
-    if not isinstance(given, list | tuple):
-        raise InputError(f"hooks={short_repr(given)} is not a list.", "Give a list, such as [{'freeze_norms': {}}].")
-    found = []
-    for one in given:
+    known, found = [hook for hook in sl.hooks.__all__ if hook not in ("Hook", "find_positions")], []
+    for one in converted(given, list[Any], "hooks"):
         name, arguments = _named(one, "hooks")
-        known = [hook for hook in sl.hooks.__all__ if hook not in ("Hook", "find_positions")]
         if name not in known:
-            raise _unknown(f"There is no hook {short_repr(name)}.", name, known)
-        found.append(_called(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
+            raise unknown(f"There is no hook {short_repr(name)}.", name, known)
+        found.append(called(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
     return found
 
 
@@ -61,19 +58,19 @@ def _named(given: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
     """A name and its arguments."""
     if isinstance(given, str):
         return given, {}
-    one = isinstance(given, Mapping) and len(given) == 1
-    name, arguments = next(iter(given.items())) if one else ("", None)
-    if not isinstance(name, str) or not isinstance(arguments, Mapping | None) or not one:
+    named = converted(given, Mapping[str, Mapping[str, Any] | None], argument)
+    if len(named) != 1:
         raise InputError(f"{argument}={short_repr(given)} is not a name with arguments.", "Give {name: {argument: …}}.")
+    ((name, arguments),) = named.items()
     return name, arguments or {}
 
 
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
+def called(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
+    """What a function returns; an error for a missing or unknown argument."""
     try:
         return function(**arguments)
-    except TypeError as error:  # a missing or unknown argument
-        cause = f"{what}: {error}"
-        raise InputError(cause if cause.endswith("?") else f"{cause}.", "Correct its arguments.") from error
+    except TypeError as error:
+        raise InputError(f"{what}: {error}.", "Correct its arguments.") from error
 
 
 def _sequence(model: Any, given: Any) -> Any:
@@ -82,25 +79,28 @@ def _sequence(model: Any, given: Any) -> Any:
 
     maker, arguments = _named(given, "sequence")
     if maker not in MAKERS:
-        raise _unknown(f"sequence={short_repr(given)} names no function that makes sequences.", maker, MAKERS)
+        raise unknown(f"sequence={short_repr(given)} names no function that makes sequences.", maker, MAKERS)
     if model is not None:
         return getattr(sl.prompts, maker)(model, **arguments)
     known = dict(inspect.signature(getattr(sl.prompts, maker), eval_str=True).parameters)
     if "form" in known:
         form = inspect.signature(sl.prompts.build, eval_str=True).parameters
         known |= {name: one for name, one in form.items() if name not in ("content", "name")}
+    known = {name: one for name, one in known.items() if name not in ("model", "form")}
+    require_names(f"prompts.{maker}", arguments, known)
     for name, value in arguments.items():
-        if name not in known or name in ("model", "form"):
-            raise _unknown(f"prompts.{maker} has no argument {short_repr(name)}.", name, list(known))
         converted(value, known[name].annotation, f"sequence.{name}")
-    missing = [
-        name
-        for name, one in known.items()
-        if one.default is one.empty and name not in ("model", "form") and name not in arguments
-    ]
-    if missing:
-        raise InputError(f"sequence: prompts.{maker} needs {', '.join(missing)}.", "Add it to its arguments.")
     return None
+
+
+def require_names(function: str, given: Iterable[str], known: Mapping[str, inspect.Parameter]) -> None:
+    """An error unless all arguments are parameters, and all parameters without a default are given."""
+    for name in given:
+        if name not in known:
+            raise unknown(f"{function} has no argument {short_repr(name)}.", name, known)
+    needed = [name for name, one in known.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    if missing := [f"{name}=" for name in needed if name not in given]:
+        raise InputError(f"{function} needs {', '.join(missing)}.", "Add it to its arguments.")
 
 
 def sequence_of(model: Any, prompt: Any) -> Any:
@@ -119,19 +119,17 @@ def _task(_: Any, given: Any) -> Any:
 def _stack(_: Any, given: Any) -> Any:
     from squashlens.synthetic import Stack
 
-    if not isinstance(given, Mapping):
-        raise InputError(f"stack={short_repr(given)} is not a mapping.", "Give its fields, such as {'depth': 2}.")
-    return _called(Stack, given, "stack")
+    return called(Stack, converted(given, Mapping[str, Any], "stack"), "stack")
 
 
 def _interventions(_: Any, given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        raise InputError(f"interventions={short_repr(given)} is not a mapping.", "Give a list of hooks by label.")
-    return {label: require_hooks(hooks) for label, hooks in given.items()}
+    named = converted(given, Mapping[str, Any], "interventions")
+    return {label: require_hooks(hooks) for label, hooks in named.items()}
 
 
-def _unknown(cause: str, name: str, known: Any) -> InputError:
-    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4) or known
+def unknown(cause: str, name: object, known: Iterable[str]) -> InputError:
+    """The error for a name that is not known, with those that are like it."""
+    near = difflib.get_close_matches(str(name), known := list(known), n=3, cutoff=0.4) or known
     return InputError(cause, f"Similar names: {', '.join(near)}.")
 
 

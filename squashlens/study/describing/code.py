@@ -1,35 +1,30 @@
-"""The code of your own measurements, by which their cells are named: digests of files, and of what is in memory.
+"""The code of your own measurements, by which their cells are named: digests of files.
 
 The files are those of the function's module and of your own modules that it imports, directly or through others. They
 are found in the text of the files, so that modules are found too that a function imports when it is called. Packages of
 Python, those that are installed and squashlens itself are not among them.
 
-Python runs what it imported and not what a file has now. So the functions, classes and plain constants in memory count
-too, as far as the measurement uses them by name: code that is older than its file never has the name of the file's.
+Python runs what it imported and not what a file has now. So a module that is older than its file is refused.
 """
 
 import ast
-import dis
-import functools
 import hashlib
+import inspect
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
-from squashlens.engine.canonical import SIMPLE, Canonical, contents_of, installed, names_in, sha256
+from squashlens.engine.canonical import installed
 from squashlens.errors import InputError
 
-IN_MEMORY = "in memory"  # beside the names of modules
-PLAIN = SIMPLE | tuple | frozenset  # values that cannot change
+AGAIN = "Restart Python, or use `importlib.reload` for this module and those that use it."
+_looked_at: dict[str, tuple[Any, str]] = {}  # modules as they were imported, and the digests that their files had
 
 
 def code_of(module: str, function: Any) -> dict[str, str]:
-    """The digest of each file that the numbers of a function depend on, by its module, and that of what is in memory.
-
-    Without a file of the module, a change of it could not be noticed, and there are no digests.
-    """
+    """The digest of each file that the numbers of a function depend on, by its module."""
     top, todo, found = module.partition(".")[0], [module, str(getattr(function, "__module__", module))], {}
     while todo:
         name = todo.pop()
@@ -41,8 +36,14 @@ def code_of(module: str, function: Any) -> dict[str, str]:
         except OSError as error:
             raise InputError(f"{str(file)!r} cannot be read: {error.strerror}.", "Check the permissions.") from error
         found[name] = hashlib.sha256(content).hexdigest()
+        _require_current(name, file, content, found[name])
         todo += _imports(content, name, file) if file.suffix == ".py" else ()
-    return found | {IN_MEMORY: _in_memory(function)} if module in found else {}
+    if module not in found:
+        raise InputError(
+            f"The module {module!r} is in no file, so that a change of it could not be noticed.",
+            "Write your measurement into a module of its own, and give that as 'module:function'.",
+        )
+    return found
 
 
 def _file(name: str) -> Path | None:
@@ -58,6 +59,30 @@ def _file(name: str) -> Path | None:
         path = path or ([str(init.parent)] if init is not None and init.name == "__init__.py" else [])
     spec = PathFinder.find_spec(name, path)
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+
+
+def _require_current(name: str, file: Path, content: bytes, digest: str) -> None:
+    """An error for a module that has other code than its file, or old functions of a module that was imported again."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if spec is None or type(spec.loader) is not SourceFileLoader:
+        return
+    spec_before, before = _looked_at.setdefault(name, (spec, digest))
+    _looked_at[name] = (spec, digest) if spec_before is not spec else (spec, before)  # imported again
+    edited, codes = _looked_at[name][1] != digest, _codes(compile(content, file, "exec", dont_inherit=True))
+    for value in (one for one in vars(module).values() if isinstance(one, type | FunctionType)):
+        home = sys.modules.get(value.__module__)
+        if home is None or installed(str(getattr(home, "__file__", ""))) or "." in value.__qualname__:
+            continue
+        if home is not module and all(one is not value for one in vars(home).values()):
+            raise InputError(f"{value.__module__} was imported again, and {name} has its old {value.__name__}.", AGAIN)
+        edited |= home is module and getattr(inspect.unwrap(value), "__code__", codes[0]) not in codes
+    if edited:
+        raise InputError(f"{str(file)!r} was edited after it was imported.", AGAIN)
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    return [code, *(inner for one in code.co_consts if isinstance(one, CodeType) for inner in _codes(one))]
 
 
 def _imports(content: bytes, name: str, file: Path) -> set[str]:
@@ -77,63 +102,3 @@ def _imports(content: bytes, name: str, file: Path) -> set[str]:
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
     parts = [name.split(".") for name in found if name]
     return {".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)}
-
-
-def _in_memory(function: Any) -> str:
-    """A digest of your own functions, classes and plain constants in memory that a function uses by name."""
-    lines, changing, todo, seen = set[str](), set[str](), [function], {}
-    constants: dict[str, Any] = {}
-    while todo:
-        value = todo.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, type):
-            todo += [*vars(value).values(), *value.__bases__] if _is_own(sys.modules.get(value.__module__)) else []
-        elif not isinstance(value, FunctionType):
-            todo += _inside(value)
-        elif not installed(value.__code__.co_filename):
-            held = [contents_of(cell) for cell in value.__closure__ or ()]
-            given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *held]
-            plain = [Canonical().text(one) for one in given if isinstance(one, PLAIN)]
-            lines.add(" ".join([Canonical().code(value.__code__), *plain]))
-            changing |= {
-                _full(value, one.argval) for one in dis.get_instructions(value) if one.opname == "STORE_GLOBAL"
-            }
-            named = _named(value)
-            constants |= {name: one for name, one in named.items() if isinstance(one, PLAIN)}
-            todo += [*named.values(), *given, *_inside(value)]
-    lines |= {f"{name} = {Canonical().text(one)}" for name, one in constants.items() if name not in changing}
-    return sha256("\n".join(sorted(lines)))
-
-
-def _full(function: FunctionType, name: str) -> str:
-    return f"{function.__globals__.get('__name__')}.{name}"
-
-
-def _named(function: FunctionType) -> dict[str, Any]:
-    """The globals that a function names, and what it names of your own modules among them, by their full names."""
-    names, found, todo = names_in(function.__code__), {}, [function.__globals__]
-    for namespace in todo:
-        for name in names & namespace.keys():
-            found[f"{namespace.get('__name__')}.{name}"] = value = namespace[name]
-            if _is_own(value) and all(one is not vars(value) for one in todo):
-                todo.append(vars(value))
-    return found
-
-
-def _is_own(module: object) -> bool:
-    """Whether this is a module that belongs to the user."""
-    file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-    return file is not None and not installed(file)
-
-
-def _inside(value: Any) -> list[Any]:
-    """The functions in a value, such as a property, a method, or what a decorator made of a function; and its class."""
-    if isinstance(value, property):
-        return [value.fget, value.fset, value.fdel]
-    if isinstance(value, staticmethod | classmethod | MethodType):
-        return [value.__func__]
-    if isinstance(value, functools.partial):
-        return [value.func]
-    return [type(value), getattr(value, "__dict__", {}).get("__wrapped__")]

@@ -6,18 +6,13 @@ same Parquet files, but knows nothing of shards that were written before an inte
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from squashlens.errors import InputError
-from squashlens.study.engines.worker import outcome
 from squashlens.study.extras import extra
+from squashlens.study.work import outcome
 
-
-@dataclass
-class _Actor:
-    actor: Any
-    call: Any
+Actor = tuple[Any, Any]  # with its call
 
 
 class Ray:
@@ -31,26 +26,27 @@ class Ray:
         usual = {"num_cpus": threads, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
         self.options = usual | dict(options)
 
-    def start(self, task: Mapping[str, Any], worker: int) -> _Actor:
+    def start(self, task: Mapping[str, Any], worker: int) -> Actor:
         try:
             actor = self.ray.remote(_Remote).options(**self.options).remote()
         except (ValueError, TypeError) as error:
             raise InputError(f"resources=: {error}.", "Give options of a Ray actor, such as num_gpus.") from error
-        return _Actor(actor, actor.work.remote(dict(task), worker))
+        return actor, actor.work.remote(dict(task), worker)
 
-    def state(self, handle: _Actor) -> str | None:
-        if not self.ray.wait([handle.call], timeout=0)[0]:
+    def state(self, handle: Actor) -> str | None:
+        actor, call = handle
+        if not self.ray.wait([call], timeout=0)[0]:
             return None
         try:
-            text = self.ray.get(handle.call)
+            text = self.ray.get(call)
         except self.ray.exceptions.RayError as error:
             text = f"A Ray actor died: {error}"
-        self.ray.kill(handle.actor)
+        self.ray.kill(actor)
         return text
 
-    def stop(self, handles: Sequence[_Actor]) -> None:
-        for handle in handles:
-            self.ray.kill(handle.actor)
+    def stop(self, handles: Sequence[Actor]) -> None:
+        for actor, _ in handles:
+            self.ray.kill(actor)
 
 
 class _Remote:

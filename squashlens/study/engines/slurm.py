@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from squashlens.errors import InputError
-from squashlens.study.engines.worker import outcome
 from squashlens.study.extras import extra
+from squashlens.study.work import outcome
 
 ASK = 5.0  # seconds between two questions to Slurm about a job
 REQUEUES = 1000  # times that a job is put into the queue again after a time-out
-GRACE = 20.0  # seconds in which the result of a job that ended may still appear on a network file system
+GRACE = 4  # questions to which Slurm does not know a job, while its result may still appear on a network file system
 
 
 @dataclass
 class _Job:
     job: Any
     asked: float = field(default_factory=time.monotonic)
-    gone: float | None = None  # since when Slurm does not know the job
+    unknown: int = 0
 
 
 class Slurm:
@@ -34,42 +34,35 @@ class Slurm:
     def __init__(self, parameters: Mapping[str, Any], threads: int) -> None:
         self.submitit = extra("submitit", 'engine="slurm"', "slurm")
         self.parameters = {"name": "squashlens", "cpus_per_task": threads, "timeout_min": 240, **parameters}
-        self.threads = threads
 
     def start(self, task: Mapping[str, Any], worker: int) -> _Job:
         store = str(task["store"])
         folder = Path("slurm") if "://" in store else Path(store) / "slurm"  # seen by all nodes, as the store is
+        refusals = (RuntimeError, NameError, TypeError, ValueError, OSError, self.submitit.core.utils.FailedJobError)
         try:
             executor = self.submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)
             executor.update_parameters(**self.parameters)
             return _Job(executor.submit(Task(dict(task), worker)))
-        except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:
+        except refusals as error:
             raise InputError(
                 f"Slurm does not take the workers: {' '.join(str(error).split())[:300]}",
                 "Run this where sbatch works, and correct resources=.",
-            ) from error
-        except self.submitit.core.utils.FailedJobError as error:
-            raise InputError(
-                f"Slurm refuses a job: {' '.join(str(error).split())[:300]}", "Correct resources=."
             ) from error
 
     def state(self, handle: _Job) -> str | None:
         if handle.job.paths.result_pickle.exists():
             error = handle.job.exception()
             return str(error)[-4000:] if error is not None else handle.job.result()
-        now = time.monotonic()
-        if now - handle.asked < ASK:
+        if time.monotonic() - handle.asked < ASK:
             return None
-        handle.asked = now
+        handle.asked = time.monotonic()
         asked = subprocess.run(  # noqa: S603
             ["squeue", "-h", "-j", str(handle.job.job_id), "-o", "%T"],  # noqa: S607
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        if asked.stdout.strip() or (asked.returncode and "Invalid job id" not in asked.stderr):
-            handle.gone = None  # it waits or runs, or Slurm does not answer now
-            return None
-        handle.gone = now if handle.gone is None else handle.gone
-        return None if now - handle.gone < GRACE else f"The job {handle.job.job_id} ended without a result."
+        waits = asked.stdout.strip() or (asked.returncode and "Invalid job id" not in asked.stderr)
+        handle.unknown = 0 if waits else handle.unknown + 1
+        return None if handle.unknown <= GRACE else f"The job {handle.job.job_id} ended without a result."
 
     def stop(self, handles: Sequence[_Job]) -> None:
         for handle in handles:

@@ -2,30 +2,34 @@
 
 In a folder, a file is written under a temporary name, flushed and renamed. On an object store, an upload appears whole
 or not at all. On other remote places a killed writer may leave half a file, whose digest is then wrong.
+
+A worker claims a cell of a folder with a lock on a small file. If the worker is killed, the system releases the lock,
+and the file remains. It contains how many workers have claimed the cell and not released it, so that a cell that kills
+its workers is noticed. On a file system without locks every claim is granted: two workers may then compute the same
+cell, with the same result.
 """
 
+import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from squashlens.errors import InputError, OutputError
-from squashlens.saving.files import as_path, refusing, require_folder, write
+from squashlens.saving.files import refusing, require_folder, write
 from squashlens.study.extras import extra
-from squashlens.study.storing.claims import claimed
+
+MISSING = (FileNotFoundError, NotADirectoryError)
+BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create
 
 
-def place_of(store: object) -> "Folder | Remote":
+def place_of(store: str | Path) -> "Folder | Remote":
     """The place for a path, or for a URL such as ``s3://bucket/study``."""
-    text = os.fspath(as_path(store, "store"))
     if isinstance(store, str) and "://" in store:
         scheme, _, rest = store.partition("://")
         return Folder(Path(rest)) if scheme in ("file", "local") else Remote(store)
-    if re.match(r"[a-z][a-z0-9]+:/", text):  # a pathlib.Path has one slash only
-        raise InputError(f"store={text!r} is neither a folder nor a URL.", "Give a URL as text, with two slashes.")
-    return Folder(Path(text).expanduser())
+    return Folder(Path(store).expanduser())
 
 
 class Folder:
@@ -33,11 +37,10 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root, self.url = root.absolute(), str(root.absolute())
-        self._made: set[Path] = set()
 
     def require_writable(self) -> None:
         """Create the folder; an error if no files can be written there."""
-        require_folder(self.root, "store")
+        require_folder(self.root)
 
     def path(self, name: str) -> str:
         return str(self.root / name)
@@ -51,44 +54,26 @@ class Folder:
     def read(self, name: str) -> bytes | None:
         try:
             return (self.root / name).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except MISSING:
             return None
         except OSError as error:
-            raise self._unreadable(name, error) from error
+            raise _unreadable(self.path(name), error) from error
 
     def write(self, name: str, content: bytes) -> None:
-        target = self.root / name
-        if target.parent not in self._made:
-            with refusing(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-            self._made.add(target.parent)
-        write(target, content, lasting=False)  # a cell whose name is lost in a power failure is computed again
+        self.local(name)
+        write(self.root / name, content)
 
     def names(self, folder: str) -> list[str]:
         """The names of all files below a folder."""
-
-        def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                raise self._unreadable(folder, error) from error
-
-        walked = os.walk(self.root / folder, onerror=refuse)
-        files = (Path(where, name) for where, _, names in walked for name in names if not name.startswith("."))
+        files = (file for file in (self.root / folder).rglob("*.*") if file.name[0] != ".")
         return sorted(file.relative_to(self.root).as_posix() for file in files)
 
     def remove(self, name: str) -> None:
         with refusing(self.root / name):
             (self.root / name).unlink(missing_ok=True)
 
-    def _unreadable(self, name: str, error: OSError) -> InputError:
-        return InputError(
-            f"{self.path(name)!r} cannot be read: {error.strerror}.", "Check the disk and the permissions."
-        )
-
     def claim(self, name: str) -> Any:
         return claimed(self.root / "claims" / name)
-
-
-BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create
 
 
 class Remote:
@@ -100,9 +85,8 @@ class Remote:
             # Listings that are kept in memory would hide what other workers have written.
             self.files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except (ValueError, ImportError) as error:
-            raise InputError(f"store={url!r} cannot be opened: {error}.", "Check its beginning, such as s3://.") from (
-                error
-            )
+            cause = f"store={url!r} cannot be opened: {error}."
+            raise InputError(cause, "Check its beginning, such as s3://.") from error
         self.url, self.root = url, root.rstrip("/")
 
     def require_writable(self) -> None:
@@ -118,10 +102,10 @@ class Remote:
     def read(self, name: str) -> bytes | None:
         try:
             return bytes(self.files.cat_file(f"{self.root}/{name}"))
-        except (FileNotFoundError, NotADirectoryError):
+        except MISSING:
             return None
         except Exception as error:  # every kind of place has errors of its own
-            raise self._unreadable(name, error) from error
+            raise _unreadable(self.path(name), error) from error
 
     def write(self, name: str, content: bytes) -> None:
         target = f"{self.root}/{name}"
@@ -130,27 +114,64 @@ class Remote:
                 self.files.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.files.pipe_file(target, content)
         except Exception as error:
-            raise OutputError(
-                f"Cannot write {self.path(name)!r}: {error}.", "Check the permissions and the connection."
-            ) from error
+            cause = f"Cannot write {self.path(name)!r}: {error}."
+            raise OutputError(cause, "Check the permissions and the connection.") from error
 
     def names(self, folder: str) -> list[str]:
         try:
             found = self.files.find(f"{self.root}/{folder}")
-        except FileNotFoundError:
+        except MISSING:
             return []
         except Exception as error:
-            raise self._unreadable(folder, error) from error
+            raise _unreadable(self.path(folder), error) from error
         return sorted(name[len(self.root) + 1 :] for name in map(str, found))
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
             self.files.rm_file(f"{self.root}/{name}")
 
-    def _unreadable(self, name: str, error: Exception) -> InputError:
-        reason = " ".join(str(error).split())[:200]
-        return InputError(f"{self.path(name)!r} cannot be read: {reason}.", "Check the address and the connection.")
-
     @contextmanager
     def claim(self, name: str) -> Iterator[int | None]:
         yield 0
+
+
+def _unreadable(path: str, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())[:200]
+    return InputError(f"{path!r} cannot be read: {reason}.", "Check the place, the permissions and the connection.")
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[int | None]:
+    """How many workers died with this claim; None if another process holds it. The claim ends with the block."""
+    handle = _locked(path)
+    if handle is None:
+        yield None
+        return
+    try:
+        text = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
+        deaths = int(text) if text.isdigit() else 0
+        with refusing(path):
+            os.pwrite(handle, str(deaths + 1).encode(), 0)
+        yield deaths
+    finally:  # also after an exception: only a process that is killed leaves the file
+        with suppress(OSError):
+            path.unlink()
+        os.close(handle)
+
+
+def _locked(path: Path) -> int | None:
+    """An open, locked file; None if another process holds the lock."""
+    with refusing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                return None
+            except OSError:  # a file system without locks
+                return handle
+            if os.fstat(handle).st_nlink:
+                return handle
+            os.close(handle)  # its holder removed it before it was locked

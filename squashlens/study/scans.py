@@ -1,0 +1,208 @@
+"""Scans: one measurement of every prompt of a JSONL or Parquet file, stored as Parquet shards.
+
+    {"file": "prompts.jsonl", "column": "prompt", "shard": 256, "limit": 100000}
+
+A prompt is text or a list of token ids. Rows are read in spans, of which each becomes one shard; no more than a span is
+in memory. `limit` reads the first rows only. A shard has a row for each prompt and a column for each variable of its
+result. A variable with dimensions is a list, flattened in the order of its dimensions. `token` and other coordinates
+along a dimension are lists too. A prompt that cannot be measured has its reason in `error`, and nothing in the other
+columns. Such rows can be measured again, without those that have their numbers.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from squashlens._typing import positive
+from squashlens.errors import InputError
+from squashlens.saving.digests import Result
+from squashlens.saving.stored import as_dataset
+from squashlens.study.extras import extra
+
+ENTRIES = ("file", "column", "shard", "limit")
+ROWS = 256  # in a shard, by default
+KNOWN = 256  # lines between two of which the places in a JSONL file are remembered
+FIRST = ("row", "prompt", "error")  # columns of every row of a shard
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows of a file, and the digest that identifies them."""
+
+    given: dict[str, Any]
+    identity: str
+    rows: int
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """The rows of each shard, from the first to before the last."""
+        size = self.given["shard"]
+        yield from ((start, min(start + size, self.rows)) for start in range(0, self.rows, size))
+
+    def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+        """The rows of a span by number, each with its prompt, or with the error why it has none."""
+        path, column = _path(self.given), self.given["column"]
+        values = (_of_parquet if path.suffix == ".parquet" else _of_lines)(path, column, start, stop)
+        for row, value in enumerate(values, start):
+            ids = isinstance(value, list) and value and all(type(one) is int for one in value)
+            wrong = InputError(f"The row has no prompt in {column!r}.", "Give text or a list of token ids.")
+            yield row, value if isinstance(value, str) or ids else wrong
+
+    def is_current(self) -> bool:
+        """Whether the file is the one that was described."""
+        return _look(self.given)[0] == self.identity
+
+
+def source_of(given: Mapping[str, Any]) -> Source:
+    """The source that a description names, after one pass over the file."""
+    if unknown := [name for name in given if name not in ENTRIES]:
+        raise InputError(f"over has no entry {unknown[0]!r}.", f"Its entries are: {', '.join(ENTRIES)}.")
+    if not isinstance(given.get("file"), str):
+        raise InputError("over names no file.", "Give {'file': …, 'column': …}.")
+    full = {"column": "prompt", "shard": ROWS, **given}
+    for name in ("shard", "limit"):
+        positive(full.get(name, 1), f"over: {name}", "a number of rows", most=2**53)
+    identity, rows, columns = _look(full)
+    name = repr(given["file"])
+    if not rows:
+        raise InputError(f"{name} has no rows.", "Give another file.")
+    if columns and full["column"] not in columns:
+        raise InputError(f"{name} has no column {full['column']!r}.", f"It has: {', '.join(columns)}.")
+    return Source(full, identity, min(rows, full.get("limit") or rows))
+
+
+def _look(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
+    """What identifies the rows of a file, their number, and their columns as far as they are known."""
+    path = _path(given)
+    if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
+        raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
+    try:
+        digest, rows, _ = _index(path)
+        with path.open("rb") as lines:
+            first = json.loads((lines.readline() if path.suffix != ".parquet" else b"") or b"{}")
+    except OSError as error:
+        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
+    except ValueError as error:
+        raise InputError(f"The first line of {path.name!r} is not JSON: {error}.", "Correct it.") from error
+    if path.suffix == ".parquet":
+        file = _parquet(path)
+        return digest, file.metadata.num_rows, file.schema_arrow.names
+    return digest, rows, list(first) if isinstance(first, Mapping) else []
+
+
+def _path(given: Mapping[str, Any]) -> Path:
+    return Path(str(given["file"])).expanduser().resolve()
+
+
+def _index(path: Path) -> tuple[str, int, tuple[int, ...]]:
+    """Of a file, its SHA-256, the number of its lines, and where some begin; read again if size or time changed."""
+    about = path.stat()
+    return _read_index(path, about.st_size, about.st_mtime_ns)
+
+
+@cache
+def _read_index(path: Path, size: int, changed: int) -> tuple[str, int, tuple[int, ...]]:
+    whole, rows, offset, starts = hashlib.sha256(), 0, 0, []
+    with path.open("rb") as file:
+        for rows, line in enumerate(file, 1):
+            if rows % KNOWN == 1:
+                starts.append(offset)
+            offset += len(line)
+            whole.update(line)
+    return whole.hexdigest(), rows, tuple(starts)
+
+
+def _of_lines(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
+    """The values of a column in some lines; None for a line that is no JSON object with this column."""
+    with path.open("rb") as file:
+        file.seek(_index(path)[2][start // KNOWN])
+        for line in islice(file, start % KNOWN, start % KNOWN + stop - start):
+            try:
+                yield json.loads(line).get(column)
+            except (ValueError, AttributeError):
+                yield None
+
+
+def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
+    file, first = _parquet(path), 0
+    for group in range(file.num_row_groups):
+        after = first + file.metadata.row_group(group).num_rows
+        if first < stop and after > start:
+            values = file.read_row_group(group, columns=[column]).column(0)
+            yield from values.slice(max(0, start - first), stop - max(start, first)).to_pylist()
+        first = after
+
+
+def _parquet(path: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path.name!r} is not a Parquet file: {error}.", "Give an undamaged file.") from error
+
+
+def shard(
+    rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], key: str, earlier: bytes | None = None
+) -> bytes:
+    """The Parquet file of some rows. `measure` is called with each prompt of which `earlier` has no numbers.
+
+    `key` is the name of the shard's cell, by which `sql` finds the labels of its rows.
+    """
+    pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
+    there = _measured(pq, earlier) if earlier is not None else {}
+    found = [there.get(number) or _row(number, prompt, measure) | {"cell": key} for number, prompt in rows]
+    names = dict.fromkeys(name for row in found for name in row)
+    table = pa.table({name: _column(pa, [row.get(name) for row in found]) for name in names})
+    file = io.BytesIO()
+    pq.write_table(table, file, compression="zstd")
+    return file.getvalue()
+
+
+def failed_rows(content: bytes) -> dict[int, str]:
+    """The rows of a shard that could not be measured, with their reasons."""
+    pq = extra("pyarrow.parquet", "A scan")
+    table = pq.read_table(io.BytesIO(content), columns=["row", "error"]).to_pydict()
+    return {row: error.strip() for row, error in zip(table["row"], table["error"], strict=True) if error is not None}
+
+
+def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
+    """The rows of a shard that have their numbers, as `_row` made them."""
+    rows = pq.read_table(io.BytesIO(content)).to_pylist()
+    whole = [row for row in rows if row["error"] is None]
+    return {row["row"]: {n: v for n, v in row.items() if v is not None or n in FIRST} for row in whole}
+
+
+def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:
+    """A row; what is wrong with one prompt does not stop the scan, but a lack of memory does."""
+    row: dict[str, Any] = {"row": number, "prompt": None, "error": None}
+    if isinstance(prompt, InputError):
+        return row | {"error": str(prompt)}
+    row["prompt"] = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+    if not prompt:
+        return row | {"error": "The prompt is empty. Give text or a list of token ids."}
+    try:
+        return row | _values(measure(prompt))
+    except InputError as error:
+        return row | {"error": str(error)}
+
+
+def _values(result: Result) -> dict[str, Any]:
+    whole = as_dataset(result)
+    return {
+        str(name): values.values.ravel().tolist() if values.ndim else values.values.item()
+        for name, values in (*whole.coords.items(), *whole.data_vars.items())
+    }
+
+
+def _column(pa: Any, values: list[Any]) -> Any:
+    """A column of a table."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # numbers in one row and text in another
+        return pa.array([None if value is None else str(value) for value in values])
