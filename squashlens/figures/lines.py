@@ -3,8 +3,8 @@
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.figures.drawing.inputs.facts import notes_of
-from squashlens.figures.drawing.inputs.given import noted
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import noted
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import series

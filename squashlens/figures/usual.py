@@ -10,7 +10,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.panels import Share, composed
+from squashlens.figures.drawing.panels import Share, composed
 from squashlens.figures.lines import are_lines, lines
 from squashlens.records.results import is_done, joined_along, selected
 from squashlens.saving.digests import texts_of

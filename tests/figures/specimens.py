@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.figures.drawing.inputs import given
+from squashlens.figures.drawing import given
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 from tests import odd

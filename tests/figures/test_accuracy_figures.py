@@ -10,7 +10,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures.answers.readout import PAIRS
+from squashlens.figures.readout import PAIRS
 from squashlens.measure.answers.frequencies import Answer, scored
 from squashlens.records.joining import joined as put_together
 from squashlens.records.joining import restated

@@ -8,7 +8,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures.collapse.curves import _above
+from squashlens.figures.collapse import _above
 from squashlens.records.joining import restated
 from tests import captured, odd
 

@@ -12,8 +12,8 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.inputs.facts import notes_of
-from squashlens.figures.drawing.layouts.page import Page
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.page import Page
 from squashlens.figures.drawing.text import width_of, wrapped
 from tests import odd, typeset
 

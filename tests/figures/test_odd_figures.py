@@ -18,8 +18,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.layouts.page import Page
-from squashlens.figures.drawing.layouts.ticks import set_axis
+from squashlens.figures.drawing.page import Page
+from squashlens.figures.drawing.ticks import set_axis
 from squashlens.figures.drawing.text import unbroken, width_of, wrapped
 from squashlens.records.joining import restated
 from tests.figures import specimens

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.figures.theory.statements import LEAST
+from squashlens.figures.synthetic import LEAST
 
 EXHIBITS = sl.statements.gallery()
 COMMAND = "run analyses/statements.py --out docs --picture images/statements.png"

@@ -1,4 +1,4 @@
-"""What a figure is given: one result, or several by label, which are drawn side by side."""
+"""What a figure is given: one result, or several by label, which are drawn side by side; and one prompt of a result."""
 
 import functools
 import inspect
@@ -7,19 +7,22 @@ from dataclasses import replace
 from types import UnionType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Union, cast, get_origin
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.page import Page
-from squashlens.figures.drawing.layouts.panels import DOT, composed
+from squashlens.figures.drawing.page import Page
+from squashlens.figures.drawing.panels import DOT, composed
 from squashlens.figures.drawing.style import dressed
 from squashlens.records.results import origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
+TOKENS = "position: token"  # title of an axis of positions
 R = TypeVar("R")
+X = TypeVar("X", xr.Dataset, xr.DataArray)
 P = ParamSpec("P")
 Drawn = Callable[Concatenate[R, P], go.Figure]
 
@@ -31,14 +34,15 @@ def draws(
     unless the function takes several itself.
 
     Each item of `needed` has names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`.
-    With `usual`, `squashlens.figures.of` draws it for a result that has them all.
+    With `usual`, `squashlens.figures.of` draws it for a result that has them all. The docstring need not describe the
+    result that is drawn, nor what is returned.
     """
     dims_of = dims_by_name(needed)
 
     def decorate(function: Drawn[R, P]) -> Callable[Concatenate[R | Mapping[str, R], P], go.Figure]:
         signature = inspect.signature(function, eval_str=True)
         first, *rest = signature.parameters.values()
-
+        function.__doc__ = _documented(function.__doc__ or "", first.name, maker)
         takes_several = get_origin(first.annotation) in (Union, UnionType)
 
         @functools.wraps(function)
@@ -64,6 +68,14 @@ def draws(
     return decorate
 
 
+def _documented(text: str, name: str, maker: str) -> str:
+    """A docstring that describes the result to draw, and the figure, where it does not."""
+    about, raises, errors = inspect.cleandoc(text).partition("\n\nRaises:\n")
+    about, _, others = about.partition("\n\nArgs:\n")
+    given = "" if f"    {name}: " in others else f"    {name}: a result of `{maker}`, or several by label.\n"
+    return f"{about}\n\nArgs:\n{given}{others.rstrip()}\n\nReturns:\n    The figure.{raises}{errors}\n"
+
+
 def noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
     """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
     if all(origin_of(one) != "derived" for one in drawn):
@@ -72,3 +84,29 @@ def noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.F
     notes = DOT.join(filter(None, [page.notes, DERIVED]))
     replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
     return dressed(figure)
+
+
+def of_one_prompt(result: X) -> X:
+    """The result for the tokens of one prompt, by increasing position and without padding."""
+    if "prompt" in result.dims:
+        raise InputError(
+            f"This result has {result.sizes['prompt']} prompts, and the figure shows one.",
+            "Select one, for instance with `result.isel(prompt=0)`.",
+        )
+    positions = np.asarray(result["position"].values)
+    if positions.dtype.kind not in "iuf" or not np.array_equal(positions, np.round(positions)):
+        raise InputError(
+            "The coordinate 'position' of this result does not have whole numbers.",
+            "Keep the positions that the measurement gave.",
+        )
+    order = np.argsort(positions, kind="stable")
+    if "n_tokens" in result.coords:
+        order = order[positions[order] < int(result["n_tokens"].item())]
+    return result.isel(position=order)
+
+
+def tokens_of(result: xr.Dataset | xr.DataArray) -> dict[int, str]:
+    """The token at each position of a result."""
+    return {
+        int(place): str(token) for place, token in zip(result["position"].values, result["token"].values, strict=True)
+    }

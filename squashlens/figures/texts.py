@@ -1,7 +1,7 @@
 """How repeated text is tokenized, and the distance of two texts compared with that of the true pair of tokens."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -9,11 +9,12 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
-from squashlens.figures.drawing.inputs.given import draws
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import COLOURS, INK
+from squashlens.figures.drawing.traces import curve, grid
 
 # How one more repeat changes the tokens: name, symbol, colour.
 STEPS = (
@@ -41,18 +42,14 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     22 characters. Select others with `sel(repeats=…)`. A box that is too narrow has its text in the hover text only.
 
     Args:
-        splits: a result of `squashlens.tokenization`, of a model or of a tokenizer.
         title: title of the figure.
-
-    Returns:
-        The figure.
     """
     measured, splits = splits, _distinct(splits)
     tints = _tints(splits["token_id"].values)
     shown = [_that_fit(splits.sel(form=form)) for form in splits["form"].values]
     rows = [here.sizes["repeats"] for here in shown]
     longest = max(_widths(here).sum(axis=1).max() for here in shown)
-    figure, _ = _panels(splits, columns=1, row_heights=rows)
+    figure = make_subplots(rows=len(rows), cols=1, row_heights=rows, subplot_titles=_titles(splits))
     for row, here in enumerate(shown, start=1):
         widths, repeats = _widths(here), here["repeats"].values
         ends = widths.cumsum(axis=1)
@@ -70,7 +67,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     every = splits.sizes["repeats"]
     notes = [f"of {every} repeats, the first that fit"] if min(rows) < every else []
-    return _finished(figure, escaped(title), ROW * sum(rows), notes_of(measured, *notes))
+    return finish(figure, title=escaped(title), height=ROW * sum(rows), notes=notes_of(measured, *notes))
 
 
 @draws(
@@ -86,28 +83,28 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
     repeats. Where they are, the two lines coincide.
 
     Args:
-        measured: a result of `squashlens.tokenization`.
         layer: the layer to draw; the last one by default.
-
-    Returns:
-        The figure.
     """
     at = chosen(measured, "layer", layer)
-    figure, rows = _panels(measured, shared_yaxes="all")
+    columns = min(COLUMNS, measured.sizes["form"])
+    figure, rows = grid(_titles(measured), columns, shared_yaxes="all")
+    lines = (("distance", "true pair", "distance", 4.0, "solid"), ("naive", "two texts", "contrast", 1.6, "dot"))
     for number, form in enumerate(measured["form"].values):
-        row, column = number // COLUMNS + 1, number % COLUMNS + 1
+        place: Any = {"row": number // columns + 1, "col": number % columns + 1}
         here = measured.sel(form=form, layer=at)
-        naive = _positive(here["naive"])
-        figure.add_trace(_line(here["distance"], "true pair", COLOURS["distance"], 4.0, "solid"), row=row, col=column)
-        figure.add_trace(_line(here["naive"], "two texts", COLOURS["contrast"], 1.6, "dot"), row=row, col=column)
+        repeats, naive = here["repeats"].values, here["naive"].where(here["naive"] > 0).values
+        for variable, name, colour, width, dash in lines:
+            hover, style = f"%{{x}} repeats<br>{name}: %{{y:.4g}}", {"width": width, "dash": dash, "mode": "lines"}
+            line = curve(repeats, here[variable].values, name, colour=COLOURS[colour], hover=hover, log=True, **style)
+            figure.add_trace(line, **place)
         for step in range(len(STEPS)):
             shown = _steps(here) == step
-            figure.add_trace(_marks(step, here["repeats"].values[shown], naive[shown]), row=row, col=column)
+            figure.add_trace(_marks(step, repeats[shown], naive[shown]), **place)
     figure.update_yaxes(type="log")
     figure.update_yaxes(title=distance_of(measured), col=1)
     figure.update_xaxes(title="repeats")
     title = f"Distance of two texts, one repeat apart, and of the true pair: layer {at}"
-    return _finished(figure, title, 190 * rows, notes_of(measured))
+    return finish(figure, title=title, height=190 * rows, notes=notes_of(measured))
 
 
 def _distinct(splits: xr.Dataset) -> xr.Dataset:
@@ -132,23 +129,9 @@ def _widths(here: xr.Dataset) -> np.ndarray:
     return np.vectorize(len)(here["piece"].values)
 
 
-def _panels(found: xr.Dataset, columns: int = COLUMNS, **axes: Any) -> tuple[go.Figure, int]:
-    """One panel for each form with its text in the title, and the number of rows of panels."""
-    forms = found["form"].values
-    titles = [f"{form}: {_written(here)}" for form, here in ((str(f), found.sel(form=f)) for f in forms)]
-    columns = min(columns, len(forms))
-    rows = -(-len(forms) // columns)
-    specs = [[{} if row * columns + column < len(forms) else None for column in range(columns)] for row in range(rows)]
-    return make_subplots(rows=rows, cols=columns, subplot_titles=titles, specs=specs, **axes), rows  # pyright: ignore
-
-
-def _finished(figure: go.Figure, title: str, height: float, notes: str) -> go.Figure:
-    """The figure with the theme, and with each name once in the legend if it has marks."""
-    seen: set[str] = set()
-    for trace in cast(tuple[Any, ...], figure.data):
-        trace.showlegend = bool(trace.name) and trace.name not in seen and len(trace.x) > 0
-        seen |= {trace.name} if trace.showlegend else set()
-    return finish(figure, title=title, height=height, notes=notes)
+def _titles(found: xr.Dataset) -> list[str]:
+    """The name of each form, with its text."""
+    return [f"{form}: {_written(found.sel(form=form))}" for form in found["form"].values]
 
 
 def _written(here: xr.Dataset) -> str:
@@ -171,40 +154,18 @@ def _boxes(here: xr.Dataset, token: int, tint: str, rows: np.ndarray, widths: np
     """Boxes at all places of one token in a form."""
     text = label(str(here["piece"].values[here["token_id"].values == token][0]))
     return go.Bar(
-        y=here["repeats"].values[rows],
-        x=widths,
-        base=ends - widths,
-        width=0.84,
-        orientation="h",
-        text=[text] * len(rows),
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        textfont={"family": MONO, "color": INK},
-        constraintext="inside",
+        y=here["repeats"].values[rows], x=widths, base=ends - widths, width=0.84, orientation="h",
+        text=[text] * len(rows), textposition="inside", insidetextanchor="middle", textangle=0,
+        textfont={"family": MONO, "color": INK}, constraintext="inside",
         marker={"color": tint, "line": {"color": "white", "width": 1.5}},
         hovertemplate=f"{text}<br>token {token}, %{{y}} repeats<extra></extra>",
-    )
+    )  # fmt: skip
 
 
 def _marks(step: int, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> go.Scatter:
     name, symbol, colour = STEPS[step]
     return go.Scatter(
-        x=x, y=y, name=name, legendgroup=name, legendrank=2000 + step, mode="markers", cliponaxis=False,
+        x=x, y=y, name=name, legendrank=2000 + step, mode="markers", cliponaxis=False,
         marker={"symbol": symbol, "color": colour, "size": 8, "line": {"width": 1.5 if "open" in symbol else 0}},
         hovertemplate=f"{name}<extra></extra>",
     )  # fmt: skip
-
-
-def _line(values: xr.DataArray, name: str, colour: str, width: float, dash: str) -> go.Scatter:
-    return go.Scatter(
-        x=values["repeats"].values, y=_positive(values), name=name, legendgroup=name, mode="lines",
-        line={"color": colour, "width": width, "dash": dash},
-        hovertemplate=f"%{{x}} repeats<br>{name}: %{{y:.4g}}<extra></extra>",
-    )  # fmt: skip
-
-
-def _positive(values: xr.DataArray) -> np.ndarray:
-    """The values with NaN in place of numbers that are not positive."""
-    data = values.values.astype(np.float64)
-    return np.where(data > 0, data, np.nan)

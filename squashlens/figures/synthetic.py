@@ -1,6 +1,7 @@
-"""Random attention stacks: figure 8, figure 9, and a survey of stacks by their options."""
+"""Random attention stacks: figures 8 and 9, and a survey of stacks; and both sides of the paper's statements."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -9,16 +10,20 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.inputs.facts import notes_of
-from squashlens.figures.drawing.inputs.given import draws
-from squashlens.figures.drawing.maps import interval, shaded
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS, INK, series
+from squashlens.figures.drawing.traces import band, curve, grid, interval, name_rows, shade, shaded
+from squashlens.theory.statements.gallery import Exhibit
 
 LENGTH = "length n (tokens)"
-ROW = 26  # pixels
+COLUMNS = 3  # statements side by side
+SIDES = {"right": ("right side", "#0072B2", "dot"), "left": ("left side", "#D55E00", "solid")}
+LEAST = 1e-17  # zeros are drawn here, below every rounding error of a number near 1
 
 
 @draws(
@@ -33,24 +38,23 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     Lines are means over seeds and bands span minimum to maximum. The legend has the exponents of the means with their
     intervals. Dashed lines have the exponent that can be derived for infinite length. Both panels share one logarithmic
     scale, so zeros are missing.
-
-    Args:
-        found: a result of `squashlens.synthetic.convergence`, or several by name.
-
-    Returns:
-        The figure.
     """
     several = {"": found} if isinstance(found, xr.Dataset) else found
     panels = ["D after the last layer", "δ of the first layer's attention rows"]
     figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
-    for number, (name, one) in enumerate(several.items()):
+    for number, (label, one) in enumerate(several.items()):
         colour, _, symbol = series(number)
-        shown = escaped(f"{name}: " if name else "")
+        shown = escaped(f"{label}: " if label else "")
         top, first = one.isel(layer=-1), one.isel(layer=0)
         slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
+        name = f"{shown}{slopes}"
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
-            _band(figure, column, values, f"{shown}{slopes}", colour, symbol)
-        _guide(figure, top, colour)
+            x, kept = values["length"].values, values.where(values > 0)
+            low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
+            line = curve(x, middle, name, colour=colour, symbol=symbol, hover="n = %{x}: %{y:.4g}")
+            for trace in (*band(x, low, high, shaded(colour), name), line):
+                figure.add_trace(trace, row=1, col=column)
+        figure.add_traces(_guide(top, colour), 1, 1)
     figure.update_xaxes(type="log", title=LENGTH)
     figure.update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
@@ -70,35 +74,19 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     The line is the mean over seeds, with bars from minimum to maximum, and the dashed line is the derived mean. Lengths
     at which all entries are perturbed are shaded. The legend has two exponents: that of δ, and that of δ ÷ (1 − k/n),
     which is comparable with the derived −1.
-
-    Args:
-        found: a result of `squashlens.synthetic.softmax_total_variation`.
-
-    Returns:
-        The figure.
     """
-    values, colour = found["total_variation"], COLOURS["distance"]
+    values, colour, lengths = found["total_variation"], COLOURS["distance"], found["length"].values
     middle, low, high = (getattr(values, edge)("seed").values for edge in ("mean", "min", "max"))
-    figure = go.Figure()
-    figure.add_scatter(
-        x=found["length"].values, y=middle, mode="lines+markers",
-        name=f"δ {_power(found, 'exponent')}; δ ÷ (1 − k/n) {_power(found, 'leading')}",
-        line={"color": colour, "width": 2}, error_y=interval(middle, low, high, colour, 4),
-        hovertemplate="n = %{x}<br>δ: %{y:.4g}<extra></extra>",
-    )  # fmt: skip
-    figure.add_scatter(
-        x=found["length"].values, y=found["expected"].values, mode="lines",
-        name=f"derived for n > k, δ ÷ (1 − k/n) → n<sup>{_minus(float(found['rate']), 0)}</sup>",
-        line={"color": INK, "dash": "dash", "width": 1.2}, hoverinfo="skip",
-    )  # fmt: skip
-    k, first = int(found["perturbed"]), float(found["length"].values[0])
+    name = f"δ {_power(found, 'exponent')}; δ ÷ (1 − k/n) {_power(found, 'leading')}"
+    derived = f"derived for n > k, δ ÷ (1 − k/n) → n<sup>{_minus(float(found['rate']), 0)}</sup>"
+    bars = interval(middle, low, high, colour, 4)
+    figure = go.Figure(curve(lengths, middle, name, colour=colour, error_y=bars, hover="n = %{x}<br>δ: %{y:.4g}"))
+    figure.add_trace(
+        curve(lengths, found["expected"].values, derived, colour=INK, dash="dash", width=1.2, mode="lines")
+    )
+    k, first = int(found["perturbed"]), float(lengths[0])
     if first < k:
-        figure.add_vrect(x0=first, x1=k, fillcolor="#000", opacity=0.05, line_width=0)
-        figure.add_annotation(
-            x=float(np.log10(first)),  # plotly places annotations on a log axis by their logarithm
-            y=0, yref="y domain", text=f"n ≤ {k}: all entries perturbed", showarrow=False, xanchor="left",
-            yanchor="bottom",
-        )  # fmt: skip
+        shade(figure, first, k, f"n ≤ {k}: all entries perturbed")
     figure.update_xaxes(type="log", title=LENGTH)
     figure.update_yaxes(type="log", title="δ")
     return finish(figure, title="Total variation of the softmax of two growing sequences", height=290)
@@ -111,12 +99,6 @@ def survey(found: xr.Dataset) -> go.Figure:
     Rows are the values of the first option, and panels are the values of the next two. A filled mark of δ means that
     the premise (δ decays with length) was observed; an open mark means that it was not. An exponent of 0 means no
     decay.
-
-    Args:
-        found: a result of `squashlens.synthetic.survey` with at most three options.
-
-    Returns:
-        The figure.
 
     Raises:
         InputError: if the result has more than three options.
@@ -138,63 +120,43 @@ def survey(found: xr.Dataset) -> go.Figure:
     for cell in cells:
         here = found.isel(dict(zip(others, cell, strict=True)))
         column, row = (cell[0] + 1 if others else 1), (cell[1] + 1 if len(others) > 1 else 1)
-        _exponents(figure, here, names, row, column, legend=not any(cell))
-    heights = {"tickvals": list(range(len(names))), "ticktext": names, "range": [len(names) - 0.4, -0.6]}
-    figure.update_yaxes(**heights, gridcolor="white")
+        _exponents(figure, here, names, row, column)
+    name_rows(figure, names, showgrid=True, gridcolor="white")
     figure.update_xaxes(title="exponent", row=rows)
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.add_vline(x=-1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"})
-    height = rows * ROW * (len(names) + 1)
+    height = 26 * rows * (len(names) + 1)
     return finish(figure, title=f"Decay of D and δ with length, by {_option(first)}", height=height)
 
 
-def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int, *, legend: bool) -> None:
+def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int) -> None:
     """Draw the exponents of D and, just below, of δ, at the height of each name."""
-    marks: list[tuple[str, str, float, np.ndarray]] = [
-        ("exponent", "D", -0.16, np.ones(len(names), dtype=bool)),
-        ("variation_exponent", "δ (open: no decay observed)", 0.16, here["premise"].values),
-    ]
-    styles = ((COLOURS["distance"], "circle"), (COLOURS["path_bound"], "square"))
-    for (name, text, offset, filled), (colour, symbol) in zip(marks, styles, strict=True):
+    every = np.ones(len(names), dtype=bool)
+    for name, text, offset, filled, colour, symbol in (
+        ("exponent", "D", -0.16, every, COLOURS["distance"], "circle"),
+        ("variation_exponent", "δ (open: no decay observed)", 0.16, here["premise"].values, COLOURS["path_bound"],
+         "square"),
+    ):  # fmt: skip
         middle, low, high = (here[f"{name}_{edge}"].values for edge in ("mean", "low", "high"))
         style: dict[str, Any] = {
             "size": 8, "symbol": symbol, "color": [colour if full else "white" for full in filled],
             "line": {"color": colour, "width": 2},
         }  # fmt: skip
         figure.add_scatter(
-            x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text, legendgroup=text,
-            error_x=interval(middle, low, high, colour, 0), showlegend=legend, row=row, col=column,
+            x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text,
+            error_x=interval(middle, low, high, colour, 0), row=row, col=column,
             customdata=np.stack([names, low.astype(str), high.astype(str)], axis=-1),
             hovertemplate="%{customdata[0]}<br>%{x:.3f} [%{customdata[1]:.3f}, %{customdata[2]:.3f}]<extra></extra>",
         )  # fmt: skip
 
 
-def _band(figure: go.Figure, column: int, values: xr.DataArray, name: str, colour: str, symbol: str) -> None:
-    """Draw a band from minimum to maximum over seeds, and the mean."""
-    x, kept = values["length"].values, values.where(values > 0)
-    low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
-    edge: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    shade = {"fill": "tonexty", "fillcolor": shaded(colour, 0.18)}
-    figure.add_scatter(x=x, y=high, legendgroup=name, **edge, row=1, col=column)
-    figure.add_scatter(x=x, y=low, legendgroup=name, **edge, **shade, row=1, col=column)
-    figure.add_scatter(
-        x=x, y=middle, mode="lines+markers", name=name, legendgroup=name, showlegend=column == 1,
-        line={"color": colour}, marker={"symbol": symbol},
-        hovertemplate="n = %{x}: %{y:.4g}<extra></extra>", row=1, col=column,
-    )  # fmt: skip
-
-
-def _guide(figure: go.Figure, top: xr.Dataset, colour: str) -> None:
-    """Draw the derived exponent as a line through the middle of the curve, if an exponent is derived."""
+def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:
+    """The derived exponent as a line through the middle of the curve, if an exponent is derived."""
     rate, x = float(top["rate"]), top["length"].values.astype(float)
-    if not np.isfinite(rate):
-        return
-    values = top["distance"].mean("seed").values
-    middle = len(x) // 2
-    figure.add_scatter(
-        x=x, y=values[middle] * (x / x[middle]) ** rate, mode="lines", hoverinfo="skip", row=1, col=1,
-        showlegend=False, line={"color": colour, "dash": "dash", "width": 1.2},
-    )  # fmt: skip
+    values, middle = top["distance"].mean("seed").values, len(x) // 2
+    law = values[middle] * (x / x[middle]) ** rate
+    line = curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
+    return [line.update(showlegend=False)] if np.isfinite(rate) else []
 
 
 def _power(found: xr.Dataset, name: str) -> str:
@@ -223,3 +185,44 @@ def _place(found: xr.Dataset, options: list[str], cell: tuple[int, ...]) -> str:
 def _option(name: str) -> str:
     """An option of a stack; in a study that varies it, the dimension is called `stack_depth` and so on."""
     return name.removeprefix("stack_")
+
+
+@validated
+def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
+    """Draw the left and right side of each statement against the quantity that grows, one panel for each statement.
+
+    Both scales are logarithmic; a side that is 0 is drawn at the bottom. The title of a panel is the claim.
+
+    Args:
+        exhibits: a result of `squashlens.statements.gallery`.
+
+    Returns:
+        The figure.
+    """
+    if not exhibits:
+        raise InputError(
+            "exhibits is empty: there is nothing to draw.", "Give the result of squashlens.statements.gallery."
+        )
+    titles = [f"<b>{e.kept[0].name}</b><br>{escaped(e.kept[0].claim)}" for e in exhibits]
+    figure, rows = grid(titles, min(COLUMNS, len(titles)))
+    for place, exhibit in enumerate(exhibits):
+        row, column = divmod(place, COLUMNS)
+        for side, (name, colour, dash) in SIDES.items():
+            values = [getattr(one, side) for one in exhibit.rows]
+            line = curve(
+                [one.at for one in exhibit.rows], np.maximum(values, LEAST), name, colour=colour, dash=dash,
+                text=[f"{value:.4g}" for value in values], hover=f"{name} at %{{x}}: %{{text}}",
+            )  # fmt: skip
+            figure.add_trace(line, row=row + 1, col=column + 1)
+        figure.update_xaxes(title=exhibit.axis, row=row + 1, col=column + 1)
+        figure.update_yaxes(range=_range(exhibit), row=row + 1, col=column + 1)
+    figure.update_xaxes(type="log").update_yaxes(type="log")
+    notes = "zeros are drawn at the bottom"
+    return finish(figure, title="Both sides of each statement", height=130 * rows, notes=notes)
+
+
+def _range(exhibit: Exhibit) -> list[float]:
+    """The logarithmic range of both sides, at least a decade, so that rounding errors of equal sides do not show."""
+    sides = [math.log10(max(value, LEAST)) for one in exhibit.rows for value in (one.left, one.right)]
+    middle, half = (max(sides) + min(sides)) / 2, (max(sides) - min(sides)) / 2
+    return [middle - max(0.5, 1.1 * half), middle + max(0.5, 1.1 * half)]

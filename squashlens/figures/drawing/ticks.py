@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.layouts.page import axes_of, reference, traces_of
+from squashlens.figures.drawing.page import axes_of, reference, traces_of
 from squashlens.figures.drawing.text import LINE, height_of, numbered, width_of, wrapped
 from squashlens.figures.drawing.themes import SMALL
 
@@ -18,7 +18,6 @@ NUMBER = 3.0  # width of a number, in units of its size
 ENLARGED = 1.25  # plotly enlarges the labels of powers of ten by this factor
 GAP = 0.5  # between an axis and its labels, in units of their size
 STANDOFF = 5.0  # pixels between tick labels and the title of an axis
-MOVED = 1.12  # plotly makes an axis without a given range at most this much longer than what is drawn
 
 
 def token_axis(tokens: Mapping[int, str]) -> dict[str, Any]:
@@ -104,25 +103,9 @@ def _number_ticks(axis: Any, along: np.ndarray, fit: float, upright: bool) -> fl
         return NUMBER
     if axis.tickvals is None:
         whole = axis.dtick == 1  # layers, blocks and the like
-        most = max(2, int(min(fit, 10, high - low + 1 if whole else 10)))
-        axis.update(dtick=None, nticks=_number_of_ticks(low, high, most, fixed=axis.range is not None))
+        axis.update(dtick=None, nticks=int(max(2, min(fit, high - low + 1)) if whole else max(5, min(fit, 10))))
     digits = max(0, -math.floor(math.log10((high - low) / 5)))
     return max(width_of(f"{end:.{digits}f}".replace("-", "−"), 1.0) for end in (low, high))
-
-
-def _number_of_ticks(low: float, high: float, most: int, *, fixed: bool) -> int:
-    """What plotly calls the number of ticks, for the smallest of its steps that gives at most `most` between two ends.
-
-    Plotly takes 1, 2 or 5 times a power of ten that is above the length of the axis divided by this number. For 4 on an
-    axis from 0.3 to 99.7 it would take 50, and draw one tick. Unless the ends are fixed, it moves them outwards.
-
-    >>> _number_of_ticks(0.3, 99.7, 4, fixed=True), _number_of_ticks(0.5, 8.5, 6, fixed=True)
-    (5, 5)
-    """
-    start = 10.0 ** math.floor(math.log10((high - low) / 100))
-    steps = (digit * start * 10**power for power in range(4) for digit in (1, 2, 5))
-    step = next(step for step in steps if math.floor(high / step) - math.ceil(low / step) < most)
-    return 1 + math.floor((1.0 if fixed else MOVED) * (high - low) / step + 1e-9)
 
 
 def drawn_along(figure: go.Figure, name: str) -> list[Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.layouts.page import Page, traces_of
+from squashlens.figures.drawing.page import Page, traces_of
 from squashlens.figures.drawing.text import height_of, unbroken, width_of, wrapped
 from squashlens.figures.drawing.themes import SMALL
 
@@ -76,13 +76,16 @@ def set_legend(figure: go.Figure, name: str, place: str, width: float, size: flo
 def list_once(figure: go.Figure) -> None:
     """Give each name one place in its legend, which stands for all traces with this name."""
     seen: set[tuple[str, str]] = set()
-    for name in ("legend", "legend2"):
-        for trace in _listed(figure, name):
-            key = (name, unbroken(trace.name))
-            trace.legendgroup = trace.legendgroup or key[1]
-            if key in seen:
-                trace.showlegend = False
+    for trace in traces_of(figure):
+        if "showlegend" not in trace or trace.showlegend is False:
+            continue
+        key = (trace.legend or "legend", unbroken(trace.name or ""))
+        # Plotly lists no trace without points, and calls one without a name "trace 1".
+        if not trace.name or key in seen or (trace.x is not None and not len(trace.x)):
+            trace.showlegend = False
+        else:
             seen.add(key)
+        trace.legendgroup = trace.legendgroup or key[1] or None
 
 
 def _listed(figure: go.Figure, name: str) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.layouts.page import (
+from squashlens.figures.drawing.page import (
     HEAD,
     HEAD_NOTES,
     PANEL_TITLE,
@@ -19,11 +19,11 @@ from squashlens.figures.drawing.layouts.page import (
     reference,
     traces_of,
 )
-from squashlens.figures.drawing.layouts.parts import NOTES, set_colour_bar, set_legend, set_title
-from squashlens.figures.drawing.layouts.space import Spans, Track, divided, least_sizes
-from squashlens.figures.drawing.layouts.ticks import set_axis
+from squashlens.figures.drawing.parts import NOTES, set_colour_bar, set_legend, set_title
+from squashlens.figures.drawing.space import Spans, Track, divided, least_sizes
 from squashlens.figures.drawing.text import height_of, unbroken, width_of, wrapped
 from squashlens.figures.drawing.themes import ASSUMED, INCH
+from squashlens.figures.drawing.ticks import set_axis
 
 BLOCK_TITLE = 1.1  # size of the title of a block, in units of the font size
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given

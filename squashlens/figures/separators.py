@@ -1,4 +1,4 @@
-"""The effect of separators by layer: a trace for every ablation, and a map of the blocks where ablation matters."""
+"""The effect of separators: a trace for every ablation, the blocks where ablation matters, and the search for one."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -8,12 +8,12 @@ from plotly.subplots import make_subplots
 from squashlens._typing import Ablation
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
-from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
-from squashlens.figures.drawing.inputs.given import draws
-from squashlens.figures.drawing.maps import layer_map
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label
 from squashlens.figures.drawing.themes import COLOURS, series
+from squashlens.figures.drawing.traces import curve, layer_map, name_rows, spread
 
 NAMES = {
     "none": "no separators",
@@ -38,6 +38,7 @@ DOING = {
     "resample_resid": "resampling the separators",
 }
 WIDE = ("none", "separators")
+DIVERGING = [[0, "#0072B2"], [0.5, "#f4f5f7"], [1, "#D55E00"]]
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition
 
 
@@ -49,12 +50,8 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     prompts with and without separators are in both.
 
     Args:
-        ablation: a result of `squashlens.separator_ablation`.
         length: the length to draw, in content tokens; the longest by default.
         from_block: ablations by hooks are drawn as they act from this block on; the first measured by default.
-
-    Returns:
-        The figure.
     """
     at = chosen(ablation, "length", length)
     here = ablation.sel(length=at)
@@ -71,8 +68,8 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
         rows=len(panels), shared_xaxes=True, shared_yaxes="all", subplot_titles=list(panels),  # pyright: ignore
     )  # fmt: skip
     for row, own in enumerate(panels.values(), start=1):
-        for name, curve in (both | own).items():
-            figure.add_trace(_trace(curve, name, NAMES[name]), row=row, col=1)
+        for name, values in (both | own).items():
+            figure.add_trace(_trace(values, name), row=row, col=1)
     figure.update_xaxes(title="layer ℓ", dtick=1, row=len(panels))
     figure.update_yaxes(title=distance_of(ablation), type="log")
     title = f"Distance of v and v* at {at} content tokens, by layer"
@@ -89,12 +86,8 @@ def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int
     of the separators is too small to divide by.
 
     Args:
-        ablation: a result of `squashlens.separator_ablation`.
         hook: the ablation to draw.
         length: the length to draw, in content tokens; the longest by default.
-
-    Returns:
-        The figure.
 
     Raises:
         InputError: if this ablation was not measured.
@@ -104,7 +97,7 @@ def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int
     at = chosen(ablation, "length", length)
     values = ablation["retained_from"].sel(hook=hook, length=at)
     scale = [[0, "#0072B2"], [1 / 3, "#d9dce1"], [2 / 3, COLOURS["separators"]], [1, "#5c2600"]]
-    figure = go.Figure(layer_map(values, "retained", colorscale=scale, zmin=-1, zmax=2, hoverongaps=False))
+    figure = go.Figure(layer_map(values, "retained", colorscale=scale, zmin=-1, zmax=2))
     figure.update_xaxes(title="layer ℓ", dtick=1)
     figure.update_yaxes(title="hook acts from block", dtick=1)
     title = f"Retained effect after {DOING[hook]}, at {at} content tokens"
@@ -120,12 +113,8 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     1.6 are drawn at the edge. Lengths where the effect of the separators is too small to divide by are left out.
 
     Args:
-        ablation: a result of `squashlens.separator_ablation`.
         layer: the layer to draw; the last one by default.
         from_block: ablations by hooks are drawn as they act from this block on; the first measured by default.
-
-    Returns:
-        The figure.
 
     Raises:
         InputError: if no ablation was measured.
@@ -147,38 +136,14 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     if not rows:
         raise InputError("There is no ablation to draw.", "Call separator_ablation with at least one kind in kinds=.")
     figure = go.Figure()
-    for height, (name, (kind, values)) in enumerate(rows.items()):
-        _spread(figure, height, name, values[np.isfinite(values)], COLOURS[kind])
-    for place, dash in ((0, "dot"), (1, "dot")):
-        figure.add_vline(x=place, line={"color": COLOURS["null"], "dash": dash, "width": 1})
+    for row, (name, (kind, values)) in enumerate(rows.items()):
+        spread(figure, row, name, values[np.isfinite(values)], COLOURS[kind], middle_half=True, ends=(-0.6, 1.6))
+    for place in (0, 1):
+        figure.add_vline(x=place, line={"color": COLOURS["null"], "dash": "dot", "width": 1})
     figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=[-0.65, 1.65])
-    figure.update_yaxes(
-        tickvals=list(range(len(rows))), ticktext=list(rows), range=[len(rows) - 0.4, -0.6], showgrid=False
-    )
+    name_rows(figure, list(rows))
     title = f"Retained effect of the separators at layer {at}"
-    figure.update_traces(showlegend=False)
-    return finish(figure, title=title, height=ROW * (len(rows) + 1), notes=notes_of(ablation, *notes))
-
-
-ROW = 30  # pixels
-
-
-def _spread(figure: go.Figure, height: int, name: str, values: np.ndarray, colour: str) -> None:
-    """Draw one row: dots for all values, a bar over their middle half, and a mark at the median."""
-    if not len(values):
-        return
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    shown = np.clip(values, -0.6, 1.6)
-    dots = {"color": colour, "size": 5, "opacity": 0.25}
-    figure.add_scatter(x=shown, y=np.full(len(shown), height), mode="markers", marker=dots, hoverinfo="skip")
-    figure.add_scatter(
-        x=[low, high], y=[height] * 2, mode="lines", line={"color": colour, "width": 4}, hoverinfo="skip"
-    )
-    figure.add_scatter(
-        x=[middle], y=[height], mode="markers",
-        marker={"color": "white", "size": 11, "line": {"color": colour, "width": 3}},
-        hovertemplate=f"{name}<br>median {middle:.3f}, middle half {low:.3f} to {high:.3f}<extra></extra>",
-    )  # fmt: skip
+    return finish(figure, title=title, height=30 * (len(rows) + 1), notes=notes_of(ablation, *notes))
 
 
 @draws(
@@ -188,37 +153,18 @@ def _spread(figure: go.Figure, height: int, name: str, values: np.ndarray, colou
     "random: placement",
 )
 def separator_search(prescribed: xr.Dataset) -> go.Figure:
-    """Draw the gain in separation for each separator and period, and the best choice next to random placements.
-
-    Args:
-        prescribed: a result of `squashlens.search_separators`.
-
-    Returns:
-        The figure.
-    """
-    gain = prescribed["gain"]
-    has_accuracy = "accuracy" in prescribed
+    """Draw the gain in separation for each separator and period, and the best choice next to random placements."""
+    gain, asked = prescribed["gain"].values.astype(np.float64), "accuracy" in prescribed
     first, second = str(prescribed["best_separator"].item()), int(prescribed["best_every"])
-    figure = make_subplots(
-        cols=2,
-        column_widths=[0.6, 0.4],
-        subplot_titles=[
-            "gain in separation" + (", and accuracy" if has_accuracy else ""),
-            "best choice and random placement",
-        ],
-    )
-    shown = gain.values.astype(np.float64)
-    text = [[f"{value:.2f}" for value in row] for row in shown]
-    if has_accuracy:
-        right = prescribed["accuracy"].values
-        text = [
-            [f"{cell}<br>{100 * r:.0f} %" for cell, r in zip(*rows, strict=True)]
-            for rows in zip(text, right, strict=True)
-        ]
-    rows = [f"“{label(str(name))}”" for name in gain["separator"].values]
+    titles = [f"gain in separation{', and accuracy' if asked else ''}", "best choice and random placement"]
+    figure = make_subplots(cols=2, column_widths=[0.6, 0.4], subplot_titles=titles)
+    text = np.vectorize("{:.2f}".format)(gain).astype(object)
+    if asked:
+        text += np.vectorize("<br>{:.0f} %".format)(100 * prescribed["accuracy"].values)
+    rows = [f"“{label(str(name))}”" for name in prescribed["separator"].values]
     figure.add_heatmap(
-        z=np.log(shown), x=[f"every {k}" for k in gain["every"].values], y=rows, text=text, texttemplate="%{text}",
-        zmid=0, colorscale=DIVERGING, showscale=False, hoverinfo="text", row=1, col=1,
+        z=np.log(gain), x=[f"every {k}" for k in prescribed["every"].values], y=rows, text=text,
+        texttemplate="%{text}", zmid=0, colorscale=DIVERGING, showscale=False, hoverinfo="text", row=1, col=1,
     )  # fmt: skip
     random = prescribed["random"].values
     figure.add_scatter(
@@ -239,18 +185,10 @@ def separator_search(prescribed: xr.Dataset) -> go.Figure:
     return finish(figure, title="Separation by separator and period", height=height, notes=notes_of(prescribed))
 
 
-DIVERGING = [[0, "#0072B2"], [0.5, "#f4f5f7"], [1, "#D55E00"]]
-
-
-def _trace(values: xr.DataArray, name: str, shown: str) -> go.Scatter:
-    data = values.values.astype(np.float64)
+def _trace(values: xr.DataArray, name: str) -> go.Scatter:
+    """The curve of one ablation by layer."""
     _, dash, symbol = series(list(NAMES).index(name))
-    return go.Scatter(
-        x=values["layer"].values,
-        y=np.where(data > 0, data, np.nan),
-        name=shown,
-        mode="lines+markers",
-        line={"color": COLOURS[name], "width": 3 if name in WIDE else 1.8, "dash": dash},
-        marker={"symbol": symbol, "size": 6},
-        hovertemplate=f"layer %{{x}}<br>{shown}: %{{y:.4g}}<extra></extra>",
-    )
+    return curve(
+        values["layer"].values, values.values, NAMES[name], colour=COLOURS[name], dash=dash, symbol=symbol, log=True,
+        width=3 if name in WIDE else 1.8, hover=f"layer %{{x}}<br>{NAMES[name]}: %{{y:.4g}}",
+    )  # fmt: skip

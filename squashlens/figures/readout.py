@@ -1,18 +1,19 @@
 """Answers, probes and collapse by length: whether a count is answered, represented but not read out, or lost."""
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.answers.accuracy import LENGTH
-from squashlens.figures.answers.modes import labelled, percent
-from squashlens.figures.drawing.inputs.facts import distance_of, notes_of
-from squashlens.figures.drawing.inputs.given import draws
-from squashlens.figures.drawing.maps import interval, layer_map
+from squashlens.figures.answers import LENGTH, percent
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS, FAINT, INK
+from squashlens.figures.drawing.traces import curve, interval, layer_map, shaded
 
 # Name, colour and dash of each curve from 0 to 1 over length: first those of prompts, then those of pairs.
 PROMPTS = {
@@ -42,10 +43,13 @@ HEIGHTS = (210, 150, 150, 22)  # pixels: prompts, pairs, distances, verdicts
 TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
 D = ("D: median, minimum to maximum", "D, last layer")  # for several seeds, and for one
 PLAIN = {"opacity": 1, "line": {"width": 0}}  # plotly makes marks of several sizes transparent by default
-BAND = "rgba(213, 94, 0, 0.18)"
 
 
-@draws("squashlens.collapse_vs_readout", "distance: length seed", "verdict: length")
+@draws(
+    "squashlens.collapse_vs_readout",
+    "distance: length seed",
+    "accuracy accuracy_low accuracy_high same_argmax verdict: length",
+)
 def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     """Draw answers and probe, pairs, distance D, and verdicts, each by length.
 
@@ -53,28 +57,18 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     over seeds, with a band from minimum to maximum. Error bars are Wilson's 95 % interval for accuracy, and the middle
     95 % over splits for R². R² below 0 is drawn at 0 as a triangle. A triangle at the bottom of the panel of D is a
     zero. Without a probe, its curves are missing.
-
-    Args:
-        found: a result of `squashlens.collapse_vs_readout`.
-
-    Returns:
-        The figure.
     """
-    by_length = ["accuracy", "accuracy_low", "accuracy_high", "same_argmax", "verdict"]
-    shown = [name for name in SHARES if name in found or name in by_length]
-    needed = dict.fromkeys([*by_length, *shown], ("length",)) | {"distance": ("length", "seed")}
-    labelled(found, needed, "squashlens.collapse_vs_readout")
     figure = make_subplots(rows=4, shared_xaxes=True, row_heights=list(HEIGHTS))
-    for name in shown:
-        figure.add_trace(_share(found, name), row=1 if name in PROMPTS else 2, col=1)
+    for name in SHARES:
+        if name in found:
+            figure.add_trace(_share(found, name), row=1 if name in PROMPTS else 2, col=1)
     for trace in _distances(found["distance"]):
         figure.add_trace(trace, row=3, col=1)
     for trace in _strip(found["verdict"]):
         figure.add_trace(trace, row=4, col=1)
     figure.update_xaxes(title=LENGTH, row=4)
-    figure.update_yaxes(range=[-0.07, 1.07], row=1)
-    figure.update_yaxes(range=[-0.07, 1.07], row=2)
-    figure.update_yaxes(title="share of prompts, R²", row=1).update_yaxes(title="share of pairs", row=2)
+    figure.update_yaxes(range=[-0.07, 1.07], title="share of prompts, R²", row=1)
+    figure.update_yaxes(range=[-0.07, 1.07], title="share of pairs", row=2)
     figure.update_yaxes(type="log", title=distance_of(found), row=3)
     figure.update_yaxes(visible=False, range=[0, 1], row=4)
     figure.update_layout(bargap=0, barmode="overlay")
@@ -89,39 +83,26 @@ def probe(found: xr.Dataset) -> go.Figure:
     R² below 0 has the colour of 0. A panel on the right shows the same probe on models with random weights, if
     measured. White cells have no R², because the right answer does not vary or there are too few different prompts. The
     column "all" uses all lengths together, if measured.
-
-    Args:
-        found: a result of `squashlens.probe`.
-
-    Returns:
-        The figure.
     """
-    labelled(found, {"r2": ("layer", "length"), "r2_y": ("length",)}, "squashlens.probe")
     each = _with_y(found, "r2")
     if "r2_overall" in found and "r2_overall_y" in found:
         each = xr.concat([each, _with_y(found, "r2_overall").expand_dims(length=["all"], axis=1)], dim="length")
     panels = {"this model": each}
-    if (
-        "r2_random_model" in found
-        and "r2_random_model_y" in found
-        and not bool(np.isnan(found["r2_random_model_y"]).all())
-    ):
-        panels["random weights, same architecture"] = _with_y(found, "r2_random_model")
-    several = len(panels) > 1
+    twin = "r2_random_model"
+    if twin in found and f"{twin}_y" in found and not bool(np.isnan(found[f"{twin}_y"]).all()):
+        panels["random weights, same architecture"] = _with_y(found, twin)
     figure = make_subplots(
-        cols=len(panels), shared_yaxes=True, subplot_titles=list(panels) if several else None,
+        cols=len(panels), shared_yaxes=True, subplot_titles=list(panels) if len(panels) > 1 else None,
         column_widths=[panel.sizes["length"] for panel in panels.values()],
     )  # fmt: skip
+    bar = {"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]}
     for column, panel in enumerate(panels.values(), start=1):
-        last = column == len(panels)
-        cells = layer_map(panel, "R²", colorscale="Viridis", zmin=0, zmax=1, hoverongaps=False, showscale=last)
-        figure.add_trace(cells, row=1, col=column)
+        cells = layer_map(panel, "R²", zmin=0, zmax=1, showscale=column == len(panels))
+        figure.add_trace(cells.update(colorbar=bar), row=1, col=column)
     figure.update_xaxes(type="category", title=LENGTH)
     figure.update_yaxes(type="category", showgrid=False).update_yaxes(title="layer ℓ", col=1)
-    notes = ["white: no R²"] if bool(np.isnan(each).any()) else []
-    figure.update_traces(colorbar={"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]})
-    title = "How well a linear probe predicts the right answer"
-    return finish(figure, title=title, height=260, notes=notes_of(found, *notes))
+    notes = notes_of(found, *(["white: no R²"] if bool(np.isnan(each).any()) else []))
+    return finish(figure, title="How well a linear probe predicts the right answer", height=260, notes=notes)
 
 
 def _notes(found: xr.Dataset) -> list[str]:
@@ -138,9 +119,8 @@ def _notes(found: xr.Dataset) -> list[str]:
 def _with_y(found: xr.Dataset, name: str) -> xr.DataArray:
     """A variable with y as an additional layer, and with layers and lengths as text."""
     texts = {dim: [str(value) for value in found[dim].values] for dim in found[name].dims}
-    layers = found[name].assign_coords(texts)
     found = found.assign_coords(texts)
-    return xr.concat([layers, found[f"{name}_y"].expand_dims(layer=["y"])], dim="layer")
+    return xr.concat([found[name], found[f"{name}_y"].expand_dims(layer=["y"])], dim="layer")
 
 
 def _share(found: xr.Dataset, name: str) -> go.Scatter:
@@ -156,12 +136,17 @@ def _share(found: xr.Dataset, name: str) -> go.Scatter:
         f"{label_text}, {length} items: " + (f"{value:.3g}" if is_r2 else percent(value))
         for length, value in zip(lengths, values, strict=True)
     ]
-    marks = {"symbol": np.where(values < 0, "triangle-down", "circle"), "size": np.where(values < 0, 13, 8)}
-    return go.Scatter(
-        x=lengths, y=np.where(values < 0, 0, values), name=label_text, mode="lines+markers", error_y=bars, text=text,
-        line={"color": colour, "dash": dash}, marker={"color": colour} | marks | PLAIN,
-        hovertemplate="%{text}<extra></extra>",
-    )  # fmt: skip
+    return _marked(lengths, np.where(values < 0, 0, values), label_text, values < 0, colour, dash, text, error_y=bars)
+
+
+def _marked(
+    lengths: np.ndarray, values: np.ndarray, name: str, below: np.ndarray, colour: str, dash: str, text: list[str],
+    **more: Any,
+) -> go.Scatter:  # fmt: skip
+    """A curve with triangles in place of values that are `below` what can be drawn."""
+    symbol, size = np.where(below, "triangle-down", "circle"), np.where(below, 13, 8)
+    line = curve(lengths, values, name, colour=colour, dash=dash, symbol=symbol, size=size, text=text, hover="%{text}")
+    return line.update(marker=PLAIN | {"color": colour}, **more)
 
 
 def _distances(distance: xr.DataArray) -> list[go.Scatter]:
@@ -173,18 +158,13 @@ def _distances(distance: xr.DataArray) -> list[go.Scatter]:
         f"D, {length} items: median {np.median(own):.3g}, {own.min():.3g} to {own.max():.3g}"
         for length, own in zip(lengths, values, strict=True)
     ]
-    there = np.median(values, axis=1) > 0
-    marks = {"symbol": np.where(there, "circle", "triangle-down"), "size": np.where(there, 8, 13)} | PLAIN
     name = D[values.shape[1] == 1]
-    line = go.Scatter(
-        x=lengths, y=middle, name=name, legendgroup=name, mode="lines+markers", text=text, marker=marks,
-        line={"color": COLOURS["distance"]}, hovertemplate="%{text}<extra></extra>",
-    )  # fmt: skip
+    line = _marked(lengths, middle, name, np.median(values, axis=1) == 0, COLOURS["distance"], "solid", text)
     if values.shape[1] == 1:
         return [line]
     band = go.Scatter(
-        x=[*lengths, *lengths[::-1]], y=[*high, *low[::-1]], fill="toself", mode="none", fillcolor=BAND,
-        name=name, legendgroup=name, showlegend=False, hoverinfo="skip",
+        x=[*lengths, *lengths[::-1]], y=[*high, *low[::-1]], fill="toself", mode="none", hoverinfo="skip",
+        fillcolor=shaded(COLOURS["distance"]), legendgroup=name,
     )  # fmt: skip
     return [band, line]
 
@@ -195,16 +175,12 @@ def _strip(verdict: xr.DataArray) -> list[go.Bar]:
     wide = 0.7 * float(np.diff(lengths).min()) if len(lengths) > 1 else 1.0
     boxes = []
     for name in (*VERDICTS, *sorted(set(said) - set(VERDICTS))):
-        own = said == name
-        if own.any():
-            shown, (colour, pattern) = escaped(name), VERDICTS.get(name, (FAINT, "+"))
-            boxes.append(
-                go.Bar(
-                    x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown,
-                    legend="legend2",
-                    marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5}},
-                    customdata=verdict["length"].values[own], showlegend=True,
-                    hovertemplate=f"%{{customdata}} items: {shown}<extra></extra>",
-                )
-            )  # fmt: skip
+        own, shown, (colour, pattern) = said == name, escaped(name), VERDICTS.get(name, (FAINT, "+"))
+        marker = {"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5}}
+        box = go.Bar(
+            x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown, legend="legend2", marker=marker,
+            showlegend=True, customdata=verdict["length"].values[own],
+            hovertemplate=f"%{{customdata}} items: {shown}<extra></extra>",
+        )  # fmt: skip
+        boxes += [box] if own.any() else []
     return boxes
