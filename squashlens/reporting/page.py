@@ -1,6 +1,5 @@
 """The report: one HTML page that opens from disk and needs no network."""
 
-import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +129,6 @@ def render(
                 for part in sections
             ],
             assumptions=ASSUMPTIONS,
-            command=_command(_words(facts, source, prompt, n)),
             code=_code(facts, source, prompt, n),
             facts=[(escape(name.replace("_", " ")), escape(say.fact(value))) for name, value in facts.items()],
         )
@@ -202,16 +200,6 @@ def _loading(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _words(facts: dict[str, Any], source: str, prompt: str, n: int) -> list[str]:
-    """The command that writes this page again."""
-    loading = _loading(facts)
-    options = ["--no-verify"] if loading.pop("verify", True) is False else []
-    options += [word for name, value in loading.items() for word in (f"--{name}", value)]
-    norm = facts["call"]["norm"]
-    options += [] if norm == "spectral" else ["--norm", norm]
-    return ["squashlens", "report", "--model", source, *options, "--prompt", prompt, "--n", str(n)]
-
-
 def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
     norm = facts["call"]["norm"]
     loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _loading(facts).items())])
@@ -228,13 +216,6 @@ def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
         "ablation = sl.separator_ablation(model, panels['d'], scale='relative')\n"
         "sl.figures.layer_trace(ablation)"
     )
-
-
-def _command(words: list[str]) -> str:
-    """Words as one line for a shell, or what to do if the line would not show all that it says."""
-    line = shlex.join(words)
-    unseen = "(The prompt has line breaks or control characters, which a command line hides. Use the code below.)"
-    return line if escape(line) == line else unseen
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

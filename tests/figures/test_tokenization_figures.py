@@ -89,15 +89,9 @@ def test_marks_say_what_one_more_does() -> None:
 
 def test_the_legend_names_what_is_drawn_once() -> None:
     for kind, names in (("single", {PAIR, OTHER}), ("threes", {OTHER, ANEW}), ("merging", {PAIR, OTHER, ANEW})):
-        shown = [t.name for t in sl.figures.splits(splits(splitter(kind), 5)).data if t.showlegend]
+        shown = [t.name for t in sl.figures.splits(splits(splitter(kind), 5)).data if t.showlegend is None]
         assert len(shown) == len(set(shown))
         assert set(shown) == names
-
-
-def test_more_tokens_than_colours_share_the_last() -> None:
-    ds = splits(splitter("single"), 1, repeat="0123456789", separator={"joined": ""})
-    figure = sl.figures.splits(ds)
-    assert len({t.marker.color for t in figure.data if t.type == "bar"}) == 8
 
 
 def test_both_distances_are_drawn(measured: Any) -> None:

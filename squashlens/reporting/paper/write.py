@@ -77,9 +77,8 @@ def paper(
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
-    chosen = Settings(
-        prompt, n, tuple(lengths), seeds, (mode,) if isinstance(mode, str) else tuple(mode), template, progress
-    )
+    modes: tuple[Mode, ...] = (mode,) if isinstance(mode, str) else tuple(mode)
+    chosen = Settings(prompt, n, tuple(lengths), seeds, modes, template, progress)
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out, "out")
@@ -94,14 +93,17 @@ def paper(
             shown.set_description(f"figure {number}")
             try:
                 _measure(plan[number], kept, found)
-                _draw(folder, number, kept, plan[number], found, ending)
+                _draw(folder, number, {part.name: found[part.name] for part in plan[number]}, ending)
             except OutputError:
                 raise
             except SquashlensError as error:
                 failed[number] = error
             shown.update()
-    drawn = {number: _drawn(folder, number, kept, parts, found) for number, parts in plan.items()}
-    present = {number: one for number, one in drawn.items() if one is not None and number not in failed}
+    present = {
+        number: drawn
+        for number, parts in plan.items()
+        if number not in failed and (drawn := _drawn(folder, number, kept, parts, found))
+    }
     write_index(folder, present, failed, kept.facts)
     return {number: failed.get(number) or present[number].file for number in wanted}
 
@@ -153,20 +155,15 @@ def _measure(parts: Sequence[Part], kept: Kept, found: dict[str, Any]) -> None:
             raise found[part.name]
 
 
-def _draw(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: Mapping[str, Any], ending: str) -> None:
-    """Write the figure and its tables, unless they are there and no older than the results."""
+def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) -> None:
+    """Write the figure and its tables."""
     from squashlens import figures
     from squashlens.reporting.paper.drawings import data_of, drawn
 
-    results = {part.name: found[part.name] for part in parts}
-    since = _since(kept, parts)
-    tables = data_of(number, results)
-    if not all(_is_current(_table(folder, number, name), since) for name in tables):
-        for name, table in tables.items():
-            save(table, _table(folder, number, name))
-    file = _file(folder, number, since)
-    if file is None or (file.suffix == ".html" and ending == ".pdf"):
-        figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+    for name, table in data_of(number, results).items():
+        save(table, _table(folder, number, name))
+    (folder / f"fig{number}.html").unlink(missing_ok=True)
+    figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
 
 
 def _drawn(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: Mapping[str, Any]) -> Drawn | None:
@@ -178,26 +175,13 @@ def _drawn(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: 
     results = {part.name: found[part.name] for part in parts}
     if any(one is None or isinstance(one, SquashlensError) for one in results.values()):
         return None
-    file, width = _file(folder, number, _since(kept, parts)), width_of(number)
+    since = max(kept.path(part).stat().st_mtime_ns for part in parts)
+    files = [folder / f"fig{number}{ending}" for ending in (".pdf", ".html")]
+    file = next((one for one in files if one.exists() and one.stat().st_mtime_ns >= since), None)
     if file is None:
         return None
-    tables = tuple(_table(folder, number, name) for name in data_of(number, results))
+    tables, width = tuple(_table(folder, number, name) for name in data_of(number, results)), width_of(number)
     return Drawn(number, file, caption_of(number, results), tables, width == "page", WIDTHS[width])
-
-
-def _since(kept: Kept, parts: Sequence[Part]) -> int:
-    """When the last of a figure's results was written, in nanoseconds."""
-    return max(kept.path(part).stat().st_mtime_ns for part in parts)
-
-
-def _file(folder: Path, number: int, since: int) -> Path | None:
-    """The file of a figure that is no older than its results, a PDF if there is one."""
-    files = (folder / f"fig{number}{ending}" for ending in (".pdf", ".html"))
-    return next((file for file in files if _is_current(file, since)), None)
-
-
-def _is_current(file: Path, since: int) -> bool:
-    return file.exists() and file.stat().st_mtime_ns >= since
 
 
 def _table(folder: Path, number: int, name: str) -> Path:
