@@ -1,4 +1,4 @@
-"""Help texts, taken from docstrings: what a function measures, and what each of its parameters sets.
+"""Help texts, taken from docstrings, and Python in a text as a user types it: ``query=9`` is ``--query 9``.
 
 A parameter that is described "as in `collapse`" gets the description at `collapse`, so that no line sends the reader to
 another function.
@@ -6,11 +6,12 @@ another function.
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any
 
 ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+)`")
+NAMED = re.compile(r"(?<![\w'\"`-])([a-z]\w*)=('[^'\n]*'|[-+\w](?:[\w.+-]*\w)?)?")
 SECTION = re.compile(r"^(?:\w+:$|Source:|>>> )", re.MULTILINE)
 
 
@@ -66,3 +67,26 @@ def _public(name: str) -> Any:
     import squashlens as sl
 
     return next((getattr(place, name) for place in (sl, sl.paths, sl.prompts) if hasattr(place, name)), None)
+
+
+def flag(name: str) -> str:
+    """An option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_typed(text: str, options: Collection[str]) -> str:
+    """The text with parameters and values in the spelling of a command line that has these options."""
+
+    def typed(found: re.Match[str]) -> str:
+        name, value = found[1], (found[2] or "").removeprefix("torch.")
+        # A parameter for one value may be an option for several.
+        names = (name, f"{name}s", f"sequence_{name}", "model" if name == "name" else "")
+        option = next((one for one in names if one in options), None)
+        if option is None:
+            return found[0]
+        if value in ("True", "False"):
+            return flag(option if value == "True" else f"no_{option}")
+        plain = value.strip("'")
+        return f"{flag(option)} {value if not plain or ' ' in plain else plain}".rstrip()
+
+    return NAMED.sub(typed, text)

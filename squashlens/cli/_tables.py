@@ -4,15 +4,13 @@ A label is the variable's own `long_name` with its unit. Of a long table some ro
 saves all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
 import numpy as np
 import xarray as xr
 from tabulate import tabulate
-
-from squashlens.cli._printing._notes import NOTES
 
 ROWS, COLUMNS, WIDTH = 24, 8, 18
 NO_UNITS = ("1", "text")  # what numbers without a unit, and texts, have as units
@@ -21,22 +19,7 @@ COORDINATES = {
     "hop": "{} hops", "from_block": "from block {}", "to_layer": "to layer {}",
     **dict.fromkeys(("quantity", "part", "edit", "hook", "format", "run", "mode", "form"), "{}"),
 }  # fmt: skip
-AUDIT = {
-    "tightness": "bound ÷ the Jacobian that it bounds (median)",
-    "least": "bound ÷ the Jacobian that it bounds (smallest)",
-    "over_jacobian": "value ÷ spectral Jacobian (median)",
-    "raw": "rank correlation with the Jacobian",
-    "partial": "rank correlation, position held",
-    "over_null": "rank correlation after division by the null",
-    "cost": "time ÷ time of the exact Jacobian",
-}
-SEARCH = {
-    "separation": "separation: median of D at the last layer",
-    "gain": "separation ÷ that without separators",
-    "cost": "additional tokens for each content token",
-    "accuracy": "share of right answers",
-}
-FRAMES = {"audit": ("estimate", AUDIT), "search_separators": ("separator, every", SEARCH)}  # of `results.table`
+FRAMES = {"audit": "estimate", "search_separators": "separator, every"}  # of `results.table`, by the name of its rows
 EACH = ("prompt", "mode", "separator", "every")  # dimensions with a table for each of their values
 # By verb: the dimension of the rows, the variables, and how other dimensions are reduced. The rest are columns.
 TABLES = {
@@ -86,7 +69,7 @@ def show(name: str, result: Any, label: str = "") -> str:
     """The tables of a verb's result and what else there is to say about it, as text that ends in a line break."""
     lines = [f"== {label}"] if label else []
     if name in FRAMES:
-        lines.append(_frame(result, *FRAMES[name]))
+        lines.append(_frame(result, FRAMES[name]))
     data = result.to_dataset() if isinstance(result, xr.DataArray) else result
     each = [dim for dim in EACH if dim in data.dims and name in TABLES]
     for places in product(*(range(data.sizes[dim]) for dim in each)):
@@ -186,10 +169,47 @@ def _grid(columns: dict[str, Any]) -> str:
     return tabulate(cells, headers="keys", **form)
 
 
-def _frame(result: Any, corner: str, labels: dict[str, str]) -> str:
+def _frame(result: Any, corner: str) -> str:
     """The table that `squashlens.results.table` makes of a result."""
     import squashlens as sl
 
     frame = sl.results.table(result)
     index = [", ".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.index]
-    return _grid({corner: index} | {labels.get(str(name), str(name)): frame[name] for name in frame})
+    return _grid({corner: index} | {str(name): frame[name] for name in frame})
+
+
+def _audit_notes(found: Any) -> list[str]:
+    reasons = zip(found["estimate"].values, found["refused"].values, strict=True)
+    return [f"unavailable: {estimate} ({reason})" for estimate, reason in reasons if reason]
+
+
+def _search_notes(found: Any) -> list[str]:
+    low, middle, high = (float(found[name]) for name in ("advantage_low", "advantage", "advantage_high"))
+    return [
+        f"best: {found['best_separator'].item()!r} after every {int(found['best_every'])} content tokens",
+        f"separation beyond random placement: {middle:.3g} (95 % interval {low:.3g} to {high:.3g})",
+    ]
+
+
+def _answer_notes(found: Any) -> list[str]:
+    from squashlens.tasks.reading import WHY
+
+    shares = found["unread"].mean(["mode", "length"])
+    why = [f"{WHY[str(share['why'].item())]} {float(share):.3g}" for share in shares if share > 0]
+    prompts, answers = found["prompts"].min("mode"), found.sizes["seed"]
+    fewer = [f"{int(n)} at {int(n['length'])}" for n in prompts if n < answers]
+    return [f"answers that could not be read, by reason (shares of all): {', '.join(why)}"] * bool(why) + [
+        f"{answers} answers at each length, to fewer different prompts: {', '.join(fewer)}"
+    ] * bool(fewer)
+
+
+def _verdict_notes(found: Any) -> list[str]:
+    return [f"{n} items: {why}" for n, why in zip(found["length"].values, found["reason"].values, strict=True)]
+
+
+NOTES: dict[str, Callable[[Any], list[str]]] = {
+    "audit": _audit_notes,
+    "search_separators": _search_notes,
+    "evaluate": _answer_notes,
+    "collapse_vs_readout": _verdict_notes,
+}

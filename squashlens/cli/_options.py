@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import tyro
 
 from squashlens._typing import DtypeName, dtype_name
-from squashlens.cli._reading._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF
-from squashlens.cli._reading._help import about, help_for, plain
-from squashlens.cli._reading._spelling import as_typed
+from squashlens.cli._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF
+from squashlens.cli._help import about, as_typed, help_for, plain
 from squashlens.cli._verbs import WRITING, Verb
 
 
