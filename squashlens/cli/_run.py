@@ -118,7 +118,8 @@ def _check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> 
 
 def _texts(given: dict[str, Any]) -> list[str]:
     several = [[value] if isinstance(value, str) else value for value in (given.get(name) for name in TEXTS) if value]
-    return [text for texts in several for text in texts if isinstance(text, str)]
+    texts = [text for texts in several for text in texts if isinstance(text, str)]
+    return [text for text in texts if text.encode("utf-8", "ignore").decode() == text]  # the function refuses others
 
 
 def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:

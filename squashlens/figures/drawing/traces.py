@@ -14,13 +14,14 @@ from plotly.subplots import make_subplots
 from squashlens.figures.drawing.text import escaped, numbered
 
 
+# More than ten parameters, since each is one property of plotly's trace.
 def curve(
     x: Any, y: Any, name: str = "", *, colour: str, dash: str = "solid", symbol: Any = "circle", width: float = 2.0,
     size: Any = 6, mode: str = "lines+markers", hover: str = "", log: bool = False, **trace: Any,
 ) -> go.Scatter:  # fmt: skip
     """A line with marks; on a logarithmic scale without zeros. Without `hover`, the template of its text, it has none.
 
-    More than ten parameters, since each is one property of plotly's trace; further ones are passed on to it.
+    Further properties of plotly's trace are passed on to it.
     """
     values = np.asarray(y, dtype=np.float64)
     shown: Any = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
