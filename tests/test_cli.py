@@ -3,11 +3,11 @@
 import functools
 import inspect
 import io
-import json
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -18,7 +18,7 @@ import tyro
 import squashlens as sl
 from squashlens.cli import _exceptions, _help, _study, main
 from squashlens.cli._interventions import interventions
-from squashlens.cli._options import Option, options, parameters
+from squashlens.cli._options import options, parameters
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError
 from tests import odd
@@ -57,60 +57,23 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
 
 @verbs
 def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
-    """Names, defaults and choices; every difference stands in the table of exceptions."""
+    """Names and defaults; every difference stands in the table of exceptions."""
     known = options(verb)
-    seen = {"model", "out", "joiner", *verb.drawn}
-    functions: list[tuple[str, Any]] = [(verb.name, verb.function)]
-    if "sequence" in known:
-        functions += [(maker, getattr(sl.prompts, maker)) for maker in (*_exceptions.MAKERS, "figure5")]
-    if verb.captured:
-        functions += [("capture", sl.capture)]
-    for place, function in functions:
+    functions = {verb.name: verb.function, "load": sl.load} | ({"capture": sl.capture} if verb.captured else {})
+    for place, function in functions.items():
         for name, parameter in inspect.signature(function).parameters.items():
-            if name in ("model", "form"):
+            if name in ("model", "name") or (place, name) in _exceptions.LEFT_OUT:
+                assert _exceptions.LEFT_OUT.get((place, name), "is --model")
                 continue
-            spelled = f"sequence_{name}" if f"sequence_{name}" in known and function is not verb.function else name
-            own = verb.name if function is verb.function else ""
-            left = {(place, name), (verb.name, name if own else f"sequence_{name}")} & {*_exceptions.LEFT_OUT}
-            if left and not (place == "capture" and name == "bos"):
-                assert all(_exceptions.LEFT_OUT[which] for which in left)
-                continue
-            seen.add(spelled)
-            if left:  # the sequence's own
-                continue
-            _same(known[spelled], parameter, verb, function is verb.function)
-    load = inspect.signature(sl.load).parameters
-    loaded = [name for name in load if name in known and "load" in known[name].owners]
-    assert loaded == [name for name in load if name != "name"]
-    for name in loaded:
-        if name not in seen:
-            _same(known[name], load[name], verb, True)
-    assert {*known} <= seen | {*loaded}
-
-
-def _same(option: Option, parameter: inspect.Parameter, verb: Verb, own: bool) -> None:
-    name, default = parameter.name, parameter.default
-    start = _exceptions.START_OF.get((verb.name, name))
-    if option.owners == ("load",):
-        start = _exceptions.START_OF.get(("load", name))
-    if start is not None:
-        assert (option.default, option.help) == start
-    elif (verb.name, name) in _exceptions.INSTEAD_OF:
-        assert option.default == tuple(default.items())
-        return
-    elif name in _exceptions.INSTEAD and not isinstance(default, str):
-        assert option.default == _exceptions.INSTEAD[name][1]
-        return
-    elif default is parameter.empty:
-        starts = _exceptions.START.get(name)
-        assert option.default == starts or not own
-    elif own or option.name not in inspect.signature(verb.function).parameters:
-        plain = str(default).removeprefix("torch.") if type(default).__name__ == "dtype" else default
-        plain = [plain] if isinstance(plain, str) and isinstance(option.default, tuple) else plain
-        assert option.default == (tuple(plain) if isinstance(plain, list | tuple) else plain) or str(
-            option.default
-        ) == str(plain)
-    assert set(_choices(parameter.annotation)) <= set(_choices(option.kind)), name
+            option = known[name]
+            own = place == verb.name or name not in inspect.signature(verb.function).parameters
+            changed = {(verb.name, name), (place, name)} & {*_exceptions.START_OF, *_exceptions.INSTEAD_OF}
+            if own and parameter.default is not parameter.empty and not changed and name not in _exceptions.INSTEAD:
+                default = parameter.default
+                shown = option.default if isinstance(option.default, tuple) else [option.default]
+                given = [default] if isinstance(default, str) or not isinstance(default, Iterable) else [*default]
+                assert [str(one).removeprefix("torch.") for one in given] == [*map(str, shown)], name
+            assert {*_choices(parameter.annotation)} <= {*_choices(option.kind)}, name
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
@@ -300,6 +263,8 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
     """A command line and the same call in Python, for verbs that no other test runs."""
     model = sl.load("tiny-gemma", progress=False)
     ones, two = (sl.prompts.repeated(model, "1", n) for n in (6, 2))
+    asked = sl.prompts.repeated(model, "1", 6, suffix="=")
+    commas = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
     quiet = {"progress": False}
     return {
         "sensitivity": (["--prompt", PROMPT], lambda: sl.sensitivity(model, PROMPT, **quiet)),
@@ -322,6 +287,19 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
         ),
         "depth_limit": (["--prompt", PROMPT, "--depth", "8"], lambda: sl.paths.depth_limit(model, PROMPT, depth=8)),
         "top_tokens": (["--prompt", PROMPT], lambda: sl.top_tokens(model, PROMPT)),
+        "collapse": (
+            ["--n", "6", "--suffix", "=", "--baselines", "contrast", "--by-head", "value", "--scale", "relative"],
+            lambda: sl.collapse(
+                model, sl.capture(model, asked, keep=("residuals", "patterns"), baselines=["contrast"], **quiet),
+                by_head="value", scale="relative",
+            ),
+        ),
+        "separator_ablation": (
+            ["--n", "6", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute", "."],
+            lambda: sl.separator_ablation(
+                model, commas, kinds=["mask", "substitute"], from_blocks=[0, 3], substitute=".", **quiet
+            ),
+        ),
         "mechanism": (["--n", "6"], lambda: sl.mechanism(model, ones)),
         "precision": (
             ["--n", "2", "--blocks", "all"], lambda: sl.precision(model, two, blocks="all", **quiet),
@@ -353,7 +331,7 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("verb", [
     "sensitivity", "substitution_effect", "profile", "jacobian", "composition", "hops", "strongest_paths",
-    "depth_limit", "top_tokens", "mechanism", "precision", "precision --lengths",
+    "depth_limit", "top_tokens", "collapse", "separator_ablation", "mechanism", "precision", "precision --lengths",
     "precision --runs", "tokenization", "probe",
 ])  # fmt: skip
 def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,15 +345,6 @@ def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys:
     assert said.startswith("# ")
     if drawn:
         assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("verb", ["path_bound", "sensitivity"])
-def test_a_figure_of_several_prompts_has_a_panel_for_each(verb: str, tmp_path: Path) -> None:
-    page = tmp_path / "x.json"
-    main([verb, "--prompt", PROMPT, "0110 =", "--no-progress", "--figure", str(page)])
-    notes = json.loads(page.read_text(encoding="utf-8"))["layout"]["annotations"]
-    assert [note["text"] for note in notes if note["text"].startswith("prompt ")] == ["prompt 0", "prompt 1"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
@@ -428,40 +397,6 @@ def test_collapse_of_every_sequence(sequence: str, tmp_path: Path) -> None:
     result = sl.results.open(out)
     assert result["distance"].sizes == {"layer": 7, "length": 1}
     assert result["tokens"].item() == 1 + 9 + 2 + 1  # start, content, separators, suffix
-
-
-@pytest.mark.slow
-def test_collapse(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any) -> None:
-    out, figure, heatmap = tmp_path / "c.nc", tmp_path / "c.html", tmp_path / "h.html"
-    main(["collapse", "--sequence", "figure5d", "--n", "30", "--suffix", "=", "--baselines", "contrast", "unrelated",
-          "--by-head", "value", "--scale", "relative", "--out", str(out), "--figure", str(figure),
-          "--collapse-heatmap", str(heatmap), "--no-progress"])  # fmt: skip
-    said = capsys.readouterr().out
-    result = sl.results.open(out)
-    assert result["distance"].sizes == {"layer": 7, "length": 30}
-    assert {"contrast", "unrelated", "noise_floor", "head_distance"} <= set(result.data_vars)
-    assert f"{float(result['distance'].values[-1, -1]):.5g}" in said
-    assert "(24 of 30 rows; --out saves all)" in said
-    assert all("Plotly.newPlot" in file.read_text(encoding="utf-8") for file in (figure, heatmap))
-    expected = sl.prompts.figure5(tiny, 30, suffix="=")["d"]
-    pairs = sl.capture(tiny, expected, baselines=["contrast"], progress=False)
-    assert (sl.collapse(tiny, pairs, scale="relative")["distance"] == result["distance"]).all()
-
-
-def test_separator_ablation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [tmp_path / name for name in ("a.json", "a.html", "m.html")]
-    main(["separator_ablation", "--n", "9", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute",
-          ".", "--out", str(files[0]), "--figure", str(files[1]), "--from-block-map", str(files[2]),
-          "--no-progress"])  # fmt: skip
-    said, result = capsys.readouterr().out, sl.results.open(files[0])
-    assert result["edit"].values.tolist() == ["none", "separators", "substitute"]
-    assert result["from_block"].values.tolist() == [0, 3]
-    assert sl.results.provenance(result)["substitute"] == "."
-    assert "mask" in said
-    assert "from block 0" in said
-    assert "(model units)" in said
-    assert f"{float(result['distance_from'].values[0, 0, -1, -1]):.5g}" in said
-    assert all("Plotly.newPlot" in f.read_text(encoding="utf-8") for f in files[1:])
 
 
 @pytest.mark.few(1)

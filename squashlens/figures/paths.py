@@ -8,12 +8,11 @@ from plotly.colors import sample_colorscale
 from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.given import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.sinks import is_sink, sink_note
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import COLOURS, evenly
 from squashlens.figures.drawing.ticks import token_axis
-from squashlens.figures.drawing.traces import curve, token_heatmap
+from squashlens.figures.drawing.traces import curve, is_sink, sink_note, token_heatmap
 from squashlens.records.results import facts_of
 
 MANY = 60  # tokens whose grid points would merge into lines

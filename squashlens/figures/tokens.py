@@ -11,12 +11,20 @@ from plotly.subplots import make_subplots
 from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import norm_named, notes_of
 from squashlens.figures.drawing.given import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.sinks import is_sink, leave_sink_out, sink_note
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, numbered
 from squashlens.figures.drawing.themes import COLOURS, INK, series
 from squashlens.figures.drawing.ticks import token_axis
-from squashlens.figures.drawing.traces import curve, interval, name_rows, named, token_heatmap
+from squashlens.figures.drawing.traces import (
+    curve,
+    interval,
+    is_sink,
+    leave_sink_out,
+    name_rows,
+    named,
+    sink_note,
+    token_heatmap,
+)
 
 WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 # Of each curve of `attribution`: its name and its dash.

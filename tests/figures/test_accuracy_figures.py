@@ -154,24 +154,6 @@ def test_answers_to_fewer_prompts_are_told(asked: xr.Dataset) -> None:
         assert " to " not in sl.figures.accuracy_by_length(found).data[0].text[0].partition(" (")[0]
 
 
-def test_one_seed_has_no_interval(asked: xr.Dataset, counted: xr.Dataset) -> None:
-    one = hosted(slipping, seeds=1, mode=["cot"])
-    figure = sl.figures.accuracy_by_length({"<b>one</b>": one, "eight": counted, "four": asked})
-    first, second, *others = figure.data
-    assert first.error_y.array is None
-    assert second.error_y.array is not None
-    assert first.text[0].splitlines() == [
-        "&lt;b&gt;one&lt;/b&gt;, chain of thought, 5 items<br>100 % right of 1 answer<br>100 % in the requested form"
-        "<br>0 % not read"
-    ]
-    assert second.name == "eight, answer only"
-    np.testing.assert_array_equal(values(second.y), counted["accuracy"][0])
-    assert [trace.name for trace in others] == [f"four, {name}" for name in TOLD]
-    assert {trace.line.color for trace in others}.isdisjoint({first.line.color, second.line.color})
-    assert len({trace.line.color for trace in others}) == 1
-    assert figure.layout.title.subtitle.text == "&lt;i&gt;hosted&lt;/i&gt;, tiny-gemma · sum, taught_count_bernoulli"
-
-
 def test_errors_single_and_mean(asked: xr.Dataset) -> None:
     figure = sl.figures.error_by_length(asked)
     dots = traces(figure, "y", "markers")
@@ -364,30 +346,6 @@ def test_probe_draws_all_lengths_together_where_they_are_given(probed: xr.Datase
     assert list(cells.x) == ["8", "16", "64", "all"]
     assert values(cells.customdata)[:, 3].tolist() == [0.1, 0.3, 0.7]
     np.testing.assert_array_equal(values(cells.customdata)[2, :3], probed["r2_y"])
-
-
-@pytest.mark.parametrize(
-    ("name", "maker", "missing"),
-    [
-        ("accuracy_by_length", "squashlens.evaluate", "accuracy"),
-        ("error_by_length", "squashlens.evaluate", "median_error"),
-        ("answer_frequencies", "squashlens.results.answer_frequencies", "said"),
-        ("collapse_vs_readout", "squashlens.collapse_vs_readout", "accuracy"),
-        ("probe", "squashlens.probe", "r2"),
-    ],
-)
-def test_other_datasets_are_refused(name: str, maker: str, missing: str, asked: xr.Dataset) -> None:
-    draw = getattr(sl.figures, name)
-    with pytest.raises(InputError, match=f"(There is no {missing} over|it has no '.*' over) .*{maker}"):
-        draw(asked[["prompt"]])
-    if name in ("accuracy_by_length", "error_by_length", "answer_frequencies"):
-        with pytest.raises(
-            InputError,
-            match=rf"found\['<b>'\] is .*: it has no '{missing}' over .*Give the unchanged result of {maker}",
-        ):
-            draw({"<b>": asked[["prompt"]]})
-        with pytest.raises(InputError, match=f"contains no result. Give the result of {maker}"):
-            draw({})
 
 
 def test_dimensions_too_many_are_refused(asked: xr.Dataset) -> None:

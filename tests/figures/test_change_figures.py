@@ -84,16 +84,6 @@ def test_changes_draws_a_row_for_each(compared: xr.Dataset) -> None:
     assert compared["accuracy"].sel(change="window").min() == 0
 
 
-def test_names_of_changes_are_text(compared: xr.Dataset) -> None:
-    figure = sl.figures.changes(compared)
-    shown = "&lt;b&gt;a &amp; b&lt;/b&gt;"
-    assert list(figure.layout.yaxis.ticktext) == ["as it is", "window", shown]
-    assert list(figure.layout.yaxis.tickvals) == [0, 1, 2]
-    hovers = [trace.hovertemplate for trace in figure.data if trace.hovertemplate]
-    assert len(hovers) == 9
-    assert hovers[2].startswith(f"{shown}<br>median ")
-
-
 def test_nothing_is_lost_but_zeros(compared: xr.Dataset) -> None:
     """A logarithm has none; where all are zero the row is there and empty."""
     gone = compared.copy(deep=True)
@@ -128,19 +118,6 @@ def test_a_prescription_draws_the_grid_and_chance(prescribed: xr.Dataset) -> Non
     relative = prescribed.copy()
     relative["separation"].attrs["units"] = "1"
     assert sl.figures.separator_search(relative).layout.yaxis2.title.text.startswith("median of D ÷ rms(v)")
-
-
-@pytest.mark.slow
-def test_a_prescription_without_answers(tiny: Any) -> None:
-    sequence = sl.prompts.repeated(tiny, "1", 6)
-    ds = sl.search_separators(
-        tiny, sequence, separator=["<", ","], every=[2], lengths=[5, 6], n_placements=5, progress=False
-    )  # fmt: skip
-    figure = sl.figures.separator_search(ds)
-    assert list(figure.data[0].y) == ["“&lt;”", "“,”"]
-    drawn = [float(cell) for row in figure.data[0].text for cell in row]
-    np.testing.assert_allclose(drawn, ds["gain"].values.ravel(), atol=0.05)
-    np.testing.assert_array_equal(values(figure.data[1].y), ds["random"])
 
 
 @pytest.fixture(scope="module")

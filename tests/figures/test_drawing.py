@@ -13,7 +13,6 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.page import Page
 from squashlens.figures.drawing.text import width_of, wrapped
 from tests import odd, typeset
 
@@ -158,23 +157,6 @@ def test_maps_on_one_page_have_one_colour_scale(tiny: Any) -> None:
     values = np.concatenate([np.asarray(t.z, float).ravel() for t in found.data])
     np.testing.assert_allclose(next(iter(ends)), (np.nanmin(values), np.nanmax(values)))
     assert [t.showscale for t in found.data] == [False, True]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in odd.result("") if n not in ("accuracy", "shares_and_counts")])
-def test_every_result_has_a_figure(name: str) -> None:
-    result = odd.result(name)
-    if name in ("substitution_effect",):
-        result = result["effect"]
-    found = sl.figures.of(result)
-    assert isinstance(found, go.Figure)
-    assert Page.of(found).title
-    assert sl.figures.of({"first": result, "second": result}).layout.height > 0
-
-
-def test_a_result_without_a_figure_is_refused() -> None:
-    with pytest.raises(InputError, match="no figure for these variables together[.] Give one variable"):
-        sl.figures.of(odd.result("shares_and_counts"))
 
 
 def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hook: Any) -> Any:

@@ -4,7 +4,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from tokenizers import processors
 
@@ -28,48 +27,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Any:
     config.vocab_size, config.max_position_embeddings = len(tokenizer), 128
     tokenizer.save_pretrained(folder)
     return sl.load(cases.save_random(config, folder), device="cpu", progress=False)
-
-
-@pytest.fixture(scope="module")
-def found(tiny: Any, other: Any) -> dict[str, Any]:
-    models, prompts = {"gemma": tiny, "llama": other}, {"few": "1101", "none": "000", "many": "11111111"}
-    return {
-        f"{name}, {kind}": sl.sensitivity(model, f"{QUESTION} {digits} =", progress=False)
-        for name, model in models.items()
-        for kind, digits in prompts.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def panels(found: dict[str, Any]) -> Any:
-    return sl.figures.panels(found, columns=3)
-
-
-def test_each_panel_has_its_own_result(found: dict[str, Any], panels: Any) -> None:
-    page = sl.figures.styled(panels, theme="paper", width="page")
-    shown: Any = page.data
-    norms = [trace for trace in shown if trace.name == "true Jacobian"]
-    assert len(norms) == len(found) == 6
-    for trace, one in zip(norms, found.values(), strict=True):
-        np.testing.assert_array_equal(trace.y, one["jacobian"])
-        np.testing.assert_array_equal(trace.x, one["position"])
-    titles = {note.text.replace("<br>", " ") for note in page.layout.annotations}
-    assert set(found) <= titles
-    assert page.layout.width == 6.75 * 96
-    assert {page.layout[name].matches for name in ("yaxis4", "yaxis7")} == {"y"}  # one scale
-
-
-def test_a_table_of_them_compiles(found: dict[str, Any], tmp_path: Path) -> None:
-    table = sl.results.table(found, escape="latex")
-    assert len(table) == sum(part.size for one in found.values() for part in one.data_vars.values())
-    norms = table[table["variable"] == "jacobian"]
-    for label, one in found.items():
-        np.testing.assert_array_equal(norms["value"][norms["label"] == label], one["jacobian"])
-    wide = norms.pivot(index=["position", "token"], columns="label", values="value")
-    body = r"\tiny " + wide.to_latex(float_format="%.2g", longtable=True, multirow=False)
-    said = typeset.text_of(typeset.pdf(tmp_path, body, preamble=r"\usepackage{booktabs,longtable}"))
-    first = found["gemma, few"]["jacobian"]
-    assert all(f"{value:.2g}" in said for value in first.values if value > 1e-3)
 
 
 @pytest.mark.browser

@@ -14,7 +14,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.reporting.markup import latex
-from squashlens.reporting.paper import captions, parts, write
+from squashlens.reporting.paper import parts, write
 from squashlens.reporting.paper.index import _plain
 from tests import typeset
 
@@ -160,14 +160,6 @@ def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -
     assert all(sl.results.open(data / name).equals(one) for name, one in good.items())
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("pages")
-def test_a_file_of_something_else_is_refused(folder: Path, tiny: Any) -> None:
-    sl.results.save(sl.results.open(folder / "data" / "collapse_a.nc").drop_attrs(), folder / "data" / "collapse_b.nc")
-    with pytest.raises(InputError, match=r"collapse_b.nc' was not written by `paper`"):
-        sl.paper(tiny, out=folder, figures=[9], **QUIET)
-
-
 @pytest.mark.usefixtures("pages")
 def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Path) -> None:
     found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], mode=["cot_few_shot"], **QUIET)
@@ -250,21 +242,6 @@ def test_captions_say_what_the_answers_were(tiny: Any, tmp_path: Path) -> None:
     assert f"(i) sum: 50 % of all answers are right, and the median error at length 76 is {76 - int(said)}." in page
     assert f"(i) sum: the most common answers are 4 and {said} (50 % each; together they are right for 50 %" in page
     assert "decoded greedily: one at each length, and in (iii) one to each of 2 random sequences" in page
-
-
-def test_a_tie_is_told() -> None:
-    def shares(said: list[float]) -> xr.Dataset:
-        values = [str(7 + at) for at in range(len(said))]
-        truth = [1.0] + [0.0] * (len(said) - 1)
-        return xr.Dataset({"said": ("value", said), "truth": ("value", truth)}, {"value": values})
-
-    assert captions._most_common(shares([0.2, 0.5, 0.3])) == (
-        "the most common answer is 8 (50 % of the answers, and right for 0 % of the questions)"
-    )
-    assert "answers are 7, 8 and 9 (25 % each; together they are right for 100 %" in captions._most_common(
-        shares([0.25, 0.25, 0.25, 0.1])
-    )
-    assert "because 9 have the largest share" in captions._most_common(shares([0.1] * 9))
 
 
 def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:

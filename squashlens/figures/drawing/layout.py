@@ -5,10 +5,13 @@ and rows of panels, with a title above each panel, and ticks and an axis title b
 into lines.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
+from squashlens.errors import InputError
 from squashlens.figures.drawing.page import (
     HEAD,
     HEAD_NOTES,
@@ -19,15 +22,91 @@ from squashlens.figures.drawing.page import (
     reference,
     traces_of,
 )
-from squashlens.figures.drawing.parts import NOTES, set_colour_bar, set_legend, set_title
-from squashlens.figures.drawing.space import Spans, Track, divided, least_sizes
 from squashlens.figures.drawing.text import height_of, unbroken, width_of, wrapped
-from squashlens.figures.drawing.themes import ASSUMED, INCH
+from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL
 from squashlens.figures.drawing.ticks import set_axis
 
 BLOCK_TITLE = 1.1  # size of the title of a block, in units of the font size
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 WORD = 7.0  # the most that a word keeps a panel from being narrower, in units of the font size
+TITLE, NOTES = 1.2, 0.9  # sizes of text, in units of the font size
+SYMBOL, BETWEEN, ENTRY = 40.0, 5.0, 19.0  # pixels that plotly gives a legend's symbol, the gap after it, and a line
+MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
+LEAST, STRIP = 36.0, 24.0  # pixels of a panel, and of one that is meant to be thin: a quarter of the widest, or less
+Spans = list[tuple[float, float]]
+
+
+class NoRoomError(InputError):
+    """The text of a figure leaves no room for its panels."""
+
+
+@dataclass
+class Track:
+    """The panels of a block in one direction: weights, least sizes, the space for text around each, and all sizes."""
+
+    place: int  # of the block on its page
+    weights: Sequence[float]
+    least: Sequence[float]
+    before: Sequence[float]
+    after: Sequence[float]
+    wanted: float = 1.0
+
+
+def least_sizes(weights: Sequence[float]) -> list[float]:
+    """The least size of each panel, in pixels."""
+    return [STRIP if weight <= max(weights) / 4 else LEAST for weight in weights]
+
+
+def divided(tracks: Sequence[Track], start: float, length: float | None, side: str) -> tuple[list[Spans], float]:
+    """Start and end of each panel of each block, in pixels, and the end of all, with what is after the last.
+
+    Blocks at the same place have the same edges. Panels of a `length` share it; otherwise they have the size wanted.
+    """
+    groups = [[at for at, one in enumerate(tracks) if one.place == place] for place in {one.place for one in tracks}]
+    gaps = [[a + b for a, b in zip(one.after[:-1], one.before[1:], strict=True)] for one in tracks]
+    for group in groups:
+        if len({len(gaps[at]) for at in group}) == 1:  # as many panels, which are read across: they are aligned
+            widest = [max(same) for same in zip(*(gaps[at] for at in group), strict=True)]
+            gaps = [widest if at in group else own for at, own in enumerate(gaps)]
+    before = [max(tracks[at].before[0] for at in group) for group in groups]
+    after = [max(tracks[at].after[-1] for at in group) for group in groups]
+    between = [max(sum(gaps[at]) for at in group) for group in groups]
+    sizes = [max(tracks[at].wanted for at in group) for group in groups]
+    if length is not None:
+        scale = (length - start - sum(before) - sum(after) - sum(between)) / sum(sizes)
+        places = [next(n for n, group in enumerate(groups) if at in group) for at in range(len(tracks))]
+        missing = max(sum(one.least) - scale * sizes[n] for one, n in zip(tracks, places, strict=True))
+        if missing > 1e-6:
+            needed = (length + missing * sum(sizes) / min(sizes)) / INCH
+            raise NoRoomError(
+                f"The text of this figure leaves no room for its panels: {side} is {length / INCH:.3g} inches.",
+                f"Use {side}={needed + 0.05:.1f} or more, a smaller font_size, or fewer panels.",
+            )
+        sizes = [scale * one for one in sizes]
+    spans: list[Spans] = [[] for _ in tracks]
+    for group, first, size, inner, last in zip(groups, before, sizes, between, after, strict=True):
+        start += first
+        for at in group:
+            edge = start
+            panels = _shared(size + inner - sum(gaps[at]), tracks[at].weights, tracks[at].least)
+            for panel, gap in zip(panels, [*gaps[at], 0.0], strict=True):
+                spans[at].append((edge, edge + panel))
+                edge += panel + gap
+        start += size + inner + last
+    return spans, start
+
+
+def _shared(free: float, weights: Sequence[float], least: Sequence[float]) -> list[float]:
+    """`free` pixels by weight; panels that would be too small have their least size, and the others share the rest."""
+    fixed: set[int] = set()
+    while True:
+        rest = free - sum(least[at] for at in fixed)
+        total = sum(weight for at, weight in enumerate(weights) if at not in fixed)
+        sizes = [least[at] if at in fixed else rest * weight / total for at, weight in enumerate(weights)]
+        small = {at for at, size in enumerate(sizes) if size < least[at]} - fixed
+        if not small or len(small) + len(fixed) == len(weights):
+            return sizes
+        fixed |= small
 
 
 def laid_out(figure: go.Figure) -> go.Figure:
@@ -166,3 +245,84 @@ def _extend(tracks: list[Track], space: float) -> None:
 def _within(share: float) -> float:
     """A share of the page that rounding errors have not moved out of it."""
     return min(max(share, 0.0), 1.0)
+
+
+def set_colour_bar(trace: Any, size: float) -> float:
+    """Set the text of the colour bar of a trace; its width."""
+    bar = trace.colorbar
+    ticks = max(width_of(str(text), SMALL * size) for text in (bar.ticktext or ("−0.25",)))
+    bar.update(thickness=size, tickfont={"size": SMALL * size}, outlinewidth=0, xpad=0, ypad=0)
+    bar.update(title={"side": "right", "font": {"size": size}})
+    return 2 * size + 8 + ticks + height_of(bar.title.text or "", size)
+
+
+def set_title(figure: go.Figure, page: Page, width: float) -> float:
+    """Set the title of the page and the line under it, except for their height on the page; the space they take."""
+    size = page.look.size
+    if not page.title:
+        figure.update_layout(title=None)
+        return 0.5 * size
+    room = width - size - (MODE_BAR if page.theme == "notebook" else 0.0)
+    text, notes = wrapped(page.title, room, TITLE * size), wrapped(page.notes, width - size, NOTES * size)
+    # plotly aligns the top of a title that has one line, but the base line of the first of several.
+    lift = 0.8 * TITLE * size if "<br>" in text else 0.0
+    figure.update_layout(
+        title={
+            "text": text, "font": {"size": TITLE * size}, "x": 0, "xref": "container", "xanchor": "left",
+            "yref": "container", "yanchor": "top", "pad": {"l": 0.5 * size, "t": lift},
+            "subtitle": {"text": notes, "font": {"size": NOTES * size, "color": page.look.soft}},
+        }
+    )  # fmt: skip
+    return size + 1.5 * lift + height_of(text, TITLE * size) + height_of(notes, NOTES * size)
+
+
+def set_legend(figure: go.Figure, name: str, place: str, width: float, size: float) -> tuple[float, float]:
+    """Set the text of a legend on `width` pixels; its width, and its height, which is 0 if there is no legend."""
+    traces, small = _listed(figure, name), SMALL * size
+    for trace in traces:
+        trace.name = wrapped(trace.name, (0.3 if place == "right" else 0.95) * width - SYMBOL, small)
+    texts = list(dict.fromkeys(str(trace.name) for trace in traces))
+    if place == "none" or not texts or (len(texts) == 1 and all(trace.showlegend is None for trace in traces)):
+        figure.update_layout({name: {"visible": False}})
+        return 0.0, 0.0
+    widths = [SYMBOL + 1.05 * width_of(text, small) for text in texts]
+    heights = [max(ENTRY, 3 + height_of(text, small)) for text in texts]
+    # plotly puts all entries into one row, or into columns that are as wide as the widest.
+    columns, entry, row = len(texts), None, BETWEEN + max(widths)
+    if place == "right":
+        columns = 1
+    elif sum(widths) + BETWEEN * (1 + len(texts)) > width:
+        columns = max(1, int((width - BETWEEN) / row))
+        # So wide that one more column does not fit. Texts narrower than estimated would otherwise get it, and the rows
+        # that this saves would be empty.
+        entry = max(row, (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
+    height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 2 * BETWEEN
+    legend: Any = {
+        "visible": True, "font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "entrywidth": entry,
+        "traceorder": "normal",  # otherwise plotly has gaps between groups, which are not in the height
+        "maxheight": height + ENTRY,  # otherwise it is half the page, and the rest is scrolled
+        "orientation": "v" if place == "right" else "h",
+    }  # fmt: skip
+    figure.update_layout({name: legend})
+    return max(widths) + size, height
+
+
+def list_once(figure: go.Figure) -> None:
+    """Give each name one place in its legend, which stands for all traces with this name."""
+    seen: set[tuple[str, str]] = set()
+    for trace in traces_of(figure):
+        if "showlegend" not in trace or trace.showlegend is False:
+            continue
+        key = (trace.legend or "legend", unbroken(trace.name or ""))
+        # Plotly lists no trace without points, and calls one without a name "trace 1".
+        if not trace.name or key in seen or (trace.x is not None and not len(trace.x)):
+            trace.showlegend = False
+        else:
+            seen.add(key)
+        trace.legendgroup = trace.legendgroup or key[1] or None
+
+
+def _listed(figure: go.Figure, name: str) -> list[Any]:
+    """The traces that a legend lists."""
+    kinds = [one for one in traces_of(figure) if "showlegend" in one and one.type not in ("heatmap", "table")]
+    return [t for t in kinds if t.name and t.showlegend is not False and (t.legend or "legend") == name]

@@ -9,9 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
+from squashlens.figures.drawing.layout import NoRoomError, list_once
 from squashlens.figures.drawing.page import HEAD, HEAD_NOTES, Block, Page, axes_of, reference, traces_of
-from squashlens.figures.drawing.parts import list_once
-from squashlens.figures.drawing.space import NoRoomError
 from squashlens.figures.drawing.style import dressed, recoloured
 from squashlens.figures.drawing.text import escaped, unbroken
 from squashlens.figures.drawing.ticks import drawn_along, numbers_of

@@ -8,9 +8,8 @@ import plotly.graph_objects as go
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layout import laid_out
+from squashlens.figures.drawing.layout import laid_out, list_once
 from squashlens.figures.drawing.page import Page, block_of, traces_of
-from squashlens.figures.drawing.parts import list_once
 from squashlens.figures.drawing.text import escaped, unbroken
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
 

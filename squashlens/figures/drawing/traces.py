@@ -1,4 +1,4 @@
-"""Traces that several figures have: curves with intervals, rows of values with their median, maps of tokens and layers.
+"""What several figures have: curves with intervals, rows with their median, maps of tokens and layers, sinks apart.
 
 The legend has each name once, whichever traces have it: `squashlens.figures.drawing.style.finish` sees to that.
 """
@@ -11,7 +11,10 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.drawing.text import escaped, numbered
+from squashlens.figures.drawing.text import escaped, label, numbered
+from squashlens.theory.statistics.sinks import first_share, has_sink
+
+EDGE = 0.08  # how far a logarithmic axis goes beyond the tokens other than a sink, as a share of their range
 
 
 # More than ten parameters, since each is one property of plotly's trace.
@@ -154,3 +157,29 @@ def named(values: xr.DataArray) -> tuple[str, str]:
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
     axis = f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value"
     return escaped(f"{name[:1].upper()}{name[1:]}"), escaped(axis)
+
+
+def is_sink(values: xr.DataArray) -> bool:
+    """Whether the token at position 0 has nearly all of these values over the tokens of one prompt."""
+    data = values.values.astype(np.float64)
+    return bool(int(values["position"].values[0]) == 0 and np.isfinite(data).all() and has_sink(data))
+
+
+def sink_note(values: xr.DataArray, what: str = "the sum") -> str:
+    """The note for the line under the title."""
+    share = 100 * first_share(values.values.astype(np.float64))
+    return f"beyond the scale: {label(str(values['token'].values[0]))}, with {share:.4g} % of {what}"
+
+
+def leave_sink_out(figure: go.Figure, values: list[np.ndarray], sink: float, place: dict[str, Any]) -> None:
+    """End a logarithmic axis at the other tokens; an arrow at the edge has the value of the sink.
+
+    `values` are those of the other tokens; `place` has the row and column of the panel.
+    """
+    shown = np.concatenate([each[np.isfinite(each) & (each > 0)] for each in values])
+    low, high = np.log10(shown.min()), np.log10(shown.max())
+    room = max(EDGE * (high - low), 0.05)
+    figure.update_yaxes(type="log", range=[low - room, high + 2 * room], **place)
+    figure.add_annotation(
+        x=0, y=high + 2 * room, text=f"↑ {sink:.3g}", showarrow=False, xanchor="left", yanchor="top", xshift=-8, **place
+    )
