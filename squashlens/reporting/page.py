@@ -147,7 +147,6 @@ def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
                 *filter(None, [say.beside_sink(measured)]),
                 say.agreement(measured),
                 say.position(measured),
-                say.extremes(measured),
                 say.is_it_a_bound(measured),
                 say.freezing(measured),
             ),

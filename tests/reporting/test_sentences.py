@@ -111,9 +111,6 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: freezing(0.5), "lowers the typical token's sensitivity, by a median factor of 0.5"),
     (lambda: freezing(2.0), "raises the typical token's sensitivity, by a median factor of 2 "),
     (lambda: freezing(1.0), "does not change the typical token's sensitivity"),
-    (lambda: say.extremes(dataset(n=4, jacobian=[1, 8, 2, 4])), "“t1” at position 1 and least to “t0” at position 0, "
-     "8 times less (8 against 1)"),
-    (lambda: say.extremes(dataset(n=2, jacobian=[0, 1])), "infinitely less"),
 ]  # fmt: skip
 
 
