@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.given import by_label, draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label
 from squashlens.figures.drawing.themes import COLOURS, INK, LINES, series
@@ -28,10 +28,9 @@ MODES = {
     "cot": ("chain of thought", LINES[1], "dash", "square"),
     "cot_few_shot": ("chain of thought, examples", LINES[2], "dot", "diamond"),
 }
-CELL, OVER, VALUE = ("mode", "length"), ("mode", "length", "seed"), ("mode", "value")
-UNREAD = {"unread": (*CELL, "why")}
+UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
-EVALUATE, FREQUENCIES = "squashlens.evaluate", "squashlens.results.answer_frequencies"
+EVALUATE = "squashlens.evaluate"
 PANEL, THIN = 230, 46  # pixels of a panel, and of the thin one under it
 QUARTILES = ("median_error", "error_q1", "error_q3")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
@@ -39,7 +38,7 @@ WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
 LONG = 60  # characters of an answer in the hover text
 
 
-@draws(EVALUATE, "accuracy accuracy_low accuracy_high accuracy_strict: length ...")
+@draws(EVALUATE, "accuracy accuracy_low accuracy_high accuracy_strict: mode length", UNREAD)
 def accuracy_by_length(found: Found) -> go.Figure:
     """Draw the share of right answers by length.
 
@@ -47,8 +46,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     text has their share. A thin line with open marks is the share of right answers in the requested form, if it is
     smaller.
     """
-    needed = ("accuracy", "accuracy_low", "accuracy_high", "accuracy_strict")
-    several = labelled(found, {name: CELL for name in needed} | UNREAD, EVALUATE)
+    several = by_label(found)
     together = _modes_of(several.values())
     lines = [(number, text, mode) for number, text in enumerate(several) for mode in _modes_of([several[text]])]
     figure = go.Figure()
@@ -79,7 +77,13 @@ def accuracy_by_length(found: Found) -> go.Figure:
     return finish(figure, title="How often the answer is right", height=280, notes=notes)
 
 
-@draws(EVALUATE, "median_error error_q1 error_q3 mean_error: length ...", usual=False)
+@draws(
+    EVALUATE,
+    "median_error error_q1 error_q3 mean_error: mode length",
+    "error value truth reading: mode length seed",
+    UNREAD,
+    usual=False,
+)
 def error_by_length(found: Found) -> go.Figure:
     """Draw the median error of numeric answers by length, one panel for each label.
 
@@ -89,8 +93,7 @@ def error_by_length(found: Found) -> go.Figure:
     Raises:
         InputError: if the answers are not numbers.
     """
-    each = dict.fromkeys(("error", "value", "truth", "reading"), OVER)
-    several = labelled(found, dict.fromkeys((*QUARTILES, "mean_error"), CELL) | each | UNREAD, EVALUATE)
+    several = by_label(found)
     for one in several.values():
         if bool((one["reading"] == "read").any()) and not _has_errors(one):
             raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
@@ -106,7 +109,7 @@ def error_by_length(found: Found) -> go.Figure:
     return finish(figure, title="Error of the answers", height=(PANEL + THIN) * rows, notes=notes)
 
 
-@draws(FREQUENCIES, "said truth: value ...", "unread: ...")
+@draws("squashlens.results.answer_frequencies", "said truth: mode value", "unread: mode")
 def answer_frequencies(found: Found) -> go.Figure:
     """Draw how often each answer was given and how often it was right, one panel for each label and mode.
 
@@ -114,7 +117,7 @@ def answer_frequencies(found: Found) -> go.Figure:
     read. Numeric answers have a numeric axis; the title has the share of numbers that are too far from every right
     answer to be drawn.
     """
-    several = labelled(found, {"said": VALUE, "truth": VALUE, "unread": ("mode",)}, FREQUENCIES)
+    several = by_label(found)
     together = _modes_of(several.values())
     panels = [(text, one, mode) for text, one in several.items() for mode in _modes_of([one])]
     values = {text: _Values.of(one) for text, one in several.items()}
@@ -134,22 +137,6 @@ def answer_frequencies(found: Found) -> go.Figure:
     figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
     notes = notes_of(several.values(), *_only(together))
     return finish(figure, title="Given answers and right answers", height=each * len(panels), notes=notes)
-
-
-def labelled(found: Found, needed: Mapping[str, tuple[str, ...]], maker: str) -> dict[str, xr.Dataset]:
-    """Results by label (empty for a single result); an error if a variable or one of its dimensions is missing."""
-    several = {"": found} if isinstance(found, xr.Dataset) else {escaped(text): one for text, one in found.items()}
-    by_mode = any("mode" in dims for dims in needed.values())
-    for text, one in several.items():
-        if by_mode and "mode" in one.coords and "mode" not in one.dims:  # the user selected one mode
-            several[text] = one = one.expand_dims("mode")
-        for name, dims in needed.items():
-            if name not in one or one[name].dims != dims:
-                where = f" of {text!r}" if text else ""
-                raise InputError(
-                    f"There is no {name} over ({', '.join(dims)}){where}.", f"Give the unchanged result of {maker}."
-                )
-    return several
 
 
 def percent(share: float) -> str:

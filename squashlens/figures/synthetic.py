@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.given import by_label, draws
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped
 from squashlens.figures.drawing.themes import COLOURS, INK, series
@@ -39,12 +39,12 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     intervals. Dashed lines have the exponent that can be derived for infinite length. Both panels share one logarithmic
     scale, so zeros are missing.
     """
-    several = {"": found} if isinstance(found, xr.Dataset) else found
+    several = by_label(found)
     panels = ["D after the last layer", "δ of the first layer's attention rows"]
     figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
     for number, (label, one) in enumerate(several.items()):
         colour, _, symbol = series(number)
-        shown = escaped(f"{label}: " if label else "")
+        shown = f"{label}: " if label else ""
         top, first = one.isel(layer=-1), one.isel(layer=0)
         slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
         name = f"{shown}{slopes}"

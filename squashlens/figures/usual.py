@@ -11,7 +11,7 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import noted
+from squashlens.figures.drawing.given import noted, with_modes
 from squashlens.figures.drawing.panels import Share, composed
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escaped, label
@@ -170,7 +170,7 @@ def _fits(result: Any, figure: Any) -> bool:
     """Whether a figure can draw a result."""
     maker, dims_of, _ = figure.__draws__
     try:
-        require(result, "result", maker, dims_of)
+        require(with_modes(result, dims_of), "result", maker, dims_of)
     except InputError:
         return False
     return True

@@ -10,6 +10,7 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm, Quantized, choices_of
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
+from squashlens.maps.payload import said
 from squashlens.measure.measurement import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -130,7 +131,7 @@ def render(
             ],
             assumptions=ASSUMPTIONS,
             code=_code(facts, source, prompt, n),
-            facts=[(escape(name.replace("_", " ")), escape(say.fact(value))) for name, value in facts.items()],
+            facts=[(escape(name.replace("_", " ")), escape(said(value))) for name, value in facts.items()],
         )
     )
 

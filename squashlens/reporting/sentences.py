@@ -4,7 +4,6 @@
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import xarray as xr
@@ -160,12 +159,3 @@ def beside_sink(ds: xr.Dataset) -> str:
 
 def _name(result: xr.Dataset | xr.DataArray, place: int) -> str:
     return f"“{result['token'].values[place]}” at position {int(result['position'].values[place])}"
-
-
-def fact(value: object) -> str:
-    """A fact of a provenance as text."""
-    if isinstance(value, Mapping):
-        return ", ".join(fact(one) if isinstance(one, Mapping) else f"{name} {one}" for name, one in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)

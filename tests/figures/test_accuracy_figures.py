@@ -350,7 +350,7 @@ def test_probe_draws_all_lengths_together_where_they_are_given(probed: xr.Datase
 
 def test_dimensions_too_many_are_refused(asked: xr.Dataset) -> None:
     both = put_together({"one": asked, "two": asked}, "model")
-    with pytest.raises(InputError, match=r"There is no accuracy over \(mode, length\)"):
+    with pytest.raises(InputError, match=r"has no 'accuracy' over \(length, mode\)"):
         sl.figures.accuracy_by_length(both)
     chosen = sl.figures.accuracy_by_length(both.sel(model="two"))
     np.testing.assert_array_equal(values(chosen.data[0].y), asked["accuracy"][0])

@@ -17,6 +17,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.page import Page
 from squashlens.figures.drawing.panels import DOT, composed
 from squashlens.figures.drawing.style import dressed
+from squashlens.figures.drawing.text import escaped
 from squashlens.records.results import origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
@@ -50,12 +51,13 @@ def draws(
             several: dict[str, Any] = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else dict(found)
             if not several:
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
-            for label, one in several.items():
+            ready = {label: with_modes(one, dims_of) for label, one in several.items()}
+            for label, one in ready.items():
                 require_done(one)
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
             draw_one: Any = function
             if takes_several:
-                return noted(draw_one(found, *args, **kwargs), several.values())
+                return noted(draw_one(ready, *args, **kwargs), several.values())
             drawn = {label: noted(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
             return composed(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
 
@@ -84,6 +86,17 @@ def noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.F
     notes = DOT.join(filter(None, [page.notes, DERIVED]))
     replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
     return dressed(figure)
+
+
+def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
+    """A result of one mode that was selected from several, for a figure whose variables have the dimension."""
+    needed = any("mode" in dims.split() for dims in dims_of.values())
+    return found.expand_dims("mode") if needed and "mode" in {*found.coords} - {*found.dims} else found
+
+
+def by_label(found: Mapping[str, X] | X) -> dict[str, X]:
+    """Results by label, as markup; empty for a single result."""
+    return {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else {escaped(k): v for k, v in found.items()}
 
 
 def of_one_prompt(result: X) -> X:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from squashlens.errors import SquashlensError
+from squashlens.maps.payload import said
 from squashlens.reporting.markup import latex, markdown
-from squashlens.reporting.sentences import fact
 from squashlens.saving.files import write
 
 TEX, PAGE = "figures.tex", "README.md"
@@ -67,7 +67,7 @@ def _page(
         parts += [_plain(one.caption), f"Figure: [{one.file.name}]({one.file.name}). Data: {tables}."]
     parts.append("## Provenance")
     told = {name: value for name, value in facts.items() if name not in ("call", "bos_count")}
-    parts.append("\n".join(f"- {name.replace('_', ' ')}: {_plain(fact(value))}" for name, value in told.items()))
+    parts.append("\n".join(f"- {name.replace('_', ' ')}: {_plain(said(value))}" for name, value in told.items()))
     parts.append("Each `.nc` file in `data` has the provenance of its own result: `squashlens.results.open` reads it.")
     return "\n\n".join(parts) + "\n"
 
