@@ -23,8 +23,6 @@ FRAMES = {"audit": "estimate", "search_separators": "separator, every"}  # of `r
 EACH = ("prompt", "mode", "separator", "every")  # dimensions with a table for each of their values
 # By verb: the dimension of the rows, the variables, and how other dimensions are reduced. The rest are columns.
 TABLES = {
-    "path_bound": ["position | path_bound |"],
-    "jacobian_norms": ["position | jacobian_norm |"],
     "jacobian": ["position | singular_value |", "position | raised_token | rank=first"],
     "sensitivity": [
         "position | path_bound null bound_over_null jacobian jacobian_frozen |",
@@ -37,8 +35,6 @@ TABLES = {
         "layer | representation_entropy effective_rank first_token_norm stream_norm collapse_distance |",
         "block | sink_rate attention_entropy uniform_entropy sink_value_norm value_norm | head=mean",
     ],
-    "composition": ["position | composition |"],
-    "hops": ["position | hops |"],
     "strongest_paths": ["path | share over_null position_at | layer=join"],
     "depth_limit": ["block | first_share predicted_rate observed_rate absorbing | depth=last"],
     "collapse": ["length | distance distance_y contrast total_variation same_argmax | layer=last"],
@@ -56,7 +52,6 @@ TABLES = {
     ],
     "precision --runs": ["length | distance | layer=last", "layer | collapsed_from |"],
     "compare": ["change | distance | layer=last length=median", "change | accuracy | length=mean"],
-    "top_tokens": ["rank | top_tokens |"],
     "evaluate": [
         "length | accuracy accuracy_low accuracy_high accuracy_strict mean_error median_error unread | why=sum"
     ],
@@ -71,7 +66,7 @@ def show(name: str, result: Any, label: str = "") -> str:
     if name in FRAMES:
         lines.append(_frame(result, FRAMES[name]))
     data = result.to_dataset() if isinstance(result, xr.DataArray) else result
-    each = [dim for dim in EACH if dim in data.dims and name in TABLES]
+    each = [dim for dim in EACH if dim in data.dims and name not in FRAMES]
     for places in product(*(range(data.sizes[dim]) for dim in each)):
         chosen = dict(zip(each, places, strict=True))
         several = [_coordinate(dim, data[dim].values[at]) for dim, at in chosen.items() if data.sizes[dim] > 1]

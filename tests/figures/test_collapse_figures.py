@@ -8,7 +8,6 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures.collapse import _above
 from squashlens.records.joining import restated
 from tests import captured
 
@@ -162,11 +161,3 @@ def test_from_block_map_draws_what_is_retained(ablation: Any) -> None:
     assert list(heat.y) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InputError, match="hook='mask' was not measured"):
         sl.figures.from_block_map(ablation.sel(hook=["zero_value"]))
-
-
-@pytest.mark.parametrize(
-    ("value", "least"), [(0.000519, 0.0006), (1.35e-5, 2e-5), (0.125, 0.2), (0.0005, 0.0005), (3.0, 3.0), (9.1, 10.0)]
-)
-def test_a_noise_floor_is_rounded_up(value: float, least: float) -> None:
-    """A floor "at most 0.0005" that is 0.000519 would be false."""
-    assert f"{_above(value):.1g}" == f"{least:.1g}"

@@ -30,13 +30,6 @@ def test_attribution_draws_the_dataset(tiny: Any) -> None:
         assert axis.type == "log"
 
 
-def test_repeated_tokens_keep_their_places(tiny: Any) -> None:
-    ds = sl.sensitivity(tiny, "1111 =", progress=False)
-    trace = sl.figures.attribution(ds).data[0]
-    assert numbers(trace.x).tolist() == [0, 1, 2, 3, 4, 5]
-    assert list(trace.customdata) == ["0: &lt;bos&gt;", "1: 1", "2: 1", "3: 1", "4: 1", "5: ="]
-
-
 @pytest.mark.slow
 def test_rows_stand_at_their_positions(tiny: Any) -> None:
     """A selection or another order of tokens: places, hover texts and ticks are those of `position`."""

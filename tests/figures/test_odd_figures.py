@@ -106,7 +106,7 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
 
 
 def test_parts_take_the_first_theme(curves: go.Figure) -> None:
-    dark = sl.figures.styled(sl.figures.of(specimens.runs()), theme="dark")
+    dark = sl.figures.styled(sl.figures.of(specimens.MEASUREMENTS["runs"]()), theme="dark")
     found = sl.figures.panels({"a": curves, "b": dark})
     assert next(t for t in found.data if t.name == "float32").line.color == "#1d2330"
 
@@ -122,7 +122,7 @@ def test_maps_of_nothing() -> None:
     nothing = (specimens.composition(5) * np.nan).assign_attrs(long_name="no shares")
     found = sl.figures.panels({"a": sl.figures.composition(nothing), "b": sl.figures.composition(nothing)})
     assert [(t.zmin, t.zmax) for t in found.data] == [(-6, 0)] * 2
-    bits = {name: restated(specimens.precision() * np.nan, {}) for name in "ab"}
+    bits = {name: restated(specimens.MEASUREMENTS["precision"]() * np.nan, {}) for name in "ab"}
     assert all(np.isfinite(t.zmin) for t in sl.figures.bits_needed(bits).data)
 
 
