@@ -118,7 +118,7 @@ def test_colours_differ_for_every_sight(sight: str) -> None:
 @pytest.mark.few(3)
 @pytest.mark.parametrize("sight", ["grey", *SIGHTS])
 def test_entries_that_look_alike_differ_in_dash_or_mark(sight: str) -> None:
-    """Two curves of one panel whose colours look alike, in grey or for some kind of sight, have another dash or mark."""
+    """Two curves of one panel whose colours look alike, in grey or to some eyes, have another dash or mark."""
     alike = []
     for name, figure in drawn("full").items():
         for first, second in itertools.combinations(listed(figure), 2):

@@ -174,8 +174,9 @@ def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) ->
 
     for name, table in data_of(number, results).items():
         save(table, _table(folder, number, name))
-    (folder / f"fig{number}.html").unlink(missing_ok=True)
     figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+    if ending == ".pdf":
+        (folder / f"fig{number}.html").unlink(missing_ok=True)
 
 
 def _drawn(folder: Path, number: int, kept: "Kept", parts: Sequence[Part], found: Mapping[str, Any]) -> Drawn | None:
