@@ -39,7 +39,7 @@ else:  # the same name for `help`; importing the class itself takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-Method = Literal["exact", "sketch", "sketch_upper"]  # for all positions
+Method = Literal["auto", "exact", "sketch", "sketch_upper"]  # for all positions
 OneByOne = Literal["lanczos"]  # for a few positions
 Constants = Literal["paper", "measured"]
 Proxy = Literal["ones", "top_logit"]

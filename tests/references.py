@@ -87,13 +87,15 @@ def float64_twin(plain: Any) -> Any:
     return twin
 
 
-def exact_norms(plain: Any, ids: Tensor, freeze: Sequence[str] = (), query: int = -1, source: int = 0) -> np.ndarray:
-    """‖∂y_n/∂v_i‖₂ of the model in float64 throughout, from the plain Hugging Face model."""
+def exact_norms(
+    plain: Any, ids: Tensor, freeze: Sequence[str] = (), query: int = -1, source: int = 0, order: Any = 2
+) -> np.ndarray:
+    """The norms of ∂y_n/∂v_i of the model in float64 throughout, from the plain Hugging Face model."""
     with float64_throughout():
         twin = float64_twin(plain)
         twin = frozen_model(twin, ids[None], freeze) if freeze else twin
         rows = block_jacobian(twin, ids[None], source, "y", [query % len(ids)])[0]
-    return torch.linalg.svdvals(rows.transpose(0, 1))[:, 0].numpy()
+    return torch.linalg.matrix_norm(rows.transpose(0, 1), ord=order).numpy()
 
 
 def block_jacobian(

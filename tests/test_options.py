@@ -89,7 +89,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
         ({"freeze": ["attention"]}, {"freeze": ["norms", "gates"]}, *PLACES[:2]),
     ),
     "sensitivity": (
-        lambda **more: sl.sensitivity(model(), PROMPT, **QUIET, **more), ({"norm": "frobenius"}, {"query": 2}),
+        lambda **more: sl.sensitivity(model(), PROMPT, **QUIET, **more),
+        ({"norm": "frobenius"}, {"query": 2}, {"method": "sketch"}),
     ),
     "substitution_effect": (
         lambda **more: sl.substitution_effect(model(), PROMPT, **QUIET, **more),

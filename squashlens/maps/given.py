@@ -14,7 +14,7 @@ from squashlens.records.results import provenance
 DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "method": "exact", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None, "seed": None,
+    "method": "auto", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None, "seed": None,
     "bos": "family",
 }  # fmt: skip
 

@@ -85,7 +85,7 @@ def squash_map(
     *,
     interventions: xr.Dataset | None = None,
     query: int = -1,
-    method: Method = "exact",
+    method: Method = "auto",
     norm: Norm = "spectral",
     certified: bool = False,
     n_replacements: int = 0,
@@ -113,7 +113,8 @@ def squash_map(
             prompt is one: its numbers are shown below the map, with their intervals.
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
-        method: ``"exact"`` (the default) for norms of the Jacobian of `query` from all layers, or ``"none"``.
+        method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
+            for no norms.
         norm: as in `jacobian_norms`.
         certified: whether to compute the certified path bound as well, as in `profile`; no by default.
         n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,

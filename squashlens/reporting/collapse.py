@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 T = TypeVar("T")
+BLOCKS = 6  # first blocks of the hooks at most: each costs as much as `collapse` does
 REPLAYED = 6  # lengths at which D is measured again for the noise floor
 # Zeroed attention weights, and zeroed or resampled residual streams, would add little to these ablations.
 ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_value", "mean_resid")
@@ -52,13 +53,14 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
     import torch
 
     from squashlens import prompts
+    from squashlens.engine.anatomy import n_blocks
     from squashlens.engine.capturing.capture import capture
     from squashlens.measure.collapse.distance import collapse
     from squashlens.measure.collapse.mechanism import mechanism
     from squashlens.measure.collapse.separators import separator_ablation
     from squashlens.theory.statistics.trends import holm
 
-    panels = prompts.figure5(model, n)
+    panels, every = prompts.figure5(model, n), n_blocks(model)
     pairs = {
         letter: capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=progress)
         for letter, sequence in panels.items()
@@ -70,7 +72,14 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
         rounded=collapse(model, pairs["a"], round_to=torch.bfloat16),
         mechanism=_or_why_not(lambda: mechanism(model, pairs["a"])),
         ablation=_or_why_not(
-            lambda: separator_ablation(model, panels["d"], kinds=ABLATIONS, scale="relative", progress=progress)
+            lambda: separator_ablation(
+                model,
+                panels["d"],
+                kinds=ABLATIONS,
+                scale="relative",
+                progress=progress,
+                from_blocks=range(0, every, -(-every // BLOCKS)),
+            )
         ),
     )
 

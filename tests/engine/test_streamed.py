@@ -13,7 +13,7 @@ import squashlens as sl
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.proving import registry
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import forward, next_logits
 from squashlens.engine.running.streamed import _window_of, implementation, patterns_written, why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
@@ -31,7 +31,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def seen(model: Any, sites: list[str], ids: Tensor = IDS) -> tuple[dict[str, Tensor], Tensor]:
     kept: dict[str, Tensor] = {}
     with torch.no_grad():
-        logits = forward(model, ids, [(s, lambda t, s=s: kept.__setitem__(s, t.clone())) for s in sites])
+        logits = next_logits(model, ids, [(s, lambda t, s=s: kept.__setitem__(s, t.clone())) for s in sites])
     return kept, logits
 
 

@@ -40,6 +40,15 @@ def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None
     np.testing.assert_allclose(found["effect"].sel(query=last), effect["effect"], rtol=1e-4, equal_nan=True)
 
 
+def test_norms_can_be_sketched(tiny: Any) -> None:
+    found = sl.squash_map(tiny, PROMPT, method="sketch", seed=0, **QUIET).result.isel(query=-1)
+    exact = sl.jacobian_norms(tiny, PROMPT, method="exact", **QUIET)
+    one = sl.jacobian_norms(tiny, PROMPT, method="sketch", seed=0, **QUIET)
+    np.testing.assert_allclose(found["jacobian"].sel(layer=0), one, rtol=1e-4)
+    assert ((found["jacobian_low"].sel(layer=0) <= exact) & (exact <= found["jacobian_high"].sel(layer=0))).all()
+    assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
+
+
 def test_what_was_not_measured_is_not_a_number(tiny: Any, found: Any) -> None:
     assert found["jacobian"].sel(query=slice(0, found.sizes["query"] - 2)).isnull().all()
     assert found["effect"].sel(query=3).isnull().all()

@@ -23,7 +23,7 @@ from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, ambient, attached, torch_hook
 from squashlens.engine.hooking.pairs import expanded_hooks
 from squashlens.engine.proving.effective import applied
-from squashlens.engine.running.forward import run
+from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import AttentionReplacement, streamed, why_not_streamed
 from squashlens.errors import UnsoundModelError
 
@@ -163,5 +163,5 @@ def record(
         for b in range(source, top):
             torch_hook(stack, model.blocks[b], keep(b), before=True, with_kwargs=True)
         with torch.inference_mode(False), torch.no_grad(), replay.running():
-            run(model, ids.clone())
+            run_to_y(model, ids.clone())
     return replay

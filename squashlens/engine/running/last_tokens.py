@@ -12,7 +12,7 @@ from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of
 from squashlens.engine.budget import pass_bytes
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.passes import PASS_MEMORY
 from squashlens.sequences import Ids
 
@@ -79,7 +79,7 @@ def at_last_tokens(
     ):
         for _, part in batches(map(len, prompts), size):
             ids = torch.tensor([prompts[place] for place in part], device=device)
-            logits = forward(model, ids, [(site, keep(site, part)) for site in sites])
+            logits = next_logits(model, ids, [(site, keep(site, part)) for site in sites])
             following[part] = logits.argmax(dim=-1).cpu()
             progress_bar.update(len(part))
     return LastTokens(found, following)

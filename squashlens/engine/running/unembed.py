@@ -18,7 +18,7 @@ from squashlens.engine.hooking.hook import without_ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.registry import proved
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import next_logits
 from squashlens.errors import UnsoundModelError
 
 MOST, ROOM = 256, 2**28  # rows of logits at a time, and bytes that they may take: a vocabulary may have 262,144 tokens
@@ -57,7 +57,7 @@ def require_understood(model: Bridge) -> None:
 def _understood(model: Bridge) -> bool:
     seen: list[Tensor] = []
     with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
-        truth = forward(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
+        truth = next_logits(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
         found = logits_of(model, seen[0])
     return agree(found, truth, dtype_of(model))
 

@@ -7,7 +7,7 @@ import xarray as xr
 from squashlens._typing import Bos, Bridge
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import next_logits
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError
 from squashlens.measure.measurement import measurement
@@ -46,7 +46,7 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
     if not 1 <= k <= most:
         raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
     with torch.no_grad():
-        logits = forward(session.model, session.ids, [])
+        logits = next_logits(session.model, session.ids)
     best = logits[0].double().softmax(dim=-1).topk(k)
     ids = best.indices[None]
     known = outputs_are_tokens(session.model)  # those of a compiled program are not, and have no text

@@ -16,7 +16,7 @@ from squashlens.engine.hooking.hook import Hook, without_ambient
 from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.context import causal, context
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import next_logits
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.interventions import mask_tokens, zero_pattern, zero_residual, zero_values
 from squashlens.hooks.reference import StandIn, mean_of, one_of_them
@@ -82,8 +82,8 @@ def _uses_position_ids(model: Bridge) -> bool:
     hidden[2:, 1] = False  # no later token attends to token 1
     try:
         with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
-            masked = forward(model, ids, [], context(model, whole, whole, hidden))
-            missing = forward(model, ids[:, kept], [], context(model, kept, kept, causal(4)))
+            masked = next_logits(model, ids, context=context(model, whole, whole, hidden))
+            missing = next_logits(model, ids[:, kept], context=context(model, kept, kept, causal(4)))
     except SquashlensError:
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError):  # the model does not take them

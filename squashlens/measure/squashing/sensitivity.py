@@ -1,7 +1,7 @@
 """The path bound, its null and the true Jacobian norm of every token, in one call and one result."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,16 +10,20 @@ import xarray as xr
 from squashlens._typing import AttentionKind, Bos, Bridge, Norm, Pieces
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.proving.proof import require_sound
 from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from squashlens.measure.squashing.jacobians.sketch import PROBES, resolved
 from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import as_variable, attributes, sealed
+from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.trends import association, difference
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
+ENDS = ("low", "high")
 
 
 @measurement("attribution")
@@ -29,6 +33,8 @@ def sensitivity(
     prompt: PromptOrCapture,
     *,
     norm: Norm = "spectral",
+    method: Literal["auto", "exact", "sketch"] = "auto",
+    seed: int | None = None,
     query: int = -1,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     bos: Bos = "family",
@@ -44,6 +50,8 @@ def sensitivity(
         prompt: as in `path_bound`.
         norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
             root of the sum of squares.
+        method: way to compute the Jacobian norms, as in `jacobian_norms`; both have the same directions.
+        seed: as in `jacobian_norms`.
         query: as in `path_bound`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
@@ -53,7 +61,8 @@ def sensitivity(
     Returns:
         Dataset. Over (position) up to the query, all dimensionless: `path_bound`, with the constants 1; `null`, the
         same under uniform attention; `bound_over_null`, their ratio; `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `jacobian_frozen`, the
-        same with attention patterns held constant, as the theorem assumes. Over (estimate), with these five as
+        same with attention patterns held constant, as the theorem assumes. Sketched ones also have `…_low` and
+        `…_high`, intervals that hold for all tokens together with 95 % probability. Over (estimate), with these five as
         coordinate: `rank_agreement`, Spearman's ρ with the Jacobian, and `position_trend`, Spearman's ρ with the
         position. Each has `…_low` and `…_high`, the ends of a 95 % interval, and `…_p`, the p-value of no association,
         Holm-corrected for the estimates tested; both allow for dependence between neighbouring tokens
@@ -77,7 +86,12 @@ def sensitivity(
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
-    session = Session.start(model, prompt, bos, "sensitivity", norm=norm, query=query, **recorded(spans))
+    model = require_sound(model)
+    method = resolved(method, model, PROBES)
+    seed = seed_of(seed, certifies=False)
+    session = Session.start(
+        model, prompt, bos, "sensitivity", norm=norm, method=method, seed=seed, query=query, **recorded(spans)
+    )
     groups = Spans.of(session, spans)
     named = None if groups is None else dict(zip(map(str, range(len(groups.names))), groups.positions, strict=True))
     shared: dict[str, Any] = {"query": session.query(query), "bos": "as-given", "spans": named}
@@ -93,7 +107,11 @@ def sensitivity(
             attributes("path bound relative to uniform attention", "1")
         )
         for name, freeze in derived.items():
-            found[name] = jacobian_norms(model, ids, norm=norm, freeze=freeze, progress=progress, **shared)
+            norms = jacobian_norms(
+                model, ids, norm=norm, freeze=freeze, method=method, seed=seed, progress=progress, **shared
+            )
+            found[name] = norms.drop_vars(ENDS, errors="ignore")
+            found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
             progress_bar.update()
     dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()})
     first, facts = session.facts["bos_count"], session.facts

@@ -238,9 +238,11 @@ def _read(
     require_room(pass_bytes(model, 1, len(trunk)), session.ids.device, "A forward pass", "Use a shorter prompt.")
     branches: list[Branch] = []
     for variant in variants:
-        changed = dict(zip(variant.places, variant.tokens, strict=True))
+        changed = list(trunk)
+        for place, token in zip(variant.places, variant.tokens, strict=True):
+            changed[place] = token
         first = min(variant.places, default=len(trunk))
-        branches.append(Branch(first, tuple(changed.get(place, trunk[place]) for place in range(first, len(trunk)))))
+        branches.append(Branch(first, tuple(changed[first:])))
     return read(model, trunk, branches, [site], progress=progress).values[site]
 
 

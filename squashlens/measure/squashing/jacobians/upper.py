@@ -32,7 +32,7 @@ from squashlens.engine.differentiating.visibility import (
 )
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import FIRST, Products
+from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.measure.squashing.jacobians.rows import Spectral, collected, of_span, padded
 from squashlens.measure.squashing.spans import Spans
 from squashlens.theory.bounds.edges import with_rounding
@@ -51,6 +51,7 @@ from squashlens.theory.norms import (
 from squashlens.theory.probes import normals
 
 FAILURE = 1e-6  # probability that any upper bound is too low or any lower bound too high
+FIRST = 16  # rows of a growing sketch at its first stage
 EVENTS = 3  # what may fail of each norm: its upper end, its lower end, and what rounding is found to do to it
 ByToken = Float[Tensor, "prompt position"]
 
@@ -67,6 +68,11 @@ class Ends:
     def tightness(self) -> float:
         """The largest quotient of upper bound and estimate; 1 where both are 0."""
         return float((self.high / torch.maximum(self.low, self.likely)).nan_to_num(1.0, posinf=math.inf).max())
+
+    @property
+    def estimate(self) -> ByToken:
+        """The estimate, if it is between the bounds, and the nearer bound otherwise."""
+        return torch.minimum(torch.maximum(self.likely, self.low), self.high)
 
     def narrowed(self, other: "Ends") -> "Ends":
         """The narrower of two intervals that both hold; the estimate is the second one's."""
@@ -135,9 +141,14 @@ def upper_sketch(
 def _frobenius(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, int | float]]:
     """Frobenius norms from ‖GJ_i‖_F, by Chernoff's factor."""
     directions = normals(seed)(width(products.session.model), probes).T
-    factor = sketch_factors(probes, chance / EVENTS)[1] / math.sqrt(probes)
-    size = products.frobenius(directions).cpu()
-    return Ends(factor * size, torch.zeros_like(size), size / math.sqrt(probes)), {"factor": factor}
+    return frobenius_ends(products.frobenius(directions).cpu(), probes, chance / EVENTS), {}
+
+
+def frobenius_ends(size: Float[Tensor, "*many position"], probes: int, chance: float) -> Ends:
+    """Bounds on ‖J_i‖_F from ‖GJ_i‖_F, each of which fails with probability `chance`."""
+    likely = size / math.sqrt(probes)
+    low, high = sketch_factors(probes, chance)
+    return Ends(high * likely, low * likely, likely)
 
 
 def _sketched(products: Products, chance: float, probes: int, seed: int) -> tuple[Ends, dict[str, int | float]]:
@@ -145,7 +156,7 @@ def _sketched(products: Products, chance: float, probes: int, seed: int) -> tupl
     directions = normals(seed)(width(products.session.model), probes).T
     measure = Measure(directions)
     several = products.measured(directions, products.storage(len(directions)), measure)
-    ends = measure.ends(several, chance)
+    ends = measure.ends(several, chance / EVENTS)
     return ends, {"estimated_tightness": ends.tightness}
 
 
@@ -170,7 +181,7 @@ def _grown(products: Products, chance: float, tightness: float, seed: int) -> tu
             new = drawn(d, k - len(directions)).T
             directions = torch.cat([directions, new])
             measure = Measure(directions)
-            ends = measure.ends(more(new, measure), chance / len(stages))
+            ends = measure.ends(more(new, measure), chance / EVENTS / len(stages))
             found = ends if found is None else found.narrowed(ends)
             if found.tightness <= tightness:
                 return found, {"n_probes": k, "estimated_tightness": found.tightness}
@@ -199,8 +210,7 @@ class Measure:
         return self.probes // FOLDS
 
     def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
-        """The bounds that follow; each end has one of the `EVENTS` parts of the probability `chance` to fail."""
-        chance = chance / EVENTS
+        """The bounds that follow, each of which fails with probability `chance`."""
         size, least, moments, *lengths = several.cpu().double().unbind(dim=-1)
         sure, likely = least, least
         if lengths:

@@ -10,19 +10,21 @@ import xarray as xr
 from squashlens._typing import Bos, Bridge, Norm, positive
 from squashlens.engine.anatomy import n_blocks, width
 from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.pullback import Pullback
+from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolved
 from squashlens.measure.squashing.maps.spread import spread
 from squashlens.measure.squashing.maps.traces import LONGEST, traces
-from squashlens.measure.squashing.profiles.profile import profile
-from squashlens.measure.squashing.profiles.pullbacks import norms_of, require_held
+from squashlens.measure.squashing.profiles.profile import ENDS, profile
+from squashlens.measure.squashing.profiles.pullbacks import Sketch, norms_of, require_held
 from squashlens.measure.squashing.spans import Given, Spans, recorded
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.records.results import Variable, provenance, signed
 
-Method = Literal["exact", "none"]
+Method = Literal["auto", "exact", "sketch", "none"]
 BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
@@ -55,6 +57,8 @@ def measure(
     raise. `tick` is called with the share of the Jacobian's rows that are done.
     """
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
+    model = require_sound(model)
+    method = resolved(method, model, PROBES)
     session = Session.start(
         model, prompt, bos, "squash_map",
         query=query, method=method, norm=norm, certified=certified, n_replacements=n_replacements, seed=seed,
@@ -74,8 +78,11 @@ def measure(
     variables["bound_over_null"] = ratio(whole)
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
-    if method == "exact":
-        variables["jacobian"] = _jacobian(session, queries, opened, layers, norm, tick)
+    sketch: dict[str, Any] = {}
+    if method != "none":
+        norms = _jacobian(session, queries, opened, layers, norm, method, seed, tick)
+        variables |= norms
+        sketch = {"sketch": {"n_probes": PROBES, "seed": seed, "failure_probability": MISSED}} if len(norms) > 1 else {}
     if n_replacements:
         variables |= _replaced(session, opened, queries, n_replacements, seed, progress)
     if session.positions <= LONGEST:
@@ -84,7 +91,7 @@ def measure(
         ways, labels = traces(session, chosen, rows)
         variables, coords = variables | ways, coords | labels
     known = provenance(whole)
-    facts = {**session.facts, **{name: known[name] for name in ("certificate",) if name in known}}
+    facts = {**session.facts, **sketch, **{name: known[name] for name in ("certificate",) if name in known}}
     return signed("squash map of a prompt", coords, variables, facts)
 
 
@@ -124,17 +131,27 @@ def coords_of(found: xr.Dataset) -> dict[str, Any]:
 
 
 def _jacobian(
-    session: Session, queries: list[int], opened: int, layers: list[int], norm: Norm,
+    session: Session, queries: list[int], opened: int, layers: list[int], norm: Norm, method: Method, seed: int,
     tick: Callable[[float], None] | None,
-) -> Variable:  # fmt: skip
-    """Exact norms for the opened query from all layers; NaN for the other queries, which were not measured."""
+) -> dict[str, Variable]:  # fmt: skip
+    """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
+    rows = PROBES if method == "sketch" else width(session.model)
     if norm == "spectral":
-        require_held(session, layers, opened + 1, width(session.model))
-    unit = torch.eye(width(session.model), dtype=torch.float64)
-    values = np.full((len(queries), len(layers), session.positions), np.nan)
+        require_held(session, layers, opened + 1, rows)
     pullback = Pullback(session, layers, tick=tick)
-    values[queries.index(opened)] = norms_of(pullback, opened, norm, unit).numpy()
-    return BY_QUERY, values, f"{norm} norm of the Jacobian", "1"
+    text = f"{norm} norm of the Jacobian"
+    if method == "exact":
+        found = {"jacobian": (norms_of(pullback, opened, norm, torch.eye(rows, dtype=torch.float64)), text)}
+    else:
+        ends = Sketch(pullback, norm, rows, seed, MISSED / 2 / (len(layers) * (opened + 1))).of(opened)
+        found = {"jacobian": (ends.estimate, f"sketched {text}")}
+        found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
+    variables: dict[str, Variable] = {}
+    for name, (norms, label) in found.items():
+        values = np.full((len(queries), len(layers), session.positions), np.nan)
+        values[queries.index(opened)] = norms.numpy()
+        variables[name] = BY_QUERY, values, label, "1"
+    return variables
 
 
 def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
@@ -155,9 +172,10 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
                 whole.loc[{dim: query}] = more[str(name)].sel({dim: query}).values
                 variables[str(name)] = (*variables[str(name)][:1], whole.values, *variables[str(name)][2:])
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
-    if "certificate" in facts:
-        both = [one["certificate"]["failure_probability"] for one in (facts, others)]
-        later["certificate"] = facts["certificate"] | {"failure_probability": sum(both)}
+    for part in ("certificate", "sketch"):
+        if part in facts:
+            both = [one[part]["failure_probability"] for one in (facts, others)]
+            later[part] = facts[part] | {"failure_probability": sum(both)}
     return signed(str(found.attrs["long_name"]), coords, variables, facts | later)
 
 

@@ -12,27 +12,28 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from squashlens._typing import Bos, Bridge, Norm, positive
+from squashlens._typing import Bos, Bridge, Method, Norm, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
 from squashlens.engine.differentiating.exact import certifying
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
+from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.jacobians.pullback import Pullback
-from squashlens.measure.squashing.profiles.pullbacks import Sketch, norms_of, require_held
+from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolved
+from squashlens.measure.squashing.profiles.pullbacks import CertifiedSketch, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.records.results import Variable
 from squashlens.theory.bounds.paths import compositions
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.decay import ByDistance, Law
 
-Ways = Literal["none", "exact", "sketch_upper"]
 Kept = Literal["positions", "distances"]
 CHUNK = 1 << 24  # numbers in the rows of some queries that are composed together
 NAMES = {
@@ -41,6 +42,7 @@ NAMES = {
     "certified": "certified path bound, analytic edges",
     "jacobian": "norm of the Jacobian",
 }
+ENDS = ("low", "high")
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
@@ -52,9 +54,9 @@ def profile(
     *,
     queries: Literal["all"] | Sequence[int] = "all",
     layers: Sequence[int] | None = None,
-    method: Ways = "exact",
+    method: Method | Literal["none"] = "auto",
     norm: Norm = "spectral",
-    n_probes: int = 32,
+    n_probes: int = PROBES,
     certified: bool = False,
     keep: Kept = "positions",
     n_random_models: int = 1,
@@ -77,11 +79,11 @@ def profile(
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         queries: query positions n; negative values count from the end. All by default.
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
-        method: way to compute norms of the Jacobian: ``"exact"`` (the default); ``"sketch_upper"``, certified
-            bounds as in `jacobian_norms`, which hold together with those of the random models; ``"none"``, no norms,
-            which takes one forward pass of the model and of each random model.
+        method: way to compute norms of the Jacobian, as in `jacobian_norms`: ``"auto"`` (the default), ``"exact"``,
+            ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together with those of the random models; ``"none"``,
+            no norms, which takes one forward pass of the model and of each random model.
         norm: as in `jacobian_norms`.
-        n_probes: number of random directions of a sketch; 32 by default.
+        n_probes: number of random directions of a sketch; 64 by default.
         certified: whether to compute the certified path bound as well, with analytic edges, which are computed once for
             all queries; no by default.
         keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
@@ -96,8 +98,9 @@ def profile(
 
     Returns:
         Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
-        ``method="none"``; with a spectral sketch also `jacobian_low`, a certified lower bound; with ``certified=True``
-        also `certified`, NaN at layer L. Zero for positions after the query.
+        ``method="none"``; with a sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 %
+        probability; with certified upper bounds `jacobian_low`, certified lower bounds; with ``certified=True`` also
+        `certified`, NaN at layer L. Zero for positions after the query.
 
         Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number. `quantity` is
         ``"path_bound"``, ``"null"``, ``"certified"``, ``"jacobian"``, and with random models ``"path_bound_random"``
@@ -129,6 +132,8 @@ def profile(
     """
     positive(n_probes, "n_probes", "a number of directions")
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    model = require_sound(model)
+    method = resolved(method, model, n_probes)
     seed = seed_of(seed, certifies=certified or method == "sketch_upper")
     session = Session.start(
         model, prompt, bos, "profile",
@@ -173,7 +178,7 @@ class _Work:
     session: Session
     queries: Int[Tensor, " query"]
     layers: list[int]
-    method: Ways
+    method: str
     norm: Norm
     n_probes: int
     keep: Kept
@@ -190,7 +195,7 @@ class _Work:
 
     def require_fits(self, progress: bool) -> None:
         """State the size of the result and the number of products, and raise if they do not fit."""
-        series = 3 + (self.method != "none") + (self.method == "sketch_upper")
+        series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[self.method]
         whole = series * len(self.queries) * len(self.layers) * self.n * 8 if self.keep == "positions" else 0
         size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
         require_room(size, torch.device("cpu"), "A profile", "Use keep='distances', fewer queries=, or fewer layers=.")
@@ -202,7 +207,7 @@ class _Work:
             tqdm.write(f"profile: {human(size)} for {len(self.queries)} queries; {products} vector–Jacobian products")
 
     def _directions_count(self) -> int:
-        return {"none": 0, "exact": width(self.session.model), "sketch_upper": self.n_probes}[self.method]
+        return {"none": 0, "exact": width(self.session.model)}.get(self.method, self.n_probes)
 
     def measured(self, progress: bool, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
@@ -258,27 +263,36 @@ class _Work:
     def _jacobians(self, found: _Found, progress: bool) -> None:
         """Norms of the Jacobian of every query at every layer."""
         self._new(found, "jacobian")
-        upper = self.method == "sketch_upper"
-        low = upper and self.norm == "spectral" and self.keep == "positions"
-        if low:
-            found.kept["jacobian_low"] = torch.zeros_like(found.kept["jacobian"])
+        ends_kept = {"exact": (), "sketch": ENDS, "sketch_upper": ("low",)}[self.method]
+        for end in ends_kept if self.keep == "positions" else ():
+            found.kept[f"jacobian_{end}"] = torch.zeros_like(found.kept["jacobian"])
         unit = torch.eye(width(self.session.model), dtype=torch.float64)
-        with certifying(self.session.model) if upper else nullcontext():
-            pullback = Pullback(self.session, self.layers)
-            sketch = (
-                Sketch(pullback, len(self.queries), self.models, self.norm, self.n_probes, self.seed) if upper else None
-            )
+        with certifying(self.session.model) if self.method == "sketch_upper" else nullcontext():
+            sketch = self._sketch(pullback := Pullback(self.session, self.layers))
             places = bar(range(len(self.queries)), desc="jacobian", unit="query", progress=progress)
             for at in places:
                 query = int(self.queries[at])
                 ends = None if sketch is None else sketch.of(query)
-                values = norms_of(pullback, query, self.norm, unit) if ends is None else ends.high
+                if ends is None:
+                    values = norms_of(pullback, query, self.norm, unit)
+                else:
+                    values = ends.high if self.method == "sketch_upper" else ends.estimate
                 for place in range(len(self.layers)):
                     self._take(found, "jacobian", place, slice(at, at + 1), values[place][None])
-                if low and ends is not None:
-                    found.kept["jacobian_low"][at] = ends.low
+                for end in ENDS:
+                    if f"jacobian_{end}" in found.kept:
+                        found.kept[f"jacobian_{end}"][at] = getattr(ends, end)
             if sketch is not None:
-                found.facts["sketch"] = sketch.certificate() | {"seed": self.seed}
+                found.facts["sketch"] = sketch.facts() | {"seed": self.seed}
+
+    def _sketch(self, pullback: Pullback) -> Sketch | None:
+        """The sketch of the method; the ends of all its intervals hold together."""
+        if self.method == "sketch_upper":
+            return CertifiedSketch(pullback, len(self.queries), self.models, self.norm, self.n_probes, self.seed)
+        if self.method == "exact":
+            return None
+        each = MISSED / 2 / (len(self.queries) * len(self.layers) * self.n)
+        return Sketch(pullback, self.norm, self.n_probes, self.seed, each)
 
     def result(self, own: _Found, random: Sequence[_Found]) -> xr.Dataset:
         """Everything as one Dataset."""
@@ -289,10 +303,9 @@ class _Work:
                 sums[f"{name}_random"] = others[0].joined(others[1:])
         by_distance, by_query = ("quantity", "layer", "distance"), ("query", "layer", "position")
         variables: dict[str, Variable] = {}
-        norm = f"{'upper bound on the ' * (self.method == 'sketch_upper')}{self.norm} norm"
-        named = NAMES | {
-            "jacobian": f"{norm} of the Jacobian", "jacobian_low": "lower bound on the spectral norm of the Jacobian",
-        }  # fmt: skip
+        norm = {"sketch": "sketched ", "sketch_upper": "upper bound on the "}.get(self.method, "") + f"{self.norm} norm"
+        named = NAMES | {"jacobian": f"{norm} of the Jacobian"}
+        named |= {f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian" for end in ENDS}
         of = f", of the Jacobian the {norm}" if self.method != "none" else ""
         for name, values in own.kept.items():
             variables[name] = (by_query, values, named[name], "1")

@@ -1,6 +1,5 @@
 """Norms of the Jacobian of chosen queries at all layers, from the same vector–Jacobian products."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +20,9 @@ from squashlens.engine.memory import require_room, to_cpu
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.pullback import Pullback
 from squashlens.measure.squashing.jacobians.rows import Batch
-from squashlens.measure.squashing.jacobians.upper import EVENTS, FAILURE, Ends, Measure
-from squashlens.theory.norms import missing_sizes, sketch_factors, spectral_norms, squared_frobenius
+from squashlens.measure.squashing.jacobians.sketch import MISSED
+from squashlens.measure.squashing.jacobians.upper import EVENTS, FAILURE, Ends, Measure, frobenius_ends
+from squashlens.theory.norms import missing_sizes, spectral_norms, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
 
 ByLayer = Float[Tensor, "layer position"]
@@ -65,16 +65,36 @@ def require_held(session: Session, layers: Sequence[int], reach: int, rows: int)
 
 
 class Sketch:
-    """Certified upper bounds at each layer and position, for several queries together; to be used in float64."""
+    """Bounds and estimates at each layer and position for one query after another, each end failing with `chance`."""
+
+    def __init__(self, pullback: Pullback, norm: Norm, probes: int, seed: int, chance: float) -> None:
+        self.pullback, self.norm, self.chance = pullback, norm, chance
+        self.directions = normals(seed)(width(pullback.session.model), probes).T
+        self.measure = Measure(self.directions)
+
+    def of(self, query: int) -> Ends:
+        """The bounds for one query, with layers in place of prompts."""
+        n, reach = self.pullback.session.positions, query + 1
+        if self.norm == "frobenius":
+            size = norms_of(self.pullback, query, "frobenius", self.directions)
+            return frobenius_ends(size, len(self.directions), self.chance)
+        rows = _held(self.pullback, query, self.directions)
+        several = torch.stack([torch.stack([self.measure(one[:, i][None])[0] for i in range(reach)]) for one in rows])
+        return self.measure.ends(torch.nn.functional.pad(several, (0, 0, 0, n - reach)), self.chance)
+
+    def facts(self) -> dict[str, Any]:
+        """What the provenance says of the sketch."""
+        return {"kind": "estimate", "n_probes": len(self.directions), "failure_probability": MISSED}
+
+
+class CertifiedSketch(Sketch):
+    """The same with certified bounds, for several queries together; to be used in float64."""
 
     def __init__(self, pullback: Pullback, queries: int, models: int, norm: Norm, probes: int, seed: int) -> None:
-        self.pullback, self.norm, layers = pullback, norm, pullback.layers
-        session = pullback.session
+        session, layers = pullback.session, pullback.layers
         model, n = session.model, session.positions
-        self.directions = normals(seed)(width(model), probes).T
-        chance = FAILURE / (models * len(layers))
-        self.chance = chance / (queries * n)
-        self.measure = Measure(self.directions)
+        chance = FAILURE / EVENTS / (models * len(layers))
+        super().__init__(pullback, norm, probes, seed, chance / (queries * n))
         self.top = n_blocks(model)
         self.seen = visibilities(model, session.ids, (), range(min(*layers, self.top - 1), self.top))
         lost = [derivative_rounding(model, self.seen, range(layer, self.top), n) for layer in layers]
@@ -85,31 +105,18 @@ class Sketch:
             jittered = _held(Pullback(session, layers), None, everywhere)
         moved = zip(jittered, plain, strict=True)
         # The norm of all queries' derivatives on top of each other is at least that of each.
-        self.missing = torch.stack([missing_sizes(one - other, chance / EVENTS).cpu() for one, other in moved])
+        self.missing = torch.stack([missing_sizes(one - other, chance).cpu() for one, other in moved])
 
     def of(self, query: int) -> Ends:
-        """The bounds for one query, with layers in place of prompts."""
-        pullback, layers = self.pullback, self.pullback.layers
-        n, reach = pullback.session.positions, query + 1
-        if self.norm == "frobenius":
-            factor = sketch_factors(len(self.directions), self.chance / EVENTS)[1] / math.sqrt(len(self.directions))
-            high = factor * norms_of(pullback, query, "frobenius", self.directions)
-            ends = Ends(high, torch.zeros_like(high), high)
-        else:
-            rows = _held(pullback, query, self.directions)
-            several = torch.stack(
-                [torch.stack([self.measure(one[:, i][None])[0] for i in range(reach)]) for one in rows]
-            )
-            ends = self.measure.ends(torch.nn.functional.pad(several, (0, 0, 0, n - reach)), self.chance)
-        here = torch.arange(n)[None] == query
-        reached = [tokens_reaching(self.seen, range(layer, self.top), here) for layer in layers]
+        """The bounds for one query, with layers in place of prompts, and an allowance for rounding."""
+        ends = super().of(query)
+        here = torch.arange(self.pullback.session.positions)[None] == query
+        reached = [tokens_reaching(self.seen, range(layer, self.top), here) for layer in self.pullback.layers]
         lost = self.lost + ends.share_of(self.missing)
         self.most = max(self.most, float(lost.max()))
         require_digits(self.most)
         return ends.rounded(torch.stack(reached), lost[:, None])
 
-    def certificate(self) -> dict[str, Any]:
-        return {
-            "kind": "upper bound", "n_probes": len(self.directions), "certifies": CERTIFIES,
-            "rounding": self.most, "failure_probability": FAILURE,
-        }  # fmt: skip
+    def facts(self) -> dict[str, Any]:
+        certificate = {"certifies": CERTIFIES, "rounding": self.most, "failure_probability": FAILURE}
+        return super().facts() | {"kind": "upper bound"} | certificate
