@@ -3,11 +3,11 @@
 import functools
 import inspect
 import io
-import json
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -16,11 +16,9 @@ import pytest
 import tyro
 
 import squashlens as sl
-from squashlens.cli import _run, _study, main
-from squashlens.cli._printing import _tables
-from squashlens.cli._reading import _exceptions, _spelling
-from squashlens.cli._reading._interventions import interventions
-from squashlens.cli._reading._options import Option, options, parameters
+from squashlens.cli import _exceptions, _help, _study, main
+from squashlens.cli._interventions import interventions
+from squashlens.cli._options import options, parameters
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError
 from tests import odd
@@ -59,60 +57,23 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
 
 @verbs
 def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
-    """Names, defaults and choices; every difference stands in the table of exceptions."""
+    """Names and defaults; every difference stands in the table of exceptions."""
     known = options(verb)
-    seen = {"model", "out", "joiner", *verb.drawn}
-    functions: list[tuple[str, Any]] = [(verb.name, verb.function)]
-    if "sequence" in known:
-        functions += [(maker, getattr(sl.prompts, maker)) for maker in (*_exceptions.MAKERS, "figure5")]
-    if verb.captured:
-        functions += [("capture", sl.capture)]
-    for place, function in functions:
+    functions = {verb.name: verb.function, "load": sl.load} | ({"capture": sl.capture} if verb.captured else {})
+    for place, function in functions.items():
         for name, parameter in inspect.signature(function).parameters.items():
-            if name in ("model", "form"):
+            if name in ("model", "name") or (place, name) in _exceptions.LEFT_OUT:
+                assert _exceptions.LEFT_OUT.get((place, name), "is --model")
                 continue
-            spelled = f"sequence_{name}" if f"sequence_{name}" in known and function is not verb.function else name
-            own = verb.name if function is verb.function else ""
-            left = {(place, name), (verb.name, name if own else f"sequence_{name}")} & {*_exceptions.LEFT_OUT}
-            if left and not (place == "capture" and name == "bos"):
-                assert all(_exceptions.LEFT_OUT[which] for which in left)
-                continue
-            seen.add(spelled)
-            if left:  # the sequence's own
-                continue
-            _same(known[spelled], parameter, verb, function is verb.function)
-    load = inspect.signature(sl.load).parameters
-    loaded = [name for name in load if name in known and "load" in known[name].owners]
-    assert loaded == [name for name in load if name != "name"]
-    for name in loaded:
-        if name not in seen:
-            _same(known[name], load[name], verb, True)
-    assert {*known} <= seen | {*loaded}
-
-
-def _same(option: Option, parameter: inspect.Parameter, verb: Verb, own: bool) -> None:
-    name, default = parameter.name, parameter.default
-    start = _exceptions.START_OF.get((verb.name, name))
-    if option.owners == ("load",):
-        start = _exceptions.START_OF.get(("load", name))
-    if start is not None:
-        assert (option.default, option.help) == start
-    elif (verb.name, name) in _exceptions.INSTEAD_OF:
-        assert option.default == tuple(default.items())
-        return
-    elif name in _exceptions.INSTEAD and not isinstance(default, str):
-        assert option.default == _exceptions.INSTEAD[name][1]
-        return
-    elif default is parameter.empty:
-        starts = _exceptions.START.get(name)
-        assert option.default == starts or not own
-    elif own or option.name not in inspect.signature(verb.function).parameters:
-        plain = str(default).removeprefix("torch.") if type(default).__name__ == "dtype" else default
-        plain = [plain] if isinstance(plain, str) and isinstance(option.default, tuple) else plain
-        assert option.default == (tuple(plain) if isinstance(plain, list | tuple) else plain) or str(
-            option.default
-        ) == str(plain)
-    assert set(_choices(parameter.annotation)) <= set(_choices(option.kind)), name
+            option = known[name]
+            own = place == verb.name or name not in inspect.signature(verb.function).parameters
+            changed = {(verb.name, name), (place, name)} & {*_exceptions.START_OF, *_exceptions.INSTEAD_OF}
+            if own and parameter.default is not parameter.empty and not changed and name not in _exceptions.INSTEAD:
+                default = parameter.default
+                shown = option.default if isinstance(option.default, tuple) else [option.default]
+                given = [default] if isinstance(default, str) or not isinstance(default, Iterable) else [*default]
+                assert [str(one).removeprefix("torch.") for one in given] == [*map(str, shown)], name
+            assert {*_choices(parameter.annotation)} <= {*_choices(option.kind)}, name
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
@@ -133,28 +94,11 @@ def test_the_help_of_every_verb_is_complete_and_spelled_as_it_is_typed(
         assert "`" not in option.help.replace("`squashlens tasks`", "")
         assert not any(f"as in {name}" in option.help for name in (*VERBS, "capture", "compare", "load")), option.help
         assert not re.search(r"\bdict\b", option.help)  # which no command line can pass
-        assert not re.search(rf"(?<![\w-])({names})=", _spelling.as_typed(option.help, options(verb)))
+        assert not re.search(rf"(?<![\w-])({names})=", _help.as_typed(option.help, options(verb)))
     assert verb.summary == " ".join(verb.summary.split()) != ""
     assert stopped([verb.name, "--help"]) == 0
     said = capsys.readouterr().out
     assert all(f"--{name.replace('_', '-')}" in said for name in options(verb))
-
-
-def test_a_new_parameter_is_an_option_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measurement(model: Any, prompt: str | list[str], *, shape: Literal["round", "square"] = "round") -> None:
-        """Measure.
-
-        Args:
-            shape: what it looks like.
-        """
-
-    monkeypatch.setattr(sl, "measurement", measurement, raising=False)
-    option = options(Verb("measurement", Path(__file__)))["shape"]
-    assert (option.kind, option.default, option.help) == (
-        Literal["round", "square"],
-        "round",
-        "What it looks like.",
-    )
 
 
 @pytest.mark.parametrize(
@@ -201,6 +145,7 @@ def test_what_cannot_be_read_is_refused_by_tyro(
         (["evaluate", "--task"], "--task names no task."),
         (["evaluate", "--task", "copy_last", "--template", "chat"], "no chat template"),
         (["compare", "--interventions", "sliding_window(0)"], "is not a number of tokens"),
+        (["path_bound", "--freeze", "norms"], "--freeze has no effect with --constants paper."),
         (["compare", "--interventions", "sliding_windows(4)"], "There is no hook 'sliding_windows'."),
         (["compare", "--interventions", "sliding_window(4, sinks=1)"], "Did you mean 'sink'? Correct its arguments."),
     ],
@@ -221,12 +166,7 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["path_bound", "--freeze", "norms"], "--freeze has no effect with --constants paper."),
-        (["jacobian_norms", "--n-probes", "0"], "--n-probes 0 is not"),
-        (["evaluate", "--temperature", "nan"], "--temperature nan is not a finite number."),
-        (["collapse", "--n", "0"], "--n 0 is not a number of content tokens."),
         (["collapse", "--p", "0.3"], "--p has no meaning with --sequence repeated."),
-        (["collapse", "--sequence", "words"], "there are no words to draw from"),
         (["evaluate", "--task", "count_one"], "There is no task 'count_one'."),
         (["evaluate", "--task", "count_numbered", "--joiner", " "], "Leave out --joiner"),
         (["path_bound", "--prompt", "How many onse are"], "The word 'onse' is not in this model's vocabulary."),
@@ -235,7 +175,7 @@ def test_wrong_arguments_end_in_one_line_and_code_2(
         (["precision", "--runs", "float32", "--dtype", "float16"], "--dtype has no effect with --runs."),
     ],
 )
-def test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded(
+def test_words_that_no_model_has_are_refused_before_one_is_loaded(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @functools.wraps(sl.load)  # the options are its parameters
@@ -260,7 +200,7 @@ def test_what_is_wrong_with_any_model_is_refused_before_one_is_loaded(
 )
 def test_python_is_spelled_as_it_is_typed(python: str, typed: str) -> None:
     known = "query freeze constants progress dtype lengths mode model sequence_every"
-    assert _spelling.as_typed(python, known.split()) == typed
+    assert _help.as_typed(python, known.split()) == typed
 
 
 def test_the_page_says_which_functions_the_commands_are() -> None:
@@ -278,12 +218,6 @@ def test_the_page_says_which_functions_the_commands_are() -> None:
             places = {"function", "load", "capture", "sequence"} & {*option.owners}
             assert places or option.name in ("model", "joiner", "out", *verb.drawn), (name, option.name)
             assert ("capture" in places) <= verb.captured
-
-
-def test_the_right_answers() -> None:
-    rules = {kind: _run._answer(kind, "1") for kind in ("none", "count", "first", "last")}
-    assert rules.pop("none") is None
-    assert [rule(("1", "0", "1", "7")) for rule in rules.values() if rule] == ["2", "1", "7"]
 
 
 @pytest.mark.slow
@@ -329,6 +263,8 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
     """A command line and the same call in Python, for verbs that no other test runs."""
     model = sl.load("tiny-gemma", progress=False)
     ones, two = (sl.prompts.repeated(model, "1", n) for n in (6, 2))
+    asked = sl.prompts.repeated(model, "1", 6, suffix="=")
+    commas = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
     quiet = {"progress": False}
     return {
         "sensitivity": (["--prompt", PROMPT], lambda: sl.sensitivity(model, PROMPT, **quiet)),
@@ -351,6 +287,19 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
         ),
         "depth_limit": (["--prompt", PROMPT, "--depth", "8"], lambda: sl.paths.depth_limit(model, PROMPT, depth=8)),
         "top_tokens": (["--prompt", PROMPT], lambda: sl.top_tokens(model, PROMPT)),
+        "collapse": (
+            ["--n", "6", "--suffix", "=", "--baselines", "contrast", "--by-head", "value", "--scale", "relative"],
+            lambda: sl.collapse(
+                model, sl.capture(model, asked, keep=("residuals", "patterns"), baselines=["contrast"], **quiet),
+                by_head="value", scale="relative",
+            ),
+        ),
+        "separator_ablation": (
+            ["--n", "6", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute", "."],
+            lambda: sl.separator_ablation(
+                model, commas, kinds=["mask", "substitute"], from_blocks=[0, 3], substitute=".", **quiet
+            ),
+        ),
         "mechanism": (["--n", "6"], lambda: sl.mechanism(model, ones)),
         "precision": (
             ["--n", "2", "--blocks", "all"], lambda: sl.precision(model, two, blocks="all", **quiet),
@@ -382,7 +331,7 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("verb", [
     "sensitivity", "substitution_effect", "profile", "jacobian", "composition", "hops", "strongest_paths",
-    "depth_limit", "top_tokens", "mechanism", "precision", "precision --lengths",
+    "depth_limit", "top_tokens", "collapse", "separator_ablation", "mechanism", "precision", "precision --lengths",
     "precision --runs", "tokenization", "probe",
 ])  # fmt: skip
 def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -398,25 +347,6 @@ def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys:
         assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_several_prompts(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["sensitivity", "--prompt", PROMPT, "0110 =", "--no-progress"])
-    said = capsys.readouterr().out
-    first, second = said.split("prompt 1:")
-    assert first.startswith("prompt 0:\n")
-    rows = [[int(number) for number in re.findall(r"^ +(\d) ", part, re.M)] for part in (first, second)]
-    assert rows == [[*range(5)], [*range(6)]]  # padding is no token
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("verb", ["path_bound", "sensitivity"])
-def test_a_figure_of_several_prompts_has_a_panel_for_each(verb: str, tmp_path: Path) -> None:
-    page = tmp_path / "x.json"
-    main([verb, "--prompt", PROMPT, "0110 =", "--no-progress", "--figure", str(page)])
-    notes = json.loads(page.read_text(encoding="utf-8"))["layout"]["annotations"]
-    assert [note["text"] for note in notes if note["text"].startswith("prompt ")] == ["prompt 0", "prompt 1"]
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_complaints_and_tables_are_plain_on_every_terminal(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where standard output, as Python opens it, has no characters for ± and ‖; control characters are escaped."""
@@ -430,20 +360,6 @@ def test_complaints_and_tables_are_plain_on_every_terminal(encoding: str, monkey
     printed, complaint = (stream.buffer.getvalue().decode() for stream in streams)  # pyright: ignore
     assert ("‖" in printed) == (encoding == "utf-8")
     assert (complaint.count("\n"), "\x1b" in complaint) == (1, False)
-
-
-def test_remarks_are_one_line_on_standard_error_and_an_interruption_has_its_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from squashlens.remarks import remark
-
-    def interrupted(*_: Any) -> None:
-        remark("Mind\nthe gap.")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(_run, "run", interrupted)
-    assert stopped(["path_bound"]) == 130
-    assert capsys.readouterr().err == "squashlens: Mind the gap.\n"
 
 
 def test_a_certified_bound(capsys: pytest.CaptureFixture[str]) -> None:
@@ -467,8 +383,6 @@ def test_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = sl.results.table(found)
     row = next(line for line in said.splitlines() if "sketch of 4, certified" in line)
     assert f"{table.loc['sketch of 4, certified', 'least']:.5g}" in row
-    assert set(table) == set(_tables.AUDIT)
-    assert not any(name in said for name in ("over_jacobian", "over_null"))
     assert "Plotly.newPlot" in figure.read_text(encoding="utf-8")
 
 
@@ -483,53 +397,6 @@ def test_collapse_of_every_sequence(sequence: str, tmp_path: Path) -> None:
     result = sl.results.open(out)
     assert result["distance"].sizes == {"layer": 7, "length": 1}
     assert result["tokens"].item() == 1 + 9 + 2 + 1  # start, content, separators, suffix
-
-
-@pytest.mark.slow
-def test_collapse(tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any) -> None:
-    out, figure, heatmap = tmp_path / "c.nc", tmp_path / "c.html", tmp_path / "h.html"
-    main(["collapse", "--sequence", "figure5d", "--n", "30", "--suffix", "=", "--baselines", "contrast", "unrelated",
-          "--by-head", "value", "--scale", "relative", "--out", str(out), "--figure", str(figure),
-          "--collapse-heatmap", str(heatmap), "--no-progress"])  # fmt: skip
-    said = capsys.readouterr().out
-    result = sl.results.open(out)
-    assert result["distance"].sizes == {"layer": 7, "length": 30}
-    assert {"contrast", "unrelated", "noise_floor", "head_distance"} <= set(result.data_vars)
-    assert f"{float(result['distance'].values[-1, -1]):.5g}" in said
-    assert "(24 of 30 rows; --out saves all)" in said
-    assert all("Plotly.newPlot" in file.read_text(encoding="utf-8") for file in (figure, heatmap))
-    expected = sl.prompts.figure5(tiny, 30, suffix="=")["d"]
-    pairs = sl.capture(tiny, expected, baselines=["contrast"], progress=False)
-    assert (sl.collapse(tiny, pairs, scale="relative")["distance"] == result["distance"]).all()
-
-
-def test_separator_ablation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [tmp_path / name for name in ("a.json", "a.html", "m.html")]
-    main(["separator_ablation", "--n", "9", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute",
-          ".", "--out", str(files[0]), "--figure", str(files[1]), "--from-block-map", str(files[2]),
-          "--no-progress"])  # fmt: skip
-    said, result = capsys.readouterr().out, sl.results.open(files[0])
-    assert result["edit"].values.tolist() == ["none", "separators", "substitute"]
-    assert result["from_block"].values.tolist() == [0, 3]
-    assert sl.results.provenance(result)["substitute"] == "."
-    assert "mask" in said
-    assert "from block 0" in said
-    assert "(model units)" in said
-    assert f"{float(result['distance_from'].values[0, 0, -1, -1]):.5g}" in said
-    assert all("Plotly.newPlot" in f.read_text(encoding="utf-8") for f in files[1:])
-
-
-def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives the function what was typed, and says where the page is; the page itself has tests of its own."""
-
-    @functools.wraps(sl.report)
-    def written(model: Any, **options: Any) -> Path:
-        assert (options["prompt"], options["n"], options["progress"]) == (PROMPT, 6, False)
-        return options["out"]
-
-    monkeypatch.setattr(sl, "report", written)
-    main(["report", "--prompt", PROMPT, "--n", "6", "--out", str(tmp_path / "r.html"), "--no-progress"])
-    assert f"report: {tmp_path / 'r.html'}" in capsys.readouterr().out
 
 
 @pytest.mark.few(1)
@@ -583,8 +450,6 @@ def test_verbs_on_remedies(tmp_path: Path, capsys: pytest.CaptureFixture[str], t
     expected = sl.search_separators(tiny, ones, separator=[","], every=[2, 3], n_placements=5, **options)
     assert (sl.results.open(tmp_path / "p.nc")["separation"] == expected["separation"]).all()
     assert f"best: ',' after every {int(expected['best_every'])} content tokens" in printed
-    assert set(sl.results.table(expected)) == set(_tables.SEARCH)
-    assert "separation ÷ that" in printed
     typed = ["sliding_window(4, sink=1)", "sliding_window(8) + mask_tokens([0], (0, 2))", "freeze_norms"]
     printed = said(
         "compare", *asked, "--interventions", *typed, "--out", str(tmp_path / "w.nc"), "--figure", str(files["compare"])
@@ -645,38 +510,6 @@ def test_verbs_on_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str], ti
     main(["tasks"])
     listed = capsys.readouterr().out
     assert all(f"{name} (" in listed for name in sl.tasks.names())
-
-
-@pytest.mark.slow
-def test_collapse_vs_readout_in_any_order_of_lengths(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any
-) -> None:
-    files = {name: tmp_path / name for name in ("r.nc", "r.html", "probe.html")}
-    main([
-        "collapse_vs_readout", "--lengths", "24", "12", "--seeds", "24", "--n-train", "6", "--n-random-models", "0",
-        "--no-progress", "--out", str(files["r.nc"]), "--figure", str(files["r.html"]), "--probe",
-        str(files["probe.html"]),
-    ])  # fmt: skip
-    assert all(path.exists() for path in files.values())
-    kept = sl.results.open(files["r.nc"])
-    task = sl.tasks.find("taught_count_bernoulli")
-    expected = sl.collapse_vs_readout(
-        tiny, task, lengths=[12, 24], seeds=24, n_train=6, n_random_models=0, progress=False
-    )
-    assert kept["length"].values.tolist() == [12, 24]
-    assert (kept["r2_y"] == expected["r2_y"]).all()
-    said = capsys.readouterr().out
-    assert said.index("12 items: ") < said.index("24 items: ")
-    assert "read out" in said
-
-
-@pytest.mark.slow
-def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
-    said = tmp_path / "said"
-    command = f"{sys.executable} -m squashlens.cli tasks 2>{said} | head -1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.stdout.startswith("copy_last")
-    assert not said.read_text()
 
 
 def test_squash_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

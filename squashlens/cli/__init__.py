@@ -79,7 +79,7 @@ def _subcommand(verb: Verb | str, complete: bool) -> Any:
     else:
         name, summary = verb.name, verb.summary
         if complete:
-            from squashlens.cli._reading._options import parameters
+            from squashlens.cli._options import parameters
 
             kind = parameters(verb)
     return Annotated[kind, tyro.conf.subcommand(name, description=summary)]

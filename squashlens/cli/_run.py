@@ -1,21 +1,19 @@
 """What a verb does: check the outputs, load the model, call the function, print a table, save and draw the result."""
 
-import contextlib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 import squashlens as sl
-from squashlens.checks.arguments import converted
 from squashlens.checks.results import EACH
-from squashlens.cli._printing._tables import show
-from squashlens.cli._reading._exceptions import PANELS, SETS
-from squashlens.cli._reading._interventions import interventions
-from squashlens.cli._reading._options import options, parameters, values
-from squashlens.cli._reading._spelling import as_typed, flag
+from squashlens.cli._exceptions import PANELS, SETS
+from squashlens.cli._help import as_typed, flag
+from squashlens.cli._interventions import interventions
+from squashlens.cli._options import options, parameters, values
+from squashlens.cli._tables import show
 from squashlens.cli._verbs import Verb
 from squashlens.engine.text.vocabulary import refuse_words_of
 from squashlens.errors import InputError, SquashlensError
@@ -49,7 +47,8 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
     runs = given.get("runs") is not None
     arguments = _for_runs(verb, given) if runs else _arguments(verb, given, "function")
     tasks = {name: {"task": _task(name, given["joiner"])} if name else {} for name in names}
-    _check_arguments(verb, given, arguments, tasks.values())
+    if "sequence" in arguments:
+        _made(verb, given)  # before the model is loaded
     refuse_words_of(given["model"], _texts(given))
     loading = _arguments(verb, given, "load")
     model = sl.load(given["model"], **{name: loading[name] for name in ("device", "progress")} if runs else loading)
@@ -91,44 +90,6 @@ FILES: dict[str, Callable[[Any, dict[str, Any]], None]] = {
 }
 
 
-class _Used(BaseException):
-    """The model is needed to go on. It is no `Exception`, so that no function catches it."""
-
-
-class _Absent:
-    """What stands in place of a model that is not loaded yet."""
-
-    def __getattribute__(self, name: str) -> Any:
-        raise _Used
-
-
-def _check_arguments(
-    verb: Verb, given: dict[str, Any], arguments: dict[str, Any], tasks: Iterable[dict[str, Any]]
-) -> None:
-    """Refuse what is wrong with any model, before the model is loaded."""
-    if verb.name == "paper":
-        return  # it makes its folder first, and checks all settings before it measures
-    absent = ["model"]
-    if "sequence" in arguments:
-        _check(*_made(verb, given), absent)
-        absent = ["model", "sequence"]
-    for task in tasks:
-        _check(verb.function, arguments | task, absent)
-
-
-def _check(function: Callable[..., Any], arguments: Mapping[str, Any], absent: Collection[str]) -> None:
-    """Call a function without the `absent` arguments: it checks the others before it uses these, where it ends."""
-    plain = inspect.unwrap(function)
-    kinds = inspect.signature(plain, eval_str=True).parameters
-    given = {
-        name: converted(value, kinds[name].annotation, name) if name in kinds else value
-        for name, value in arguments.items()
-        if name not in absent
-    }
-    with contextlib.suppress(_Used):
-        plain(**{name: _Absent() for name in absent}, **given)
-
-
 def _for_runs(verb: Verb, given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a function that loads the model and captures the sequence itself, for each of several runs."""
     for name, option in options(verb).items():
@@ -151,13 +112,15 @@ def _check_outputs(verb: Verb, given: dict[str, Any], labels: Iterable[str]) -> 
         endings[name] = ENDINGS
         if given[name] is not None:
             require_browser(given[name])
-    asked = {(name, _beside(given[name], label)) for name in endings if given.get(name) for label in labels}
+    beside = ((name, _beside(given.get(name), label)) for name in endings for label in labels)
+    asked = {(name, path) for name, path in beside if path is not None}
     require_distinct(require_output(path, endings[name], flag(name)) for name, path in sorted(asked, key=str))
 
 
 def _texts(given: dict[str, Any]) -> list[str]:
     several = [[value] if isinstance(value, str) else value for value in (given.get(name) for name in TEXTS) if value]
-    return [text for texts in several for text in texts if isinstance(text, str)]
+    texts = [text for texts in several for text in texts if isinstance(text, str)]
+    return [text for text in texts if text.encode("utf-8", "ignore").decode() == text]  # the function refuses others
 
 
 def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:

@@ -1,25 +1,29 @@
 """Results as tables: one row for each number, or a summary of the measurements that compare estimates or separators."""
 
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.export._markup import Markup, escaped
 from squashlens.measure.remedies.differences import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audits.audit import audit_table
 from squashlens.records.facts import told
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
+from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.digests import Result
 from squashlens.saving.stored import as_dataset, rows_of
 
 FAMILIES = "compare for families"
 SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
 FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
+Markup = Literal["latex", "markdown"]
+NUMBER = r"(?i)[-+]?(?=.*\D)(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(inf(inity)?|nan)"  # but whole numbers
+SPACES = re.compile(r"^ +| +$| {2,}")  # which both languages leave out
 
 
 @validated
@@ -95,7 +99,7 @@ def table(
         found = pd.concat(frames, names=["label"])
     else:
         found = _joined(frames)
-    return found if escape is None else escaped(found, escape)
+    return found if escape is None else _escaped(found, escape)
 
 
 def _function(result: Result) -> str:
@@ -197,3 +201,23 @@ def _shown(given: Any) -> str:
     if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
         return ", ".join(dict.fromkeys(given))
     return "" if given is None else given if isinstance(given, str) else str(given)
+
+
+def _escaped(frame: pd.DataFrame, markup: Markup) -> pd.DataFrame:
+    """A table with all its texts, names of rows and columns too, escaped; cells without a coordinate are empty."""
+
+    def cell(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        shown = SPACES.sub(lambda spaces: "␣" * len(spaces[0]), value)
+        if markup == "latex":
+            return latex(shown, plain=False)
+        found = markdown(shown)  # what looks like a number, such as 1e3, stays text
+        return f"&#{ord(found[0])};{found[1:]}" if re.fullmatch(NUMBER, found) else found
+
+    labels = [name for name in frame.columns if not pd.api.types.is_float_dtype(frame[name])]
+    filled = {name: frame[name].astype(object).where(frame[name].notna(), "") for name in labels}
+    found = frame.assign(**filled).map(cell)
+    for axis in (found.index, found.columns):
+        axis.names = [cell(name) for name in axis.names]
+    return found.rename(index=cell, columns=cell)

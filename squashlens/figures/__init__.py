@@ -5,27 +5,18 @@ any figures on one page. `styled` changes theme, size, fonts, title, legend and 
 it as PDF, SVG, PNG, HTML or JSON.
 """
 
-from squashlens.figures.answers.accuracy import accuracy_by_length, error_by_length
-from squashlens.figures.answers.frequencies import answer_frequencies
-from squashlens.figures.answers.readout import collapse_vs_readout, probe
-from squashlens.figures.collapse.curves import collapse_curve, collapse_heatmap
-from squashlens.figures.collapse.mechanism import mechanism
-from squashlens.figures.collapse.precision import bits_needed, runs
-from squashlens.figures.collapse.separators import from_block_map, layer_trace, retained_by_kind, separator_search
-from squashlens.figures.collapse.tokenization import splits, tokenization
+from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
+from squashlens.figures.collapse import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
-from squashlens.figures.remedies.bench import remedies
-from squashlens.figures.remedies.changes import changes
-from squashlens.figures.squashing.attribution import attribution
-from squashlens.figures.squashing.audit import audit
-from squashlens.figures.squashing.jacobian import jacobian
-from squashlens.figures.squashing.needle import needle
-from squashlens.figures.squashing.paths import composition, depth_limit, hops, strongest_paths
-from squashlens.figures.squashing.profile import profile
-from squashlens.figures.squashing.tokens import by_token, substitution, token_map, top_tokens
-from squashlens.figures.theory.statements import statements
-from squashlens.figures.theory.synthetic import survey, synthetic_convergence, synthetic_total_variation
+from squashlens.figures.influence import needle, profile
+from squashlens.figures.paths import composition, depth_limit, hops, strongest_paths
+from squashlens.figures.readout import collapse_vs_readout, probe
+from squashlens.figures.rows import audit, changes, remedies
+from squashlens.figures.separators import from_block_map, layer_trace, retained_by_kind, separator_search
+from squashlens.figures.synthetic import statements, survey, synthetic_convergence, synthetic_total_variation
+from squashlens.figures.texts import splits, tokenization
+from squashlens.figures.tokens import attribution, by_token, jacobian, substitution, token_map, top_tokens
 from squashlens.figures.usual import of, panels
 
 __all__ = [

@@ -10,12 +10,17 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.panels import Share, composed
-from squashlens.figures.lines import are_lines, lines
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import noted, with_modes
+from squashlens.figures.drawing.panels import Share, composed
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped, label
+from squashlens.figures.drawing.themes import series
+from squashlens.figures.drawing.traces import curve, named
 from squashlens.records.results import is_done, joined_along, selected
-from squashlens.saving.digests import texts_of
 
 Result = xr.Dataset | xr.DataArray
+MOST = 12  # lines that can be told apart
 
 
 @cache
@@ -90,26 +95,20 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
     joined = [dim for dim in joined_along(one) if dim in one.dims]
+    variables = one.data_vars if isinstance(one, xr.Dataset) else {}
+    drawn = [str(name) for name, values in variables.items() if _are_lines(values)]
     if joined and "" not in several:
         return InputError(
             "The results were joined already, so they have no panels by label.",
             f"Draw one at a time, or select one part of each, as in `result.isel({joined[0]}=0)`.",
         )
-    variables = one.data_vars if isinstance(one, xr.Dataset) else {}
-    drawn = [str(name) for name, values in variables.items() if are_lines(values)]
     if drawn:
         return InputError(
             "There is no figure for these variables together.", f"Give one variable, as in `result[{drawn[0]!r}]`."
         )
-    if not texts_of(one):
-        over = ", ".join(map(str, one.dims)) or "no dimension"
-        return InputError(
-            f"There is no figure for these values, over {over}: squashlens did not measure them, or they were computed "
-            "from a result, for example by a mean.",
-            "Give the result of a measurement, or draw them with xarray: `result.plot()`.",
-        )
+    over = ", ".join(map(str, one.dims)) or "no dimension"
     return InputError(
-        "There is no figure for this result.",
+        f"There is no figure for these values, over {over}.",
         "Give the unchanged result of a measurement, or draw it with xarray: `result.plot()`.",
     )
 
@@ -171,7 +170,34 @@ def _fits(result: Any, figure: Any) -> bool:
     """Whether a figure can draw a result."""
     maker, dims_of, _ = figure.__draws__
     try:
-        require(result, "result", maker, dims_of)
+        require(with_modes(result, dims_of), "result", maker, dims_of)
     except InputError:
         return False
     return True
+
+
+def _are_lines(values: xr.DataArray) -> bool:
+    """Whether these are numbers over one dimension, or over two of which one has few labels."""
+    shaped = values.ndim == 1 or (values.ndim == 2 and min(values.shape) <= MOST)
+    return shaped and values.dtype.kind in "biuf" and values.size > 0
+
+
+def lines(values: xr.DataArray) -> go.Figure | None:
+    """Numbers over the last dimension, with a line for each label of the other; None for any other array."""
+    if not _are_lines(values):
+        return None
+    if values.ndim == 2 and len(values) > MOST:
+        values = values.transpose()
+    over, *others = map(str, values.dims[::-1])
+    ends = [label(str(one)) if values[over].dtype.kind in "OUT" else one for one in values[over].values]
+    figure, name = go.Figure(), ""
+    for number in range(len(values) if others else 1):
+        colour, dash, symbol = series(number)
+        name = escaped(f"{others[0]} {values[others[0]].values[number]}") if others else ""
+        part, hover = values[number] if others else values, "%{x}: %{y:.4g}"
+        figure.add_trace(curve(ends, part.values, name, colour=colour, dash=dash, symbol=symbol, hover=hover))
+    title, axis = named(values)
+    unit = str(values.attrs.get("units", ""))
+    figure.update_xaxes(title=escaped(over))
+    figure.update_yaxes(title=escaped(unit) if unit not in ("", "1") else axis)
+    return noted(finish(figure, title=title, height=260, notes=notes_of(values)), [values])

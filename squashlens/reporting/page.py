@@ -1,6 +1,5 @@
 """The report: one HTML page that opens from disk and needs no network."""
 
-import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm, Quantized, choices_of
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
+from squashlens.maps.payload import said
 from squashlens.measure.measurement import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -130,9 +130,8 @@ def render(
                 for part in sections
             ],
             assumptions=ASSUMPTIONS,
-            command=_command(_words(facts, source, prompt, n)),
             code=_code(facts, source, prompt, n),
-            facts=[(escape(name.replace("_", " ")), escape(say.fact(value))) for name, value in facts.items()],
+            facts=[(escape(name.replace("_", " ")), escape(said(value))) for name, value in facts.items()],
         )
     )
 
@@ -149,7 +148,6 @@ def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
                 *filter(None, [say.beside_sink(measured)]),
                 say.agreement(measured),
                 say.position(measured),
-                say.extremes(measured),
                 say.is_it_a_bound(measured),
                 say.freezing(measured),
             ),
@@ -202,16 +200,6 @@ def _loading(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _words(facts: dict[str, Any], source: str, prompt: str, n: int) -> list[str]:
-    """The command that writes this page again."""
-    loading = _loading(facts)
-    options = ["--no-verify"] if loading.pop("verify", True) is False else []
-    options += [word for name, value in loading.items() for word in (f"--{name}", value)]
-    norm = facts["call"]["norm"]
-    options += [] if norm == "spectral" else ["--norm", norm]
-    return ["squashlens", "report", "--model", source, *options, "--prompt", prompt, "--n", str(n)]
-
-
 def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
     norm = facts["call"]["norm"]
     loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _loading(facts).items())])
@@ -228,13 +216,6 @@ def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
         "ablation = sl.separator_ablation(model, panels['d'], scale='relative')\n"
         "sl.figures.layer_trace(ablation)"
     )
-
-
-def _command(words: list[str]) -> str:
-    """Words as one line for a shell, or what to do if the line would not show all that it says."""
-    line = shlex.join(words)
-    unseen = "(The prompt has line breaks or control characters, which a command line hides. Use the code below.)"
-    return line if escape(line) == line else unseen
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

@@ -4,7 +4,6 @@
 """
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import xarray as xr
@@ -116,18 +115,6 @@ def freezing(ds: xr.Dataset) -> str:
     return f"Holding attention constant, as the theorem assumes, {effect} ({low:.3g} to {high:.3g} by token)."
 
 
-def extremes(ds: xr.Dataset) -> str:
-    """The tokens to which the last representation is most and least sensitive."""
-    truth = ds["jacobian"]
-    top, bottom = int(truth.values.argmax()), int(truth.values.argmin())
-    low, high = float(truth[bottom]), float(truth[top])
-    factor = f"{high / low:.3g} times" if low > 0 else "infinitely"
-    return (
-        f"The last representation is most sensitive to {_name(ds, top)} and least to {_name(ds, bottom)}, "
-        f"{factor} less ({high:.3g} against {low:.3g})."
-    )
-
-
 def spread(shares: xr.DataArray) -> str:
     """Where the paths to the query start, at layer 0."""
     bottom, n = shares.sel(layer=0), shares.sizes["position"]
@@ -172,12 +159,3 @@ def beside_sink(ds: xr.Dataset) -> str:
 
 def _name(result: xr.Dataset | xr.DataArray, place: int) -> str:
     return f"“{result['token'].values[place]}” at position {int(result['position'].values[place])}"
-
-
-def fact(value: object) -> str:
-    """A fact of a provenance as text."""
-    if isinstance(value, Mapping):
-        return ", ".join(fact(one) if isinstance(one, Mapping) else f"{name} {one}" for name, one in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)

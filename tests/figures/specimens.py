@@ -10,7 +10,8 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.figures.drawing.inputs import given
+from squashlens.checks.results import dims_by_name
+from squashlens.figures.drawing import given
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 from tests import odd
@@ -69,20 +70,23 @@ def tokens(count: int) -> list[str]:
     return [WORDS[at % len(WORDS)] for at in range(count)]
 
 
-def made(coords: Mapping[str, Sequence[Any]], variables: Mapping[str, str], **call: Any) -> xr.Dataset:
-    """A Dataset with positive numbers of many sizes in each variable, which has the dimensions named."""
-    draw = np.random.default_rng(len(variables) + sum(map(len, coords.values())))
-    sizes = {name: len(values) for name, values in coords.items()}
+def made(coords: Mapping[str, Sequence[Any]], *variables: str, share: str = "", **call: Any) -> xr.Dataset:
+    """A Dataset with positive numbers of many sizes in each variable, named with its dimensions as for `draws`.
+
+    Variables of which `share` has the start of the name are between 0 and 1.
+    """
+    dims_of = dims_by_name(variables)
+    draw = np.random.default_rng(len(dims_of) + sum(map(len, coords.values())))
     found = xr.Dataset(coords={name: (name, np.asarray(values)) for name, values in coords.items()})
-    for name, dims in variables.items():
-        shape = [sizes[dim] for dim in dims.split()]
-        found[name] = (tuple(dims.split()), 10.0 ** draw.uniform(-4, 1, shape))
+    for name, dims in dims_of.items():
+        values = 10.0 ** draw.uniform(-4, 1, [found.sizes[dim] for dim in dims.split()])
+        found[name] = (tuple(dims.split()), 1 / (1 + values) if name.startswith(tuple(share.split())) else values)
     return sealed(found, {"model": LONG, "call": {"norm": "linf"} | call})
 
 
-def shares(found: xr.Dataset, *names: str) -> xr.Dataset:
-    """The same with these variables between 0 and 1."""
-    return restated(found.assign({name: 1 / (1 + found[name]) for name in names}), {})
+def ends(name: str) -> str:
+    """A variable and the ends of its interval."""
+    return f"{name} {name}_low {name}_high"
 
 
 def with_tokens(found: Any, dim: str = "position") -> Any:
@@ -90,19 +94,19 @@ def with_tokens(found: Any, dim: str = "position") -> Any:
 
 
 def sensitivity(count: int) -> xr.Dataset:
-    names = ("path_bound", "null", "jacobian_frozen", "jacobian", "bound_over_null")
-    return with_tokens(made({"position": range(count)}, dict.fromkeys(names, "position")))
+    names = "path_bound null jacobian_frozen jacobian bound_over_null"
+    return with_tokens(made({"position": range(count)}, f"{names}: position"))
 
 
 def bound(count: int) -> xr.DataArray:
-    found = with_tokens(made({"position": range(count)}, {"value": "position"}))["value"]
+    found = with_tokens(made({"position": range(count)}, "value: position"))["value"]
     found.attrs |= {"long_name": "upper bound on the influence of each token on the query", "units": "‖∂y‖/‖∂v‖"}
     return restated(found, {})
 
 
 def map_of(count: int) -> xr.DataArray:
     """One query of a profile, with nothing after it."""
-    found = with_tokens(made({"layer": range(27), "position": range(count)}, {"value": "layer position"}))["value"]
+    found = with_tokens(made({"layer": range(27), "position": range(count)}, "value: layer position"))["value"]
     found = found.assign_coords(query=count - 3).where(found["position"] < count - 2, 0.0)
     found.attrs |= {"long_name": "Jacobian norm", "units": "1"}
     return sealed(found, {"model": LONG})
@@ -118,51 +122,46 @@ def with_low(count: int) -> xr.DataArray:
 
 def composition(count: int) -> xr.DataArray:
     coords = {"layer": range(27), "position": range(count)}
-    return with_tokens(shares(made(coords, {"share": "layer position"}), "share"))["share"]
+    return with_tokens(made(coords, "share: layer position", share="share"))["share"]
 
 
 def paths(count: int) -> xr.Dataset:
-    found = made({"path": range(8), "layer": range(27), "position": range(count)}, {"share": "path"})
-    found["position_at"] = (
-        ("path", "layer"),
-        np.sort(np.random.default_rng(0).integers(0, count, (8, 27)), axis=1),
-    )
-    return with_tokens(restated(found, {}))
+    found = made({"path": range(8), "layer": range(27), "position": range(count)}, "share: path")
+    walks = np.sort(np.random.default_rng(0).integers(0, count, (8, 27)), axis=1)
+    return with_tokens(restated(found.assign(position_at=(("path", "layer"), walks)), {}))
 
 
 def depth_limit() -> xr.Dataset:
-    names = {"rest": "block depth", "predicted_rate": "block", "observed_rate": "block"}
-    found = made({"block": range(12), "depth": range(33)}, names)
+    found = made({"block": range(12), "depth": range(33)}, "predicted_rate observed_rate: block", share="p o")
     rest = (1 + found["block"]) / 13 * 0.9 ** found["depth"]
-    return restated(shares(found, *names).assign(rest=rest), {})
+    return restated(found.assign(rest=rest), {})
 
 
 def audit() -> xr.Dataset:
+    names = [f"{name}, {at} heads, a long name" for at, name in enumerate(("null", "bound") * 10)]
+    coords = {"estimate": names, "prompt": range(3), "position": range(20), "reference": ["Jacobian"]}
     found = made(
-        {"estimate": [f"{name}, {at} heads, a long name" for at, name in enumerate(("null", "bound") * 10)],
-         "prompt": range(3), "position": range(20), "reference": ["Jacobian"], "way": ["raw", "partial", "over_null"]},
-        {"value": "estimate prompt position", "over_jacobian": "estimate prompt position", "cost": "estimate"}
-        | {f"agreement{end}": "estimate reference way" for end in ("", "_low", "_high")},
+        coords | {"way": ["raw", "partial", "over_null"]}, "value over_jacobian: estimate prompt position",
+        "cost: estimate", f"{ends('agreement')}: estimate reference way", share="agreement",
     )  # fmt: skip
     kinds = ("printed", "bound", "proxy", "derivative", "swap") * 4
-    found = shares(found, "agreement", "agreement_low", "agreement_high")
     return found.assign_coords(content=("position", np.arange(20) > 0), kind=("estimate", list(kinds)))
 
 
 def needle() -> xr.Dataset:
     names = ("jacobian", "path_bound", "bound_over_null", "effect", "kl")
-    variables = {f"{name}_{side}": "group at" for name in names for side in ("mean", "low", "high")}
+    variables = " ".join(f"{name}_{side}" for name in names for side in ("mean", "low", "high"))
     coords = {"group": [f"{text} {at}" for at, text in enumerate(("short", LONG) * 4)], "at": LENGTHS}
-    return made(coords, variables | {"prompts": "group at"})
+    return made(coords, f"{variables} prompts: group at")
 
 
 def collapse() -> xr.Dataset:
-    variables = {name: "layer length" for name in ("distance", "contrast", "rms")} | {"noise_floor": "layer replayed"}
-    heads = {f"head_{end}": "block length" for end in ("min", "mean", "max")} | {"head_distance": "block head length"}
     coords = {"layer": range(27), "length": LENGTHS, "draw": range(3), "replayed": LENGTHS[::4]}
     return made(
-        coords | {"block": range(26), "head": range(16)}, variables | heads | {"unrelated": "draw layer length"}
-    )
+        coords | {"block": range(26), "head": range(16)}, "distance contrast rms: layer length",
+        "noise_floor: layer replayed", "head_min head_mean head_max: block length", "head_distance: block head length",
+        "unrelated: draw layer length",
+    )  # fmt: skip
 
 
 def relative(found: xr.Dataset) -> xr.Dataset:
@@ -170,43 +169,20 @@ def relative(found: xr.Dataset) -> xr.Dataset:
     return restated(found, {})
 
 
-def mechanism() -> xr.Dataset:
-    names = {"attention_tv_mean": "block length", "self_weight_mean": "block length", "share": "part block length"}
-    coords = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention", "mlp"]}
-    return made(coords, names | {"observed": "length", "bound": "length"})
-
-
-def precision() -> xr.Dataset:
-    return made({"layer": range(27), "length": range(1, 101)}, {"bits_needed": "layer length"})
-
-
-def runs() -> xr.Dataset:
-    names = {"distance": "run layer length", "noise_floor": "run layer replayed"}
-    kinds = ["float32", "bfloat16", "float16", "int8"]
-    return made({"run": kinds, "layer": range(27), "length": LENGTHS, "replayed": [1, 100]}, names)
-
-
 def ablation() -> xr.Dataset:
     edits = ["none", "separators", "delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
     hooks = ["mask", "zero_pattern", "zero_values", "zero_residual", "mean_residual", "resample_residual"]
     coords = {"edit": edits, "layer": range(27), "length": LENGTHS, "hook": hooks, "from_block": range(26)}
-    names = {
-        "distance": "edit",
-        "retained": "edit",
-        "distance_from": "hook from_block",
-        "retained_from": "hook from_block",
-    }
-    return shares(
-        made(coords, {name: f"{dims} layer length" for name, dims in names.items()}), "retained", "retained_from"
-    )
+    more = "distance_from retained_from: hook from_block layer length"
+    return made(coords, "distance retained: edit layer length", more, share="retained")
 
 
 def search() -> xr.Dataset:
     separators = [",", ", ", " and", "\n\n", "<br>", " incomprehensibilities"]
-    names = dict.fromkeys(("gain", "separation", "accuracy"), "separator every") | {"random": "placement"}
     coords = {"separator": separators, "every": (1, 2, 3, 4, 5, 8, 10, 16), "placement": range(20)}
-    found = made(coords, names | {"separation_none": ""})
-    return restated(shares(found, "accuracy").assign(best_separator=separators[-1], best_every=2), {})
+    names = ("gain separation accuracy: separator every", "random: placement", "separation_none:")
+    found = made(coords, *names, share="accuracy")
+    return restated(found.assign(best_separator=separators[-1], best_every=2), {})
 
 
 def tokenization() -> xr.Dataset:
@@ -215,63 +191,57 @@ def tokenization() -> xr.Dataset:
     return found.assign_coords(form=labels(6))
 
 
-def splits() -> xr.Dataset:
-    return sl.tokenization(odd.model().tokenizer, 40)
-
-
 def remedies(changes: int = 10, families: int = 4) -> xr.Dataset:
     """Interventions on families, with long names; one family has neither answers nor a cost."""
     names = [f"{name} {at}" for at, name in enumerate(["window of 4", LONG] * changes)]
-    kinds, ends = ["counting", LONG, "first digit", "<b>copying</b>"], ("", "_low", "_high")
+    kinds, many = ["counting", LONG, "first digit", "<b>copying</b>"], families > 1
     coords = {
         "change": ["as it is", *names[:changes]], "family": kinds[:families], "length": LENGTHS[3:8:4],
         "place": ["first", "middle", "last"], "sample": range(4),
     }  # fmt: skip
     cell = "change family length"
-    dims = {"distance_ratio": cell, "jacobian_norm_ratio": f"{cell} place"}
-    dims |= {"accuracy": cell, "kl": "change"} if families > 1 else {}
-    variables = {f"{name}{end}": where for name, where in dims.items() for end in ends}
-    found = made(coords, variables | {"distance": f"{cell} sample"})
-    found = shares(found, *(f"accuracy{end}" for end in ends if families > 1))
-    for name in dims:
+    found = made(
+        coords, f"distance_ratio{' accuracy' * many}: {cell}", f"jacobian_norm_ratio: {cell} place",
+        f"distance: {cell} sample", *(["kl: change"] * many), share="accuracy",
+    )  # fmt: skip
+    for name in ("distance_ratio", "jacobian_norm_ratio", *(("accuracy", "kl") if many else ())):
         found = found.assign({f"{name}_low": found[name] / 2, f"{name}_high": 2 * found[name]})
     found["distance"].attrs["units"] = "1"
-    return restated(found.rename(kl="kl_median") if families > 1 else found, {})
+    return restated(found.rename(kl="kl_median") if many else found, {})
 
 
 def hops() -> xr.DataArray:
-    found = made({"hop": range(27), "position": range(60)}, {"share": "hop position"})
-    return with_tokens(shares(found, "share"))["share"]
+    return with_tokens(made({"hop": range(27), "position": range(60)}, "share: hop position", share="share"))["share"]
 
 
 def profile() -> xr.Dataset:
     """All four quantities, in a model of many layers and heads."""
-    fits = {f"exponent{end}": "quantity layer" for end in ("", "_low", "_high")}
-    names = fits | dict.fromkeys(("floor", "amplitude", "exponent_at_end"), "quantity layer")
-    names |= {"influence": "quantity layer distance", "sink_rate": "block head", "effective_rank": "layer"}
     quantities = ["path_bound", "jacobian", "path_bound_random", "jacobian_random"]
     sizes = {"layer": range(27), "distance": range(250), "block": range(26), "head": range(16)}
-    found = shares(made({"quantity": quantities} | sizes, names), "sink_rate")
+    found = made(
+        {"quantity": quantities} | sizes, f"{ends('exponent')} floor amplitude exponent_at_end: quantity layer",
+        "influence: quantity layer distance", "sink_rate: block head", "effective_rank: layer", share="sink_rate",
+    )  # fmt: skip
     return restated(found.assign(exponent_at_end=found["exponent_at_end"] > 1), {})
 
 
 def jacobian(count: int) -> xr.Dataset:
-    dims = dict.fromkeys(("singular_value", "share"), "position direction")
-    return with_tokens(shares(made({"position": range(count), "direction": range(8)}, dims), "share"))
+    coords = {"position": range(count), "direction": range(8)}
+    return with_tokens(made(coords, "singular_value share: position direction", share="share"))
 
 
 def total_variation() -> xr.Dataset:
     numbers = {"exponent_mean": -1.0, "leading_mean": -1.0, "rate": -1.0, "perturbed": 30}
     numbers |= {f"{name}_{end}": -1.1 for name in ("exponent", "leading") for end in ("low", "high")}
-    found = made({"seed": range(5), "length": LENGTHS}, {"total_variation": "seed length", "expected": "length"})
+    found = made({"seed": range(5), "length": LENGTHS}, "total_variation: seed length", "expected: length")
     return restated(found.assign(numbers), {})
 
 
 def compare() -> xr.Dataset:
     changes = ["as it is", *(f"{name} of block {at}" for at, name in enumerate(["mean ablation", LONG] * 6))]
     coords = {"change": changes, "layer": range(4), "length": LENGTHS, "content": range(20)}
-    names = {"distance": "change layer length", "bound": "change content", "accuracy": "change length"}
-    return shares(made(coords, names), "accuracy")
+    names = ("distance: change layer length", "bound: change content", "accuracy: change length")
+    return made(coords, *names, share="accuracy")
 
 
 def evaluate(seed: int) -> xr.Dataset:
@@ -299,9 +269,8 @@ def evaluate(seed: int) -> xr.Dataset:
 
 def frequencies(seed: int) -> xr.Dataset:
     values = [str(at) for at in range(30)] if seed % 2 else ["yes", "no", "a rather long answer", *map(str, range(20))]
-    names = {"said": "mode value", "truth": "mode value", "unread": "mode"}
-    found = made({"mode": ["answer_only", "cot"], "value": values}, names)
-    return shares(found, *names)
+    coords = {"mode": ["answer_only", "cot"], "value": values}
+    return made(coords, "said truth: mode value", "unread: mode", share="said truth unread")
 
 
 def readout() -> xr.Dataset:
@@ -312,35 +281,36 @@ def readout() -> xr.Dataset:
     return restated(found, {})
 
 
-def probe() -> xr.Dataset:
-    names = {"r2": "layer length", "r2_random_model": "layer length", "r2_y": "length", "r2_random_model_y": "length"}
-    return shares(made({"layer": range(27), "length": LENGTHS}, names), *names)
+def survey() -> xr.Dataset:
+    coords = {"encoding": ["none", "sinusoidal_qk", "alibi"], "depth": [1, 2, 4], "norm": ["none", "layer"]}
+    names = [f"{kind}_{end}" for kind in ("exponent", "variation_exponent") for end in ("mean", "low", "high")]
+    return made(coords, f"{' '.join(names)} premise: {' '.join(coords)}")
 
 
 def top_tokens() -> xr.DataArray:
-    found = shares(made({"rank": range(10)}, {"probability": "rank"}), "probability")["probability"]
-    return with_tokens(found, "rank")
+    return with_tokens(made({"rank": range(10)}, "probability: rank", share="probability")["probability"], "rank")
 
 
-def survey() -> xr.Dataset:
-    coords = {"encoding": ["none", "sinusoidal_qk", "alibi"], "depth": [1, 2, 4], "norm": ["none", "layer"]}
-    names = {
-        f"{kind}_{end}": " ".join(coords)
-        for kind in ("exponent", "variation_exponent")
-        for end in ("mean", "low", "high")
-    }
-    return made(coords, names | {"premise": " ".join(coords)})
-
-
+LAYERS = {"layer": range(27), "length": LENGTHS}
+RUNS = {"run": ["float32", "bfloat16", "float16", "int8"], "layer": range(27), "length": LENGTHS, "replayed": [1, 100]}
+PARTS = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention", "mlp"]}
 # One made-up result of each measurement, by the name of the real one in `tests.odd`.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "composition": lambda: composition(20),
     "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
-    "audit": audit, "profile": profile, "needle": needle, "collapse": collapse, "mechanism": mechanism,
-    "precision": precision, "runs": runs, "separator_ablation": ablation, "search_separators": search,
-    "tokenization": tokenization, "splits": splits, "compare": compare, "families": remedies,
+    "audit": audit, "profile": profile, "needle": needle, "collapse": collapse,
+    "mechanism": lambda: made(
+        PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
+    ),
+
+    "precision": lambda: made({"layer": range(27), "length": range(1, 101)}, "bits_needed: layer length"),
+    "runs": lambda: made(RUNS, "distance: run layer length", "noise_floor: run layer replayed"),
+    "separator_ablation": ablation, "search_separators": search,
+    "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),
+    "compare": compare, "families": remedies,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
-    "probe": probe, "top_tokens": top_tokens, "survey": survey, "softmax_total_variation": total_variation,
+    "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),
+    "top_tokens": top_tokens, "survey": survey, "softmax_total_variation": total_variation,
 }  # fmt: skip
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
 

@@ -8,9 +8,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures.collapse.curves import _above
 from squashlens.records.joining import restated
-from tests import captured, odd
+from tests import captured
 
 
 def rounded_up(value: float) -> str:
@@ -81,16 +80,6 @@ def test_a_draw_of_the_same_content_is_left_out(panel: Any) -> None:
     first, second = (values(t) for t in sl.figures.collapse_curve(changed).data if t.name == "unrelated: other content")
     np.testing.assert_array_equal(first, [np.nan, *draws[0, -1, 1:]])
     np.testing.assert_array_equal(second, draws[1, -1])
-
-
-def test_four_panels_share_one_scale_and_one_legend(panel: Any) -> None:
-    figure = sl.figures.collapse_curve({k: panel for k in "abcd"})
-    names = [t.name for t in figure.data if t.showlegend is not False]
-    assert len(names) == len(set(names))
-    assert [a.text for a in figure.layout.annotations if a.text] == ["a", "b", "c", "d"]
-    shared = [figure.layout[f"yaxis{n}"].matches for n in ("", 2, 3, 4)]
-    assert sorted(map(str, shared)).count("None") == 1
-    assert len({m for m in shared if m}) == 1
 
 
 def test_the_heatmap_draws_both_scales_alike(tiny: Any) -> None:
@@ -172,21 +161,3 @@ def test_from_block_map_draws_what_is_retained(ablation: Any) -> None:
     assert list(heat.y) == [0, 1, 2, 3, 4, 5]
     with pytest.raises(InputError, match="hook='mask' was not measured"):
         sl.figures.from_block_map(ablation.sel(hook=["zero_values"]))
-
-
-def test_precision_is_drawn_by_the_figure_of_its_kind() -> None:
-    """Rounded representations and runs are results of one function; each has a figure, which refuses the other."""
-    kinds = {"with": (sl.figures.runs, "runs"), "without": (sl.figures.bits_needed, "precision")}
-    for how, (draw, name) in kinds.items():
-        assert sl.figures.of(odd.result(name)).to_json() == draw(odd.result(name)).to_json()
-        other = next(name for each, (_, name) in kinds.items() if each != how)
-        with pytest.raises(InputError, match=f"Give the unchanged result of squashlens.precision {how} runs="):
-            draw(odd.result(other))
-
-
-@pytest.mark.parametrize(
-    ("value", "least"), [(0.000519, 0.0006), (1.35e-5, 2e-5), (0.125, 0.2), (0.0005, 0.0005), (3.0, 3.0), (9.1, 10.0)]
-)
-def test_a_noise_floor_is_rounded_up(value: float, least: float) -> None:
-    """A floor "at most 0.0005" that is 0.000519 would be false."""
-    assert f"{_above(value):.1g}" == f"{least:.1g}"

@@ -12,8 +12,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.inputs.facts import notes_of
-from squashlens.figures.drawing.layouts.page import Page
+from squashlens.figures.drawing.facts import notes_of
 from squashlens.figures.drawing.text import width_of, wrapped
 from tests import odd, typeset
 
@@ -27,9 +26,7 @@ def figure(tiny: Any) -> go.Figure:
 
 def test_a_figure_is_not_changed_by_another_look(figure: go.Figure) -> None:
     before, template = figure.to_json(), plotly.io.templates.default
-    sl.figures.styled(
-        figure, theme="dark", width="column", title="<b>", legend="right", palette={"uniform null": "#f00"}
-    )
+    sl.figures.styled(figure, theme="dark", width="column", title="<b>", legend="right")
     assert json.loads(str(figure.to_json())) == json.loads(str(before))
     assert plotly.io.templates.default == template
 
@@ -49,13 +46,6 @@ def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
     assert (dark.data[0].name, dark.data[0].hovertemplate) == ("#1d2330", "#1d2330")
     assert dark.layout.font.color == "#e8eaf0"
     assert {shape.line.color for shape in dark.layout.shapes} == {"#e8eaf0"}
-
-
-@pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("page", 6.75), (5, 5.0)])
-def test_widths_are_inches_of_96_pixels(figure: go.Figure, width: Any, inches: float) -> None:
-    found = sl.figures.styled(figure, theme="paper", width=width, height=6)
-    assert (found.layout.width, round(found.layout.height)) == (96 * inches, 576)
-    assert found.layout.font.size == pytest.approx(8 * 96 / 72)
 
 
 def test_panels_fill_what_text_leaves(figure: go.Figure) -> None:
@@ -102,16 +92,6 @@ def test_long_text_is_broken_and_joined_again(figure: go.Figure) -> None:
     assert " ".join(lines) == text
     assert all(width_of(line, 13) <= 100 for line in lines)
     assert len(lines) > 2
-
-
-def test_a_palette_names_the_legend(figure: go.Figure) -> None:
-    found = sl.figures.styled(figure, palette={"true Jacobian": "#123456"})
-    changed = [t.name for t, o in zip(found.data, figure.data, strict=True) if t.line.color != o.line.color]
-    assert changed == ["true Jacobian"]
-    with pytest.raises(InputError, match="'Jacobian' is not in the legend. The names are 'path bound"):
-        sl.figures.styled(figure, palette={"Jacobian": "black"})
-    with pytest.raises(InputError, match="'blackish' is not a colour"):
-        sl.figures.styled(figure, palette={"true Jacobian": "blackish"})
 
 
 def test_another_packages_figure_is_refused() -> None:
@@ -177,34 +157,6 @@ def test_maps_on_one_page_have_one_colour_scale(tiny: Any) -> None:
     values = np.concatenate([np.asarray(t.z, float).ravel() for t in found.data])
     np.testing.assert_allclose(next(iter(ends)), (np.nanmin(values), np.nanmax(values)))
     assert [t.showscale for t in found.data] == [False, True]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in odd.result("") if n not in ("accuracy", "shares_and_counts")])
-def test_every_result_has_a_figure(name: str) -> None:
-    result = odd.result(name)
-    if name in ("substitution_effect",):
-        result = result["effect"]
-    found = sl.figures.of(result)
-    assert isinstance(found, go.Figure)
-    assert Page.of(found).title
-    assert sl.figures.of({"first": result, "second": result}).layout.height > 0
-
-
-def test_a_result_without_a_figure_is_refused() -> None:
-    with pytest.raises(InputError, match="no figure for these variables together[.] Give one variable"):
-        sl.figures.of(odd.result("shares_and_counts"))
-
-
-def test_values_of_tokens(tiny: Any) -> None:
-    bound = sl.path_bound(tiny, PROMPT)
-    found = sl.figures.by_token(bound)
-    np.testing.assert_array_equal(np.asarray(found.data[0].y, float), bound.values)
-    assert found.layout.yaxis.type == "log"
-    likely = sl.top_tokens(tiny, PROMPT, k=3)
-    bars = sl.figures.top_tokens(likely)
-    np.testing.assert_array_equal(np.asarray(bars.data[0].x, float), likely.values)
-    assert list(bars.layout.yaxis.ticktext) == [str(token) for token in likely["token"].values]
 
 
 def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hook: Any) -> Any:
@@ -278,15 +230,3 @@ def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
         assert all(typeset.fonts_of(tmp_path / "figure.pdf").values())
     png = sl.figures.save(paper, tmp_path / "figure.png", dpi=192).read_bytes()
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (624, 960)
-
-
-@pytest.mark.slow
-def test_a_short_axis_has_several_ticks(tiny: Any) -> None:
-    """Plotly divides the length by the number it is given, and rounds up to 1, 2 or 5 times a power of ten."""
-    found = sl.evaluate(tiny, sl.tasks.find("taught_sum_repeated"), lengths=[4, 96], seeds=1, progress=False)
-    three = sl.figures.error_by_length({name: found for name in "abc"})
-    axis = sl.figures.styled(three, theme="paper", width="page").layout.xaxis4
-    low, high = axis.range
-    rough = (high - low) / axis.nticks
-    step = min(digit * 10**power for power in range(-1, 3) for digit in (1, 2, 5) if digit * 10**power >= rough)
-    assert len([tick for tick in range(0, 101, int(step)) if low <= tick <= high]) >= 3

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import plotly.io
 import pytest
 import xarray as xr
 
@@ -29,13 +28,6 @@ def test_attribution_draws_the_dataset(tiny: Any) -> None:
     np.testing.assert_array_equal(numbers(traces["bound ÷ null"].y), ds["bound_over_null"].values)
     for axis in (figure.layout.yaxis, figure.layout.yaxis2):
         assert axis.type == "log"
-
-
-def test_repeated_tokens_keep_their_places(tiny: Any) -> None:
-    ds = sl.sensitivity(tiny, "1111 =", progress=False)
-    trace = sl.figures.attribution(ds).data[0]
-    assert numbers(trace.x).tolist() == [0, 1, 2, 3, 4, 5]
-    assert list(trace.customdata) == ["0: &lt;bos&gt;", "1: 1", "2: 1", "3: 1", "4: 1", "5: ="]
 
 
 @pytest.mark.slow
@@ -72,41 +64,8 @@ def test_text_is_shown_as_it_is() -> None:
     assert label("&quot;") == "&amp;quot;"
 
 
-def test_zero_is_left_out_of_a_log_line(tiny: Any) -> None:
-    ds = sl.sensitivity(tiny, "1111 =", progress=False)
-    ds["jacobian"][2] = 0.0
-    line = next(t for t in sl.figures.attribution(ds).data if t.name == "true Jacobian")
-    assert np.isnan(numbers(line.y)[2])
-    assert np.isfinite(np.delete(numbers(line.y), 2)).all()
-
-
-def test_labels_escape_markup_and_show_spaces() -> None:
-    assert label("<b>x") == "&lt;b&gt;x"
-    assert label(" ") == "␣"
-    assert label(" the") == "␣the"
-    assert label("a" * 30) == "a" * 13 + "…"
-
-
 def test_composition_draws_log_shares(tiny: Any) -> None:
     shares = sl.paths.composition(tiny, PROMPT)
     heat = sl.figures.composition(shares).data[0]
     np.testing.assert_array_equal(numbers(heat.customdata), shares.values)
     np.testing.assert_allclose(numbers(heat.z), np.log10(np.maximum(shares.values, 1e-6)), atol=1e-6)
-
-
-def test_long_prompts_thin_their_labels() -> None:
-    n = 500
-    values = xr.DataArray(
-        np.ones((3, n)) / n,
-        dims=("layer", "position"),
-        coords={"layer": range(3), "position": range(n), "token": ("position", ["1"] * n)},
-    )
-    figure = sl.figures.composition(values)
-    assert len(figure.layout.xaxis.labelalias) == n
-    assert figure.layout.xaxis.nticks <= 48
-
-
-def test_no_global_template(tiny: Any) -> None:
-    before = plotly.io.templates.default
-    sl.figures.composition(sl.paths.composition(tiny, PROMPT))
-    assert plotly.io.templates.default == before

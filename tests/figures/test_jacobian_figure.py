@@ -16,16 +16,10 @@ def test_each_direction_is_a_line(tiny: Any) -> None:
         np.testing.assert_array_equal(line.x, found["position"])
         np.testing.assert_array_equal(line.y, one["singular_value"])
         assert line.name == f"direction {found['direction'].values[number]}"
-        for at, text in enumerate(line.hovertext):
+        for at, text in enumerate(line.customdata):
             here = one.isel(position=at)
             assert f"{float(here['share']):.1%} of" in text
             for name in ("raised", "lowered"):
                 words = text.split(f"<br>{name}: ")[1].split("<br>")[0]
                 assert len(words.split(", ")) == here.sizes["rank"]
     assert len({(line.line.color, line.line.dash, line.marker.symbol) for line in figure.data}) == len(figure.data)
-
-
-def test_without_tokens_there_are_none(tiny: Any) -> None:
-    found = sl.jacobian(tiny, "110 =", positions=[1], progress=False)
-    bare: Any = sl.figures.jacobian(found.drop_vars(["raised_token", "lowered_token"]))
-    assert "raised" not in bare.data[0].hovertext[0]

@@ -1,12 +1,8 @@
 """Figures under odd treatment: styled many times, edited, copied, composed of anything, saved where it cannot be."""
 
-import copy
 import itertools
 import json
-import pickle
 import re
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +10,11 @@ import numpy as np
 import plotly.graph_objects as go
 import plotly.io
 import pytest
-import xarray as xr
 
 import squashlens as sl
-from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.layouts.page import Page
-from squashlens.figures.drawing.layouts.ticks import set_axis
+from squashlens.figures.drawing.page import Page
 from squashlens.figures.drawing.text import unbroken, width_of, wrapped
+from squashlens.figures.drawing.ticks import set_axis
 from squashlens.records.joining import restated
 from tests.figures import specimens
 
@@ -59,13 +53,6 @@ def test_the_same_look_twice_is_the_same(curves: go.Figure, theme: Any, place: A
     assert as_json(again) == as_json(once)
     read = plotly.io.from_json(once.to_json())
     assert as_json(sl.figures.styled(read, width=width)) == as_json(once)
-
-
-@pytest.mark.slow
-def test_copies_are_whole(curves: go.Figure, shares: go.Figure) -> None:
-    for figure in (curves, shares, sl.figures.panels({"a": curves, "b": shares})):
-        for found in (pickle.loads(pickle.dumps(figure)), copy.deepcopy(figure), go.Figure(figure)):  # noqa: S301
-            assert as_json(sl.figures.styled(found, theme="dark")) == as_json(sl.figures.styled(figure, theme="dark"))
 
 
 def test_what_a_user_added_stays(curves: go.Figure) -> None:
@@ -119,25 +106,9 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
 
 
 def test_parts_take_the_first_theme(curves: go.Figure) -> None:
-    dark = sl.figures.styled(sl.figures.of(specimens.runs()), theme="dark")
+    dark = sl.figures.styled(sl.figures.of(specimens.MEASUREMENTS["runs"]()), theme="dark")
     found = sl.figures.panels({"a": curves, "b": dark})
     assert next(t for t in found.data if t.name == "float32").line.color == "#1d2330"
-
-
-def test_figures_of_unequal_width_still_share_their_axes(curves: go.Figure) -> None:
-    narrow = sl.figures.styled(sl.figures.of(specimens.sensitivity(20)), theme="paper", width="column", height=5)
-    assert "<br>" in narrow.layout.yaxis3.title.text
-    found = sl.figures.panels({"a": curves, "b": narrow})
-    assert found.layout.yaxis5.matches == "y2"
-
-
-@pytest.mark.slow
-def test_wide_figures_stand_below_each_other() -> None:
-    """Three audits do not fit side by side in a notebook, so there are two columns, unless three are asked for."""
-    audits = dict.fromkeys("abc", sl.figures.of(specimens.audit()))
-    with pytest.raises(InputError, match="Use width="):
-        sl.figures.panels(audits, columns=3)
-    assert as_json(sl.figures.panels(audits)) == as_json(sl.figures.panels(audits, columns=2))
 
 
 def test_annotations_move_with_their_panel() -> None:
@@ -147,18 +118,11 @@ def test_annotations_move_with_their_panel() -> None:
     assert [shape.xref for shape in found.layout.shapes] == ["x", "x2"]
 
 
-def test_a_name_is_listed_once() -> None:
-    names = [
-        t.name for t in sl.figures.collapse_curve(specimens.collapse()).data if t.name and t.showlegend is not False
-    ]
-    assert len(names) == len(set(names)) == 5
-
-
 def test_maps_of_nothing() -> None:
     nothing = (specimens.composition(5) * np.nan).assign_attrs(long_name="no shares")
     found = sl.figures.panels({"a": sl.figures.composition(nothing), "b": sl.figures.composition(nothing)})
     assert [(t.zmin, t.zmax) for t in found.data] == [(-6, 0)] * 2
-    bits = {name: restated(specimens.precision() * np.nan, {}) for name in "ab"}
+    bits = {name: restated(specimens.MEASUREMENTS["precision"]() * np.nan, {}) for name in "ab"}
     assert all(np.isfinite(t.zmin) for t in sl.figures.bits_needed(bits).data)
 
 
@@ -176,66 +140,6 @@ def test_logarithmic_axes_have_labels_that_fit(low: float, high: float, length: 
     shown = np.log10([one for one in ticks if low * 0.999999 <= one <= high * 1.000001])
     assert len(shown) >= 1
     assert (np.diff(shown) * length / np.log10(high / low) > 11).all()
-
-
-def test_error_bars_count_for_the_ticks() -> None:
-    figure = go.Figure(go.Scatter(x=[1, 2], y=[0, 1], error_x={"array": [1e4, 1e4]}))
-    figure.update_xaxes(type="log")
-    set_axis(figure, "xaxis", 100, SIZE)
-    assert figure.layout.xaxis.dtick == 2
-
-
-def test_lines_across_a_panel_count_for_the_ticks() -> None:
-    """Plotly shows them, and makes the axis longer."""
-    figure = go.Figure(go.Scatter(x=[1, 2], y=[0, 1]))
-    figure.update_xaxes(type="log").add_vline(x=1e4)
-    set_axis(figure, "xaxis", 100, SIZE)
-    assert figure.layout.xaxis.dtick == 2
-    set_axis(figure, "yaxis", 100, SIZE)  # along which the line has no numbers
-
-
-def test_layout_takes_time_in_proportion() -> None:
-    """A figure of a hundred times as many tokens is laid out in less than a hundred times the time."""
-
-    def seconds(count: int) -> float:
-        figure = sl.figures.of(specimens.sensitivity(count))
-        start = time.process_time()
-        sl.figures.styled(figure, width="page")
-        return time.process_time() - start
-
-    assert seconds(2000) < 30 * max(seconds(20), 0.02)
-
-
-def test_a_browser_that_is_none(curves: go.Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nothing"))
-    with pytest.raises(OutputError, match="BROWSER_PATH is .*nothing', which is no program"):
-        sl.figures.save(curves, tmp_path / "figure.pdf")
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_pictures_of_hostile_text_by_two_threads(curves: go.Figure, tmp_path: Path) -> None:
-    """Text stays text in a picture, names may be of any script, and two may be drawn at once."""
-    hostile = sl.figures.styled(curves, title="<script>alert(1)</script>", theme="paper")
-    with ThreadPoolExecutor(2) as pool:
-        paths = list(pool.map(lambda name: sl.figures.save(hostile, tmp_path / name), ("图.svg", "b.svg")))
-    for path in paths:
-        text = path.read_text()
-        assert "<svg" in text[:200]
-        assert ">&#60;script&#62;alert(1)&#60;/script&#62;<" in text
-        assert "<script" not in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-def test_results_of_one_of_everything(count: int) -> None:
-    """One position, one layer, one length."""
-    for result in (specimens.sensitivity(count), specimens.composition(count)[:1], specimens.bound(count)):
-        assert sl.figures.styled(sl.figures.of(result), theme="paper", width="column").layout.height > 0
-    short: list[xr.Dataset] = [specimens.collapse(), specimens.mechanism(), specimens.runs(), specimens.precision()]
-    for result in short:
-        one = result.isel(length=slice(count), layer=slice(1)) if "layer" in result.dims else result.isel(length=[0])
-        assert sl.figures.of(one).layout.height > 0
 
 
 def test_each_result_has_the_figure_that_the_page_says() -> None:

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.errors import InputError
-from squashlens.figures.drawing.text import height_of, width_of
-from squashlens.figures.drawing.themes import ASSUMED
 from tests import odd
 from tests.figures import specimens
 
@@ -49,13 +46,6 @@ def test_a_mixed_page_says_what_each_panel_shows(tiny: Any, bounds: dict[str, An
     # There is room for the notes at the width of a page, in each theme, and they come back from another look.
     page = sl.figures.panels(parts)
     assert said(sl.figures.styled(sl.figures.styled(page, theme="dark", width=4), theme="paper"))[2] == [bound, shares]
-
-
-def test_notes_of_panels_have_room(bounds: dict[str, Any]) -> None:
-    """The panels keep their height, so the page becomes higher by the lines of the notes."""
-    plain = sl.figures.panels({"plain": bounds["plain"], "hooked": bounds["plain"]})
-    noted = sl.figures.panels(bounds)
-    assert noted.layout.height > plain.layout.height + 10
 
 
 def test_one_quantity_has_one_scale(bounds: dict[str, Any]) -> None:
@@ -107,13 +97,6 @@ def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     np.testing.assert_array_equal(np.asarray(figure.data[-1].y, float), np.asarray(one.data[-1].y, float))
 
 
-def test_joined_results_with_labels_are_refused_with_a_remedy(bounds: dict[str, Any]) -> None:
-    joined: Any = sl.results.concat({"a": bounds["plain"], "b": bounds["plain"]}, dim="attempt")
-    with pytest.raises(InputError, match=r"joined already.*select one part of each, as in `result.isel\(attempt=0\)`"):
-        sl.figures.of({"first": joined})
-    assert len(sl.figures.of(joined.isel(attempt=0)).data) == 1
-
-
 def test_a_legend_lists_names_only() -> None:
     """Plotly calls a trace without a name "trace 1"."""
     page: Any = sl.figures.panels({"bars": specimens.top_tokens(), "curves": specimens.sensitivity(5)})
@@ -134,20 +117,6 @@ def test_shared_axes_have_the_same_grid_lines() -> None:
 
 
 @pytest.mark.slow
-def test_titles_of_narrow_panels_stay_above_them() -> None:
-    """Titles of panels are as narrow as their panels, and title and notes of a part are above all of them."""
-    page: Any = sl.figures.of({"a": specimens.profile(), "b": specimens.profile()})
-    wide = page.layout.width or ASSUMED
-    size = page.layout.annotations[0].font.size
-    titles = [note for note in page.layout.annotations if note.name == "panel title"]
-    for note in titles:
-        left, right = page.layout[f"xaxis{note.xref.split()[0][1:]}"].domain
-        assert width_of(note.text, size) <= (right - left) * wide
-    tallest = max(height_of(note.text, size) for note in titles[:2])
-    assert next(note for note in page.layout.annotations if note.name == "block title 0").yshift > tallest
-
-
-@pytest.mark.slow
 def test_panels_beside_each_other_are_aligned() -> None:
     """Also if the titles of one have more lines: the panels of a row share a scale, and are read across."""
     short, long = specimens.profile(), specimens.profile()
@@ -155,11 +124,3 @@ def test_panels_beside_each_other_are_aligned() -> None:
     here = [axis.domain for axis in page.select_yaxes()]
     assert len(here) == 8
     assert here[:4] == here[4:]
-
-
-@pytest.mark.slow
-def test_texts_of_a_page_extend_no_axis() -> None:
-    """Plotly puts a text without a reference on the first axis, which it then makes longer, also for an empty text."""
-    page: Any = sl.figures.of({"a": specimens.profile(), "b": specimens.profile()})
-    places = {side for note in page.layout.annotations for side in (note.xref, note.yref)}
-    assert all(place == "paper" or place.endswith(" domain") for place in places)

@@ -95,18 +95,6 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale() -> None:
     assert ", with 99 % of the paths" in figure.layout.title.subtitle.text
 
 
-def test_a_sink_is_apart_for_a_query_inside_the_prompt(tiny: Any) -> None:
-    """Tokens after the query are 0, and missing on the scale; with one token before it, nothing is apart."""
-    found = _with_sink(8, 20.0)["path_bound"]
-    found[5:] = 0.0
-    found = restated(found, {})
-    figure = sl.figures.by_token(found)
-    assert figure.layout.yaxis.type == "log"
-    assert np.log10(found.values[1:5].max()) < figure.layout.yaxis.range[1] < np.log10(found.values[0])
-    found[1:] = 0.0
-    assert "beyond the scale" not in str(sl.figures.by_token(restated(found, {})).layout.title.subtitle.text)
-
-
 def test_no_share_but_that_of_a_sink_is_beyond_the_scale() -> None:
     """The query has most paths at its own layers, which the scale must show; then nothing is beyond it."""
     shares = specimens.composition(8)

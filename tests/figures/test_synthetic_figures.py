@@ -47,7 +47,7 @@ def test_convergence_draws_d_and_delta_with_their_bands(several: dict[str, xr.Da
             np.testing.assert_allclose(values(line.y), data.mean("seed"), rtol=1e-12)
             assert values(line.x).tolist() == LENGTHS
             assert {trace.yaxis for trace in (high, low, line)} == {axis}
-            assert line.showlegend == (axis == "y")
+            assert (line.showlegend is None) == (axis == "y")
             mean, edges = f"{found['exponent_mean'].values[-1]:.3f}", found["variation_exponent_low"].values[0]
             assert mean.replace("-", "−") in line.name
             assert f"[{edges:.3f}".replace("-", "−") in line.name
@@ -61,15 +61,6 @@ def test_convergence_draws_d_and_delta_with_their_bands(several: dict[str, xr.Da
     assert next(traces, None) is None
     assert figure.layout.yaxis2.matches == "y"
     assert "(L1)" in figure.layout.title.text
-
-
-def test_one_stack_has_no_name(several: dict[str, xr.Dataset]) -> None:
-    figure = sl.figures.synthetic_convergence(several["plain"])
-    assert figure.data[2].name.startswith("D ∝ n<sup>")
-    gone = several["plain"].copy(deep=True)
-    gone["distance"][0, 0, 0] = 0
-    low = values(sl.figures.synthetic_convergence(gone).data[1].y)
-    assert low[0] == gone["distance"][1:, 0, 0].min()  # a logarithm has no zero
 
 
 def test_total_variation_draws_bars_and_the_derived_mean(softmaxes: xr.Dataset) -> None:
@@ -114,7 +105,7 @@ def test_a_survey_draws_every_cell(surveyed: xr.Dataset) -> None:
             np.testing.assert_allclose(values(trace.x) + values(trace.error_x.array), here[f"{name}_high"])
             np.testing.assert_allclose(values(trace.x) - values(trace.error_x.arrayminus), here[f"{name}_low"])
             assert values(trace.y).round().tolist() == [0, 1]
-            assert trace.showlegend == (index == 0)
+            assert (trace.showlegend is None) == (index == 0)
         open_marks = [colour == "white" for colour in both[1].marker.color]
         assert open_marks == (~here["premise"]).values.tolist()
         assert "white" not in both[0].marker.color
@@ -150,31 +141,3 @@ def test_surveys_over_fewer_and_more_options(surveyed: xr.Dataset) -> None:
     over = {"encoding": ["none"], "depth": [1], "window": [None], "heads": [1, 2]}
     with pytest.raises(InputError, match="no place for the options heads"):
         sl.figures.survey(synthetic.survey(Stack(scale=0.5), over, LENGTHS, progress=False))
-
-
-@pytest.mark.slow
-def test_figures_leave_their_numbers_alone(
-    several: dict[str, xr.Dataset], softmaxes: xr.Dataset, surveyed: xr.Dataset
-) -> None:
-    draw: Any
-    for draw, found in (
-        (sl.figures.synthetic_convergence, several["plain"]),
-        (sl.figures.synthetic_total_variation, softmaxes),
-        (sl.figures.survey, surveyed),
-    ):
-        before = found.copy(deep=True)
-        assert draw(found).to_json() == draw(found).to_json()
-        xr.testing.assert_identical(found, before)
-
-
-@pytest.mark.slow
-def test_each_result_has_its_usual_figure(
-    several: dict[str, xr.Dataset], softmaxes: xr.Dataset, surveyed: xr.Dataset
-) -> None:
-    """A convergence has all variables of a survey, too."""
-    for found, draw in (
-        (several["plain"], sl.figures.synthetic_convergence),
-        (softmaxes, sl.figures.synthetic_total_variation),
-        (surveyed, sl.figures.survey),
-    ):
-        assert sl.figures.of(found).layout.title.text == draw(found).layout.title.text

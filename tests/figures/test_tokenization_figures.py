@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.measure.collapse.tokenization import splits, tokenization
 from tests.splitters import splitter
 
@@ -89,15 +88,9 @@ def test_marks_say_what_one_more_does() -> None:
 
 def test_the_legend_names_what_is_drawn_once() -> None:
     for kind, names in (("single", {PAIR, OTHER}), ("threes", {OTHER, ANEW}), ("merging", {PAIR, OTHER, ANEW})):
-        shown = [t.name for t in sl.figures.splits(splits(splitter(kind), 5)).data if t.showlegend]
+        shown = [t.name for t in sl.figures.splits(splits(splitter(kind), 5)).data if t.showlegend is None]
         assert len(shown) == len(set(shown))
         assert set(shown) == names
-
-
-def test_more_tokens_than_colours_share_the_last() -> None:
-    ds = splits(splitter("single"), 1, repeat="0123456789", separator={"joined": ""})
-    figure = sl.figures.splits(ds)
-    assert len({t.marker.color for t in figure.data if t.type == "bar"}) == 8
 
 
 def test_both_distances_are_drawn(measured: Any) -> None:
@@ -117,15 +110,3 @@ def test_both_distances_are_drawn(measured: Any) -> None:
         assert figure.layout.yaxis.title.text == "D ÷ rms(v) (L∞)"
     titles = [a.text for a in sl.figures.tokenization(measured).layout.annotations]
     assert titles == ["joined: “111 …”", "spaced: “1 1 1 …”", "commas: “1,1,1 …”", "commas spaced: “1, 1, 1 …”"]
-
-
-def test_zeros_have_no_place_on_a_log_scale(measured: Any) -> None:
-    line = of_panel(sl.figures.tokenization(measured, layer=0), 0, "scatter")[0]
-    assert np.isnan(np.asarray(line.y, dtype=float)).all()  # v and v* end in the same token: layer 0 is identical
-
-
-def test_refusals(measured: Any) -> None:
-    with pytest.raises(InputError, match="it has no 'naive'.*squashlens.tokenization"):
-        sl.figures.tokenization(splits(splitter("single"), 3))
-    with pytest.raises(InputError, match="layer=9"):
-        sl.figures.tokenization(measured, layer=9)

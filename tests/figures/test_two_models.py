@@ -4,14 +4,11 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from tokenizers import processors
 
 import squashlens as sl
 from tests import cases, typeset
-from tests.figures import looks
 from tests.splitters import splitter
 
 QUESTION = "How many ones are in the following sequence?"
@@ -30,83 +27,6 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Any:
     config.vocab_size, config.max_position_embeddings = len(tokenizer), 128
     tokenizer.save_pretrained(folder)
     return sl.load(cases.save_random(config, folder), device="cpu", progress=False)
-
-
-@pytest.fixture(scope="module")
-def found(tiny: Any, other: Any) -> dict[str, Any]:
-    models, prompts = {"gemma": tiny, "llama": other}, {"few": "1101", "none": "000", "many": "11111111"}
-    return {
-        f"{name}, {kind}": sl.sensitivity(model, f"{QUESTION} {digits} =", progress=False)
-        for name, model in models.items()
-        for kind, digits in prompts.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def panels(found: dict[str, Any]) -> Any:
-    return sl.figures.panels(found, columns=3)
-
-
-def test_each_panel_has_its_own_result(found: dict[str, Any], panels: Any) -> None:
-    page = sl.figures.styled(panels, theme="paper", width="page")
-    shown: Any = page.data
-    norms = [trace for trace in shown if trace.name == "true Jacobian"]
-    assert len(norms) == len(found) == 6
-    for trace, one in zip(norms, found.values(), strict=True):
-        np.testing.assert_array_equal(trace.y, one["jacobian"])
-        np.testing.assert_array_equal(trace.x, one["position"])
-    titles = {note.text.replace("<br>", " ") for note in page.layout.annotations}
-    assert set(found) <= titles
-    assert page.layout.width == 6.75 * 96
-    assert {page.layout[name].matches for name in ("yaxis4", "yaxis7")} == {"y"}  # one scale
-
-
-@pytest.fixture(scope="module")
-def page(panels: Any) -> Any:
-    return sl.figures.styled(panels, theme="paper", width="page", title="")
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_nothing_of_their_page_is_cut(page: Any, browser: Any) -> None:
-    assert looks.faults(looks.opened(browser), {"page": page}) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_a_picture_of_them_has_its_fonts(page: Any, browser: Any, tmp_path: Path) -> None:
-    fonts = typeset.fonts_of(sl.figures.save(page, tmp_path / "page.pdf"))
-    assert fonts
-    assert all(fonts.values()), fonts
-
-
-def test_a_table_of_them_compiles(found: dict[str, Any], tmp_path: Path) -> None:
-    table = sl.results.table(found, escape="latex")
-    assert len(table) == sum(part.size for one in found.values() for part in one.data_vars.values())
-    norms = table[table["variable"] == "jacobian"]
-    for label, one in found.items():
-        np.testing.assert_array_equal(norms["value"][norms["label"] == label], one["jacobian"])
-    wide = norms.pivot(index=["position", "token"], columns="label", values="value")
-    body = r"\tiny " + wide.to_latex(float_format="%.2g", longtable=True, multirow=False)
-    said = typeset.text_of(typeset.pdf(tmp_path, body, preamble=r"\usepackage{booktabs,longtable}"))
-    first = found["gemma, few"]["jacobian"]
-    assert all(f"{value:.2g}" in said for value in first.values if value > 1e-3)
-
-
-@pytest.mark.parametrize("label", ["gemma, few", "llama, many"])
-def test_they_come_back_from_csv_and_pandas(label: str, found: dict[str, Any], tmp_path: Path) -> None:
-    one = found[label]
-    written = pd.read_csv(
-        sl.results.save(one, tmp_path / "x.csv"),
-        keep_default_na=False,
-        na_values={"value": ""},
-        float_precision="round_trip",
-    )
-    for name, values in one.data_vars.items():
-        column = written["value"][written["variable"] == name]
-        np.testing.assert_array_equal(column.to_numpy(values.dtype), values.values.ravel(), str(name))
-        if values.ndim:
-            np.testing.assert_array_equal(values.to_dataframe()[name].to_numpy(values.dtype), values)
 
 
 @pytest.mark.browser

@@ -1,8 +1,5 @@
 """Maps of results: which are shown, from which query, and which are refused with a reason."""
 
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,37 +83,3 @@ def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:
         assert data["opened"] == 1
         assert "<bos>" not in data["tokens"]
         assert data["quantities"][0]["name"] == "jacobian"
-
-
-@pytest.fixture(scope="module")
-def prose(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The bundled model that reads any text, in bfloat16, with a token of 10,000 characters in place of its last."""
-    folder = tmp_path_factory.mktemp("long") / "model"
-    shutil.copytree(sl.zoo.folder("tiny-prose"), folder)
-    written = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    last = max(written["model"]["vocab"], key=written["model"]["vocab"].get)
-    number = written["model"]["vocab"].pop(last)
-    written["model"]["vocab"][LONG] = number
-    written["model"]["merges"].pop()
-    written["added_tokens"].append(written["added_tokens"][-1] | {"id": number, "content": LONG, "special": False})
-    (folder / "tokenizer.json").write_text(json.dumps(written), encoding="utf-8")
-    return sl.load(folder, device="cpu", dtype="bf16", **QUIET)
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_a_token_of_10_000_characters_in_bfloat16(watched: Any, prose: Any, tmp_path: Path) -> None:
-    shown = sl.squash_map(prose, f"</script> \u202ethe\x00 {LONG} 😀", **QUIET)
-    tokens = shown._data()["tokens"]
-    at = tokens.index(LONG)
-    one = watched(390)
-    page = one.open(shown.save(tmp_path / "map.html"))
-    page.locator(f"[data-start='{at}']").click()
-    page.get_by_role("button", name="Go to query").click()
-    page.get_by_label("Units").select_option("word")
-    page.get_by_label("Search").fill("xxxxx")
-    page.keyboard.press("Enter")
-    assert f"Query {at} “{'x' * 400}…” (10,000 characters)" in page.locator(".sl-status").inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert "bfloat16" in page.locator(".sl-map details", has_text="Provenance").text_content()
-    assert one.said == []

@@ -1,5 +1,6 @@
 """What the report says of collapse and separators, on data whose truth is known: also where the paper is wrong."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,106 +31,29 @@ def pair(distance: Any = 1.0, contrast: Any = 10.0, noise: float = 1e-6, **more:
     return ds
 
 
-@pytest.mark.parametrize(
-    ("distance", "expected"),
-    [
-        (
-            np.linspace(9, 1, N),
-            "Over 20 lengths D at the last layer falls (very strong trend, Spearman ρ = -1.00, 95 % interval -1.00 to "
-            "-1.00, p below 0.001): 9 at 1 and 1 at 20",
-        ),
-        (np.linspace(1, 9, N), "grows (very strong trend"),
-        (np.tile([1.0, 2.0], N // 2), "shows no clear trend"),
-    ],
-)
-def test_falls(distance: Any, expected: str) -> None:
+def measured(**values: Any) -> xr.Dataset:
+    """A pair with further variables over length."""
+    return pair().assign({name: ("length", np.broadcast_to(value, N).copy()) for name, value in values.items()})
+
+
+def falling(distance: Any) -> str:
     ds = pair(distance)
-    assert expected in say.falls(ds, float(ds["length_trend_p"][-1]))
+    return say.falls(ds, float(ds["length_trend_p"][-1]))
 
 
-def test_falls_with_too_few_lengths() -> None:
-    ds = pair().isel(length=[0, 1])
-    assert "too few different values" in say.falls(ds, np.nan)
+def rounded(same: float) -> str:
+    ds, other = pair(ulps=300.0), pair(ulps=2.0, bit_identical=same)
+    ds["ulps"].attrs["units"], other["ulps"].attrs["units"] = "ulp (float32)", "ulp (bfloat16)"
+    return say.precision(ds, other)
 
 
-@pytest.mark.parametrize(
-    ("distance", "expected"),
-    [
-        (
-            1.0,
-            "are closer than a pair whose last token differs: they are closer at 20 of 20 lengths (median ratio 0.1)",
-        ),
-        (20.0, "are no closer than a pair"),
-        (
-            np.tile([1.0, 20.0], N // 2),
-            "are sometimes closer than a pair whose last token differs: they are closer at 10 of 20",
-        ),
-    ],
-)
-def test_against_contrast(distance: Any, expected: str) -> None:
-    assert expected in say.against_contrast(pair(distance))
-
-
-@pytest.mark.parametrize(
-    ("noise", "expected"),
-    [
-        (1e-3, "The smallest D is 1e+03 times the noise floor (0.001)"),
-        (0.5, "At 20 of 20 lengths D is at most 3 times the noise floor (0.5), so it cannot be told"),
-    ],
-)
-def test_above_noise(noise: float, expected: str) -> None:
-    assert expected in say.above_noise(pair(noise=noise))
-
-
-@pytest.mark.parametrize(
-    ("same", "expected"), [(1.0, "bit-identical at 20 of 20"), (0.5, "bit-identical at no length")]
-)
-def test_precision(same: float, expected: str) -> None:
-    ds, rounded = pair(ulps=300.0), pair(ulps=2.0, bit_identical=same)
-    ds["ulps"].attrs["units"], rounded["ulps"].attrs["units"] = "ulp (float32)", "ulp (bfloat16)"
-    text = say.precision(ds, rounded)
-    assert expected in text
-    assert "Rounded to bfloat16" in text
-    assert "In float32 they differ by at least 300 units" in text
-
-
-def test_answers() -> None:
-    ds = pair()
-    assert "could not be compared" in say.answers(ds)
-    ds["same_argmax"], ds["total_variation"] = ("length", [True] * 5 + [False] * 15), ("length", np.full(N, 0.25))
-    assert "the same for v and v* at 5 of 20 lengths" in say.answers(ds)
-    assert "median 0.25" in say.answers(ds)
-
-
-@pytest.mark.parametrize(
-    ("rho", "expected"),
-    [
-        ((-0.8, -0.9, -0.6, 0.01), "falls (moderate to very strong trend"),
-        ((0.8, 0.75, 0.85, 0.01), "grows (strong trend"),
-        ((0.2, -0.1, 0.5, 0.3), "shows no clear trend"),
-    ],
-)
-def test_premises(rho: Any, expected: str) -> None:
+def premises(rho: tuple[float, ...]) -> str:
     ds = pair()
     for name in ("attention_tv", "self_weight"):
         ds[f"{name}_mean"] = (("block", "length"), np.linspace(2, 1, 2 * N).reshape(2, N))
         for place, end in enumerate(("", "_low", "_high", "_p")):
             ds[f"{name}_trend{end}"] = ((), (rho if name == "attention_tv" else (-0.95, -0.97, -0.92, 0.001))[place])
-    text = say.premises(ds)
-    assert f"the change δ of the attention row {expected}" in text
-    assert "the new token's weight on itself falls (very strong trend" in text
-    assert "does not show a limit" in text
-
-
-def test_tightness_and_parts() -> None:
-    ds = pair()
-    ds["observed"], ds["bound"] = ("length", np.full(N, 2.0)), ("length", np.linspace(4, 40, N))
-    assert "is 2 to 20 times the observed" in say.tightness(ds)
-    ds["observed"][:] = 0.0
-    assert "cannot be compared" in say.tightness(ds)
-    ds["share"] = (("part", "block", "length"), np.stack([np.full((2, N), s) for s in (0.5, 0.7, -0.2)]))
-    ds = ds.assign_coords(part=["residual", "attention", "mlp"])
-    assert "residual 50 %, attention 70 %, mlp -20 %" in say.parts(ds)
+    return say.premises(ds)
 
 
 def ablated(none: Any, separators: Any, noise: float = 1e-6, kept: Any = (0.0, 0.0, 1.0, 1.0)) -> xr.Dataset:
@@ -155,27 +79,68 @@ def ablated(none: Any, separators: Any, noise: float = 1e-6, kept: Any = (0.0, 0
     return ds
 
 
-@pytest.mark.parametrize(
-    ("none", "separators", "noise", "expected"),
-    [
-        (
-            1.0,
-            5.0,
-            1e-6,
-            "Separators keep v and v* further apart: at the last layer D is larger with them at 17, smaller at 0",
-        ),
-        (5.0, 1.0, 1e-6, "Separators do not help: they bring v and v* closer together"),
-        (1.0, 1.0, 1e-6, "Separators make no difference"),
-        (1.0, 5.0, 9.0, "Separators make no difference"),
-        (1.0, np.tile([0.5, 2.0], N // 2), 1e-6, "Separators do not reliably help"),
-    ],
-)
-def test_separators_help_or_do_not(none: Any, separators: Any, noise: float, expected: str) -> None:
-    assert expected in say.separators_help(ablated(none, separators, noise))
+HALF = np.tile([1.0, 20.0], N // 2)
+SAID: list[tuple[Callable[[], str], str]] = [
+    (lambda: falling(np.linspace(9, 1, N)), "falls (very strong trend, Spearman ρ = -1.00, 95 % interval -1.00 to "
+     "-1.00, p below 0.001): 9 at 1 and 1 at 20"),
+    (lambda: falling(np.linspace(1, 9, N)), "grows (very strong trend"),
+    (lambda: falling(np.tile([1.0, 2.0], N // 2)), "shows no clear trend"),
+    (lambda: say.falls(pair().isel(length=[0, 1]), np.nan), "too few different values"),
+    (lambda: say.against_contrast(pair()), "are closer than a pair whose last token differs: they are closer at 20 of "
+     "20 lengths (median ratio 0.1)"),
+    (lambda: say.against_contrast(pair(20.0)), "are no closer than a pair"),
+    (lambda: say.against_contrast(pair(HALF)), "are sometimes closer than a pair whose last token differs: they are "
+     "closer at 10 of 20"),
+    (lambda: say.above_noise(pair(noise=1e-3)), "The smallest D is 1e+03 times the noise floor (0.001)"),
+    (lambda: say.above_noise(pair(noise=0.5)), "At 20 of 20 lengths D is at most 3 times the noise floor (0.5), so it"),
+    (lambda: rounded(1.0), "Rounded to bfloat16, the last representations are bit-identical at 20 of 20"),
+    (lambda: rounded(0.5), "bit-identical at no length"),
+    (lambda: rounded(0.5), "In float32 they differ by at least 300 units"),
+    (lambda: say.answers(pair()), "could not be compared"),
+    (lambda: say.answers(measured(same_argmax=np.arange(N) < 5, total_variation=0.25)), "at 5 of 20 lengths. The total "
+     "variation between their next-token distributions has median 0.25"),
+    (lambda: premises((-0.8, -0.9, -0.6, 0.01)), "δ of the attention row falls (moderate to very strong trend"),
+    (lambda: premises((0.8, 0.75, 0.85, 0.01)), "δ of the attention row grows (strong trend"),
+    (lambda: premises((0.2, -0.1, 0.5, 0.3)), "δ of the attention row shows no clear trend"),
+    (lambda: premises((0.2, -0.1, 0.5, 0.3)), "weight on itself falls (very strong trend"),
+    (lambda: say.tightness(measured(observed=2.0, bound=np.linspace(4, 40, N))), "is 2 to 20 times the observed"),
+    (lambda: say.tightness(measured(observed=0.0, bound=1.0)), "cannot be compared"),
+    (lambda: say.separators_help(ablated(1.0, 5.0)), "Separators keep v and v* further apart: at the last layer D is "
+     "larger with them at 17, smaller at 0"),
+    (lambda: say.separators_help(ablated(5.0, 1.0)), "Separators do not help: they bring v and v* closer together"),
+    (lambda: say.separators_help(ablated(1.0, 1.0)), "Separators make no difference"),
+    (lambda: say.separators_help(ablated(1.0, 5.0, 9.0)), "Separators make no difference"),
+    (lambda: say.separators_help(ablated(1.0, HALF / 10)), "Separators do not reliably help"),
+    (lambda: say.separators_help(ablated(1.0, 5.0).isel(length=slice(0, 3))), "too short"),
+    (lambda: say.controls(ablated(1.0, 5.0)), "moved to random places 0.25"),
+    (lambda: lasting((0.0, 0.1, 1.0, 1.0)), "no longer changes their effect from block 2 on"),
+    (lambda: lasting((0.0, 0.1, 0.2, 0.3)), "changes their effect up to the last block"),
+    (lambda: lasting((1.0,) * 4), "does not change their effect, whichever block it starts from"),
+    (lambda: lasting((np.nan, 1.0, 1.0, 1.0)), "cannot be compared"),
+    (lambda: present(0.97), "0.97 of the effect remains: what matters is that a separator is present, not what it"),
+    (lambda: present(0.05), "0.05 of the effect remains: what matters is what a separator has read."),
+    (lambda: present(0.6), "0.6 of the effect remains: both its presence and what it has read matter."),
+    (lambda: present(np.nan), "too small to tell"),
+]  # fmt: skip
 
 
-def test_no_separator_inside() -> None:
-    assert "too short" in say.separators_help(ablated(1.0, 5.0).isel(length=slice(0, 3)))
+def lasting(kept: tuple[float, ...]) -> str:
+    return say.last_block_that_matters(ablated(1.0, 5.0, kept=kept))
+
+
+def present(kept: float) -> str:
+    return say.presence_or_content(ablated(0.1, 1.0, kept=(kept,) * 4).assign_coords(hook=["mean_residual"]))
+
+
+@pytest.mark.parametrize(("said", "expected"), SAID)
+def test_what_is_said(said: Callable[[], str], expected: str) -> None:
+    assert expected in said()
+
+
+def test_parts() -> None:
+    share = (("part", "block", "length"), np.stack([np.full((2, N), s) for s in (0.5, 0.7, -0.2)]))
+    ds = pair().assign(share=share).assign_coords(part=["residual", "attention", "mlp"])
+    assert "residual 50 %, attention 70 %, mlp -20 %" in say.parts(ds)
 
 
 def test_from_few_lengths_nothing_is_claimed() -> None:
@@ -185,38 +150,6 @@ def test_from_few_lengths_nothing_is_claimed() -> None:
     assert "larger with them at 5, smaller at 0 of 5 lengths" in say.separators_help(enough)
     assert "too few lengths (4)" in say.presence_or_content(few.isel(length=slice(0, 4)))
     assert "of the effect remains" in say.presence_or_content(enough)
-
-
-def test_controls() -> None:
-    text = say.controls(ablated(1.0, 5.0))
-    assert "moved to random places 0.25" in text
-    assert "another token" not in text  # it was not measured
-
-
-@pytest.mark.parametrize(
-    ("kept", "expected"),
-    [
-        ((0.0, 0.1, 1.0, 1.0), "no longer changes their effect from block 2 on"),
-        ((0.0, 0.1, 0.2, 0.3), "changes their effect up to the last block"),
-        ((1.0, 1.0, 1.0, 1.0), "does not change their effect, whichever block it starts from"),
-        ((np.nan, 1.0, 1.0, 1.0), "cannot be compared"),
-    ],
-)
-def test_last_block_that_matters(kept: Any, expected: str) -> None:
-    assert expected in say.last_block_that_matters(ablated(1.0, 5.0, kept=kept))
-
-
-@pytest.mark.parametrize(
-    ("kept", "expected"),
-    [
-        ((0.97,) * 4, "0.97 of the effect remains: what matters is that a separator is present, not what it has read."),
-        ((0.05,) * 4, "0.05 of the effect remains: what matters is what a separator has read."),
-        ((0.6,) * 4, "0.6 of the effect remains: both its presence and what it has read matter."),
-        ((np.nan,) * 4, "too small to tell"),
-    ],
-)
-def test_presence_or_content(kept: Any, expected: str) -> None:
-    assert expected in say.presence_or_content(ablated(0.1, 1.0, kept=kept).assign_coords(hook=["mean_residual"]))
 
 
 def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
@@ -242,14 +175,3 @@ def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
     assert why.figure is None
     assert "Not measured for this model. Block 2 adds more to the residual stream" in why.says[0]
     assert all(part.figure is not None for part in titled.values() if part is not why)
-
-
-@pytest.mark.slow
-def test_without_separators_the_rest_is_kept(tiny: Any) -> None:
-    """Three digits have no separator between them: the ablation says so, and everything else is there."""
-    findings = section.try_to_measure(tiny, 3, progress=False)
-    assert isinstance(findings, section.Findings)
-    parts = section.sections(findings)
-    assert parts[0].figure is not None
-    assert parts[-1].title == "Effect of separators by layer"
-    assert "Not measured. The sequence has no separators" in parts[-1].says[0]

@@ -1,7 +1,6 @@
 """The page as a reader meets it: self-contained, escaped, without errors or requests, on desk and phone."""
 
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -76,24 +75,17 @@ def test_it_reads_as_an_argument(written: Path) -> None:
         "Provenance",
     ]
     assert text.count("Plotly.newPlot(") == 8
-    assert "squashlens report --model tiny-gemma --prompt" in text
-    assert "--n 6" in text
 
 
-def test_the_command_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
+def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
     assert page._source(tiny) == "tiny-gemma"
     assert Path(page._source(bridge_of("llama"))).is_dir()
     facts = {"dtype": "float32", "quantized": None, "revision": None, "proof": "verified", "call": {"norm": "spectral"}}
-    usual = ["squashlens", "report", "--model", "./gpt2", "--prompt", "1", "--n", "8"]
-    assert page._words(facts, "./gpt2", "1", 8) == usual
     other = facts | {"dtype": "bfloat16", "quantized": "int8", "revision": "abc", "proof": "unverified"}
-    words = page._words(other | {"call": {"norm": "frobenius"}}, "org/m", "1", 8)
-    options = ["--no-verify", "--dtype", "bfloat16", "--quantize", "int8", "--revision", "abc", "--norm", "frobenius"]
-    assert words == ["squashlens", "report", "--model", "org/m", *options, "--prompt", "1", "--n", "8"]
     code = page._code(other, "org/m", "1", 8)
     assert "sl.load('org/m', dtype='bfloat16', quantize='int8', revision='abc', verify=False)" in code
-    assert "sl.load('./gpt2')" in page._code(facts, "./gpt2", "1", 8)
-    assert page._words(facts | {"quantized": "gptq"}, "./gpt2", "1", 8) == usual  # the checkpoint is, not the loading
+    for one in (facts, facts | {"quantized": "gptq"}):  # the checkpoint is, not the loading
+        assert "sl.load('./gpt2')" in page._code(one, "./gpt2", "1", 8)
 
 
 def test_nothing_is_fetched(written: Path) -> None:
@@ -134,12 +126,6 @@ def test_token_text_is_escaped(tiny: Any) -> None:
 
 
 NASTY = "a\nb\r\t\x1b[2J\x07 'q' \"d\" \\x41 $HOME `id` \u202e\u2028\x85\xad\U000e0001 é🙂"
-
-
-def test_the_command_hides_nothing_and_says_the_same() -> None:
-    words = ["plain", "", "a b", "it's", "-x", "\\ $HOME `id` é🙂"]
-    assert shlex.split(page._command(words)) == words
-    assert "a command line hides. Use the code below" in page._command(["squashlens", NASTY])
 
 
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:

@@ -13,7 +13,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.reporting.paper import captions, latex, parts, write
+from squashlens.reporting.markup import latex
+from squashlens.reporting.paper import parts, write
 from squashlens.reporting.paper.index import _plain
 from tests import typeset
 
@@ -44,9 +45,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 def times(folder: Path) -> dict[str, int]:
-    return {
-        path.name: path.stat().st_mtime_ns for path in folder.rglob("*.*") if path.suffix in (".nc", ".html", ".csv")
-    }
+    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.nc")}
 
 
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +84,7 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
 
 
 @pytest.mark.usefixtures("pages")
-def test_nothing_is_measured_or_drawn_twice(folder: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_measured_twice(folder: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     no_work(monkeypatch)
     before = times(folder)
     found = sl.paper(tiny, out=folder, figures=[5, 9], **QUIET)
@@ -101,8 +100,8 @@ def test_what_was_deleted_is_made_again(folder: Path, tiny: Any) -> None:
     (folder / "data" / "collapse_c.nc").unlink()
     sl.paper(tiny, out=folder, figures=[5, 9], **QUIET)
     changed = {name for name, time in times(folder).items() if before[name] != time}
-    tables = {f"fig5_collapse_{letter}.csv" for letter in "abcd"}
-    assert changed == {"fig9.html", "collapse_c.nc", "fig5.html"} | tables
+    assert changed == {"collapse_c.nc"}
+    assert (folder / "fig9.html").exists()
 
 
 @pytest.mark.slow
@@ -159,14 +158,6 @@ def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -
         sl.paper(tiny, out=folder, figures=[5, 9], **QUIET)
     assert sum("measured again" in str(one.message) for one in warned) == 2
     assert all(sl.results.open(data / name).equals(one) for name, one in good.items())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("pages")
-def test_a_file_of_something_else_is_refused(folder: Path, tiny: Any) -> None:
-    sl.results.save(sl.results.open(folder / "data" / "collapse_a.nc").drop_attrs(), folder / "data" / "collapse_b.nc")
-    with pytest.raises(InputError, match=r"collapse_b.nc' was not written by `paper`"):
-        sl.paper(tiny, out=folder, figures=[9], **QUIET)
 
 
 @pytest.mark.usefixtures("pages")
@@ -239,33 +230,12 @@ def test_without_a_browser_one_warning_comes_before_the_work(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("pages")
-def test_captions_say_what_the_answers_were(tiny: Any, tmp_path: Path) -> None:
-    """The bundled model reads the last of 76 alternating digits wrongly, and counts at most 49 ones."""
+def test_captions_say_how_the_answers_were_drawn(tiny: Any, tmp_path: Path) -> None:
     sl.paper(tiny, out=tmp_path, figures=[2, 3, 4], **QUIET)
     page = (tmp_path / "README.md").read_text()
-    assert "(a) last digit: right at 2 of 2 lengths." in page
-    assert "(c) last digit: right at 1 of 2 lengths, first wrong at 76." in page
     assert "There is no panel (b), because the model does not know the words of a hint." in page
-    answers = sl.evaluate(tiny, sl.tasks.find("taught_sum_repeated"), lengths=[4, 76], seeds=1, progress=False)
-    (said,) = answers["value"].sel(length=76).values.ravel()
-    assert f"(i) sum: 50 % of all answers are right, and the median error at length 76 is {76 - int(said)}." in page
-    assert f"(i) sum: the most common answers are 4 and {said} (50 % each; together they are right for 50 %" in page
     assert "decoded greedily: one at each length, and in (iii) one to each of 2 random sequences" in page
-
-
-def test_a_tie_is_told() -> None:
-    def shares(said: list[float]) -> xr.Dataset:
-        values = [str(7 + at) for at in range(len(said))]
-        truth = [1.0] + [0.0] * (len(said) - 1)
-        return xr.Dataset({"said": ("value", said), "truth": ("value", truth)}, {"value": values})
-
-    assert captions._most_common(shares([0.2, 0.5, 0.3])) == (
-        "the most common answer is 8 (50 % of the answers, and right for 0 % of the questions)"
-    )
-    assert "answers are 7, 8 and 9 (25 % each; together they are right for 100 %" in captions._most_common(
-        shares([0.25, 0.25, 0.25, 0.1])
-    )
-    assert "because 9 have the largest share" in captions._most_common(shares([0.1] * 9))
+    assert "Of all answers, 0 % could not be read." in page
 
 
 def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +260,7 @@ def compiled(folder: Path, *, body: str = r"\input{figures}") -> str:
 
 
 def test_any_text_stays_text_in_latex(tmp_path: Path) -> None:
-    said = compiled(tmp_path, body=r"\sloppy\raggedright\hyphenpenalty=10000 " + latex.text(HOSTILE))
+    said = compiled(tmp_path, body=r"\sloppy\raggedright\hyphenpenalty=10000 " + latex(HOSTILE))
     plain = " ".join(said.split())  # an underscore is a rule, which pdftotext leaves out
     assert r"\input{/etc/passwd} 100% $x^2$ #1 & a b ~ <b> |" in plain.replace("ˆ", "^").replace("˜", "~")
     assert r"\end{document}" in plain

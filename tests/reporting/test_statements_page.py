@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.figures.theory.statements import LEAST
+from squashlens.figures.synthetic import LEAST
 
 EXHIBITS = sl.statements.gallery()
 COMMAND = "run analyses/statements.py --out docs --picture images/statements.png"
@@ -51,4 +51,4 @@ def test_the_figure_has_both_sides_of_each() -> None:
         assert tuple(left.x) == exhibit.at
         np.testing.assert_allclose(left.y, [max(one.left, LEAST) for one in exhibit.rows])
         np.testing.assert_allclose(right.y, [max(one.right, LEAST) for one in exhibit.rows])
-    assert [trace.showlegend for trace in figure.data[:3]] == [True, True, False]
+    assert [trace.showlegend for trace in figure.data[:3]] == [None, None, False]

@@ -5,16 +5,13 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import plotly.graph_objects as go
-from plotly.colors import hex_to_rgb, unlabel_rgb
 
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import listed
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layouts.layout import laid_out
-from squashlens.figures.drawing.layouts.page import Page, block_of, traces_of
-from squashlens.figures.drawing.layouts.parts import list_once
+from squashlens.figures.drawing.layout import laid_out, list_once
+from squashlens.figures.drawing.page import Page, block_of, traces_of
 from squashlens.figures.drawing.text import escaped, unbroken
-from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName, only_colours
+from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
 
 Width = Literal["column", "page"] | float
 LARGEST, SMALLEST, TEXT = 100.0, 1.0, (4.0, 72.0)  # inches of a figure, and points of text
@@ -27,9 +24,9 @@ MANY = 70  # marks of a line of usual size
 def styled(
     figure: go.Figure, *, theme: ThemeName | None = None, width: Width | None = None, height: float | None = None,
     font: str | None = None, font_size: float | None = None, title: str | None = None,
-    legend: Literal["top", "bottom", "right", "none"] | None = None, palette: Mapping[str, str] | None = None,
+    legend: Literal["top", "bottom", "right", "none"] | None = None,
 ) -> go.Figure:  # fmt: skip
-    """A copy of a figure with another theme, size, title, legend or palette. What is not given stays as it was.
+    """A copy of a figure with another theme, size, title or legend. What is not given stays as it was.
 
     Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and the legend gets
     the rows it needs. The figure that was given is not changed, and no setting of plotly is. What was added or changed
@@ -46,14 +43,12 @@ def styled(
         font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
         title: title of the figure; ``""`` removes it, with the line under it.
         legend: where the legend is, or ``"none"``.
-        palette: colour for each name in the legend, such as ``{"true Jacobian": "black"}``.
 
     Returns:
         The new figure.
 
     Raises:
-        InputError: if squashlens did not draw the figure; if the text leaves no room for the panels; if a name of
-            `palette` is not in the legend.
+        InputError: if squashlens did not draw the figure; if the text leaves no room for the panels.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -75,8 +70,6 @@ def styled(
     new = replace(page, **{name: value for name, value in given.items() if value is not None})
     found = recoloured(figure, page.theme, new.theme)
     new.keep(found)
-    for name, colour in (palette or {}).items():
-        _paint(found, name, colour)
     return dressed(found)
 
 
@@ -85,8 +78,21 @@ def recoloured(figure: go.Figure, old: ThemeName, new: ThemeName) -> go.Figure:
     found = go.Figure(figure)
     colours = dict(zip(THEMES[old].colours, THEMES[new].colours, strict=True))
     for part in (*traces_of(found), found.layout) if old != new else ():
-        part.update(only_colours(part.to_plotly_json(), colours))
+        part.update(_replaced(part.to_plotly_json(), colours))
     return found
+
+
+def _replaced(node: Any, colours: Mapping[str, str], key: str = "") -> Any:
+    """A part of a figure, without its numbers, with other colours: only what plotly reads as a colour, never text."""
+    if isinstance(node, dict):
+        return {name: _replaced(value, colours, name) for name, value in node.items() if not _is_array(value)}
+    if isinstance(node, list | tuple):
+        return [_replaced(value, colours, key) for value in node]
+    return colours.get(node, node) if isinstance(node, str) and "color" in key else node
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, dict) and "bdata" in value
 
 
 def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> go.Figure:
@@ -120,25 +126,3 @@ def _require(name: str, value: float | None, least: float, most: float) -> None:
     if value is not None and not least <= value <= most:
         unit = "points" if name == "font_size" else "inches"
         raise InputError(f"{name}={value:g} {unit} is not usable.", f"Use {least:g} to {most:g} {unit}.")
-
-
-def _paint(figure: go.Figure, name: str, colour: str) -> None:
-    """Change the colour of everything that has a name in the legend."""
-    traces = traces_of(figure)
-    groups = {unbroken(trace.name): trace.legendgroup or trace.name for trace in traces if trace.name}
-    if name not in groups:
-        raise InputError(f"palette: {name!r} is not in the legend.", f"The names are {listed(groups)}.")
-    try:
-        red, green, blue = hex_to_rgb(colour) if colour.startswith("#") else unlabel_rgb(colour)
-    except (ValueError, IndexError):
-        raise InputError(f"palette: {colour!r} is not a colour.", "Write it as #rrggbb or rgb(r, g, b).") from None
-    for trace in traces:
-        if groups[name] not in (trace.legendgroup, trace.name):
-            continue
-        for path in ("line.color", "marker.color", "error_x.color", "error_y.color", "marker.line.color"):
-            part, key = path.rsplit(".", 1)
-            if isinstance(trace[part][key] if part in trace or "." in part else None, str):
-                trace[path] = colour
-        if isinstance(getattr(trace, "fillcolor", None), str):
-            opacity = trace.fillcolor.rstrip(")").split(",")[-1] if trace.fillcolor.startswith("rgba") else 1
-            trace.fillcolor = f"rgba({red}, {green}, {blue}, {opacity})"

@@ -14,7 +14,6 @@ WIDTHS = bytes.fromhex(
     "20282e54405f591b2727325420242022404040404040404040402222545454366448494d504945505728284b42665852"
     "43524b45435448674742452722275432323d4038403e254040201f3d2061403d4040303428403b563b3b3540224054"
 )
-SIGNS = {"→": 0.84, "…": 1.0, "‖": 0.5, "∂": 0.52, "·": 0.32, "ℓ": 0.6, "′": 0.23, "●": 0.87, "○": 0.87, "▼": 0.77}
 OTHER, FULL = 0.84, 1.0  # other characters: mathematical signs, and those of East Asian scripts
 TAG = re.compile(r"<[^<>]*>")
 PIECE = re.compile(r"<su[bp]>.*?</su[bp]>|<[^<>]*>|&[^&;\s]{1,9};|.", re.DOTALL)  # what a break must not divide
@@ -49,7 +48,7 @@ def _em(character: str) -> float:
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
         return FULL
-    return SIGNS.get(character, 0.65 if character.isalpha() else OTHER)
+    return 0.65 if character.isalpha() or character in "‖·′" else OTHER
 
 
 def _plain(line: str) -> str:

@@ -1,8 +1,7 @@
 """Themes: fonts, sizes and colours of a figure. They are set on each figure, never as a global default of plotly."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 ThemeName = Literal["notebook", "paper", "slides", "dark"]
 INK, FAINT, PAPER = "#1d2330", "#e3e6ec", "#ffffff"  # text, grid lines and background, as figures are first drawn
@@ -90,19 +89,3 @@ WIDTHS = {"column": 3.25, "page": 6.75}  # inches
 LISTED = 6  # of many ordered curves
 SMALL = 0.85  # size of tick labels and legends, in units of the font size
 ASSUMED = 700.0  # pixels: the width that a figure is laid out for if its page decides
-
-
-def only_colours(node: Any, new: Mapping[str, str], *, of: str = "") -> Any:
-    """The parts of a figure, as plotly writes it, whose colour is replaced, with the new one; `None` if there is none.
-
-    Only what plotly reads as a colour is looked at, never text.
-    """
-    if isinstance(node, dict):
-        found = {key: only_colours(value, new, of=key) for key, value in node.items()}
-        return {key: value for key, value in found.items() if value is not None} or None
-    if isinstance(node, list | tuple) and not (node and isinstance(node[0], int | float)):
-        found = [only_colours(value, new, of=of) for value in node]
-        if all(value is None for value in found):
-            return None
-        return [old if value is None else value for old, value in zip(node, found, strict=True)]
-    return new.get(node.lower()) if isinstance(node, str) and "color" in of else None

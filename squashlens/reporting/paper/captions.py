@@ -19,7 +19,6 @@ from squashlens.theory.statistics.trends import holm
 
 Found = Mapping[str, xr.Dataset]
 LONG = 160  # characters of a prompt
-SEVERAL = 8  # equally common answers that are listed
 STACKS = {
     "stack_no_positions": "no positions",
     "stack_queries_keys": "sines on queries and keys",
@@ -60,73 +59,28 @@ def _first(found: Found) -> list[str]:
 
 def _copying(found: Found) -> list[str]:
     lengths = next(iter(found.values()))["length"].values
-    texts = [
+    return [
         f"Share of right answers to the question for the last or the first digit of a sequence of {lengths[0]} to "
         f"{lengths[-1]} digits, with one answer to each question at each of {len(lengths)} lengths: "
         "(a) 1…10 and 01…1, "
         + ("(b) the same with a hint, " if "copy_last_hint" in found else "")
-        + "(c) alternating zeros and ones."
+        + "(c) alternating zeros and ones. "
+        + _unread(found)
     ]
-    for name, one in found.items():
-        right = one["right"].isel(mode=0, seed=0).values
-        wrong = f", first wrong at {lengths[~right][0]}" if not right.all() else ""
-        texts.append(f"{_copied(name)}: right at {int(right.sum())} of {len(right)} lengths{wrong}{_unread(one)}.")
-    return texts
-
-
-def _copied(name: str) -> str:
-    end = "last" if "last" in name else "first"
-    return f"{PANELS[name.replace(f'_{end}', '')]} {end} digit"
 
 
 def _errors(found: Found) -> list[str]:
-    texts = [
-        f"Error of the answers by length, the number of items in the sequence. Lines are medians with quartiles, and "
+    return [
+        "Error of the answers by length, the number of items in the sequence. Lines are medians with quartiles, and "
         f"dots are single answers; the panels below show the share of answers that could not be read. {_drawn(found)}"
     ]
-    for name, one in found.items():
-        for mode in one["mode"].values:
-            here = one.sel(mode=mode)
-            longest, error = int(here["length"][-1]), float(here["median_error"][-1])
-            last = f"the median error at length {longest} is {_g(error)}" if np.isfinite(error) else (
-                f"no answer at length {longest} could be read"
-            )  # fmt: skip
-            texts.append(
-                f"{_counted(name, one, str(mode))}: {_percent(float(here['right'].mean()))} of all answers are right, "
-                f"and {last}{_unread(here)}."
-            )
-    return texts
 
 
 def _frequencies(found: Found) -> list[str]:
-    from squashlens.measure.answers.frequencies import answer_frequencies
-
-    texts = [f"How often each answer was given, and how often it was right, over all lengths together. {_drawn(found)}"]
-    for name, one in found.items():
-        shares = answer_frequencies(one)
-        for mode in shares["mode"].values:
-            here = shares.sel(mode=mode)
-            if not float(here["said"].sum()):
-                texts.append(f"{_counted(name, one, str(mode))}: no answer could be read.")
-                continue
-            texts.append(f"{_counted(name, one, str(mode))}: {_most_common(here)}{_unread(one.sel(mode=mode))}.")
-    return texts
-
-
-def _most_common(here: xr.Dataset) -> str:
-    """The most common answers of a mode; several if they are equally common."""
-    said = here["said"].values
-    first = np.flatnonzero(said == said.max())
-    values = [_shortened(str(here["value"].values[place])) for place in first]
-    share, due = _percent(float(said.max())), _percent(float(here["truth"].values[first].sum()))
-    if len(values) == 1:
-        return f"the most common answer is {values[0]} ({share} of the answers, and right for {due} of the questions)"
-    if len(values) > SEVERAL:
-        return f"no answer is the most common, because {len(values)} have the largest share ({share} each)"
-    return (
-        f"the most common answers are {', '.join(values[:-1])} and {values[-1]} ({share} each; together they are right "
-        f"for {due} of the questions)"
-    )
+    return [
+        "How often each answer was given, and how often it was right, over all lengths together. "
+        f"{_drawn(found)} {_unread(found)}"
+    ]
 
 
 def _drawn(found: Found) -> str:
@@ -141,14 +95,9 @@ def _drawn(found: Found) -> str:
     return f"Answers are {text}. There are {len(lengths)} lengths from {lengths[0]} to {lengths[-1]}."
 
 
-def _counted(name: str, one: xr.Dataset, mode: str) -> str:
-    """The panel of a task, with the mode if there are several."""
-    return ", ".join([COUNTED[role(name)], *([mode.replace("_", " ")] if one.sizes["mode"] > 1 else [])])
-
-
-def _unread(one: xr.Dataset) -> str:
-    share = float(one["unread"].sum("why").mean())
-    return f"; {_percent(share)} could not be read" if share else ""
+def _unread(found: Found) -> str:
+    share = float(np.mean([one["unread"].sum("why").mean() for one in found.values()]))
+    return f"Of all answers, {_percent(share)} could not be read."
 
 
 def _collapse(found: Found) -> list[str]:

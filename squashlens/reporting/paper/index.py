@@ -1,18 +1,19 @@
 """The LaTeX file that includes the figures, and the page that lists them with their captions and provenance."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
-from squashlens.reporting.paper import latex
-from squashlens.reporting.sentences import fact
+from squashlens.maps.payload import said
+from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.files import write
 
 TEX, PAGE = "figures.tex", "README.md"
+HEAD = r"""% The preamble needs \usepackage{graphicx} and \graphicspath{{FOLDER/}}; FOLDER is the folder of this file.
+\providecommand{\squashlenswidth}[1]{\dimexpr\ifdim\linewidth<#1\linewidth\else#1\fi\relax}
+"""
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,14 @@ def write_index(
 
 def _tex(drawn: Mapping[int, Drawn], failed: Mapping[int, SquashlensError], facts: Mapping[str, Any]) -> str:
     version = facts["versions"]["squashlens"]
-    parts = [latex.comment(f"Figures of {facts['model']}, written by squashlens {version}."), latex.HEAD]
+    parts = [_comment(f"Figures of {facts['model']}, written by squashlens {version}."), HEAD]
     for number in sorted({*drawn, *failed}):
         if number not in drawn:
-            parts.append(latex.comment(f"Figure {number} could not be measured. {failed[number]}"))
+            parts.append(_comment(f"Figure {number} could not be measured. {failed[number]}"))
         elif drawn[number].file.suffix != ".pdf":
-            parts.append(latex.comment(f"Figure {number} is {drawn[number].file.name}, which LaTeX cannot include."))
+            parts.append(_comment(f"Figure {number} is {drawn[number].file.name}, which LaTeX cannot include."))
         else:
-            one = drawn[number]
-            parts.append(latex.environment(number, one.file.name, one.caption, inches=one.inches, wide=one.wide))
+            parts.append(_environment(drawn[number]))
     return "\n".join(parts)
 
 
@@ -67,15 +67,29 @@ def _page(
         parts += [_plain(one.caption), f"Figure: [{one.file.name}]({one.file.name}). Data: {tables}."]
     parts.append("## Provenance")
     told = {name: value for name, value in facts.items() if name not in ("call", "bos_count")}
-    parts.append("\n".join(f"- {name.replace('_', ' ')}: {_plain(fact(value))}" for name, value in told.items()))
+    parts.append("\n".join(f"- {name.replace('_', ' ')}: {_plain(said(value))}" for name, value in told.items()))
     parts.append("Each `.nc` file in `data` has the provenance of its own result: `squashlens.results.open` reads it.")
     return "\n\n".join(parts) + "\n"
 
 
-def _plain(value: object) -> str:
-    r"""Any text on one line of Markdown, as it is.
+def _environment(one: Drawn) -> str:
+    """A figure with its picture, caption and label, at most as wide as the text."""
+    name = "figure*" if one.wide else "figure"
+    size = f"width=\\squashlenswidth{{{one.inches:g}in}},height=0.8\\textheight,keepaspectratio"
+    return f"""\\begin{{{name}}}[tp]
+  \\centering
+  \\includegraphics[{size}]{{{one.file.name}}}
+  \\caption{{{latex(one.caption)}}}
+  \\label{{fig:squashlens-{one.number}}}
+\\end{{{name}}}
+"""
 
-    >>> print(_plain("a_b <script> [x](y)"))
-    a\_b \<script\> \[x\](y)
-    """
-    return re.sub(r"([\\`*_\[\]<>#|&~$])", r"\\\1", escape(" ".join(str(value).split())))
+
+def _comment(plain: str) -> str:
+    """One line that LaTeX does not read."""
+    return f"% {latex(' '.join(plain.split()))}\n"
+
+
+def _plain(value: object) -> str:
+    """Any text on one line of Markdown, as it is."""
+    return markdown(" ".join(str(value).split()))

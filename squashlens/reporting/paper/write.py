@@ -1,26 +1,38 @@
-"""The paper's figures for one model, written into a folder that a paper can include."""
+"""The paper's figures for one model, written into a folder that a paper can include.
 
+Results in the folder are used again only for the same model and settings. Each file states what its result depends on:
+the model, with its weights, hooks and versions, and the settings. A file of another model or other settings raises an
+error and is not changed. A file that cannot be read, or whose checksum does not fit, is measured again.
+"""
+
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+import xarray as xr
+
 from squashlens import zoo
 from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.bars import bar
-from squashlens.engine.text.tokens import tokenize
-from squashlens.errors import InputError, OutputError, SquashlensError
+from squashlens.engine.text.tokens import tokenize, tokenizer_digest
+from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
 from squashlens.measure.measurement import measurement
-from squashlens.records.results import save
+from squashlens.measure.session import Session, require_seen
+from squashlens.records.results import open as open_result
+from squashlens.records.results import save, versions
 from squashlens.remarks import remark
 from squashlens.reporting.collapse import check_n
 from squashlens.reporting.paper.index import Drawn, write_index
-from squashlens.reporting.paper.kept import Kept
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder
+from squashlens.saving.journal import different
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
 LENGTHS = tuple(range(4, 97, 4))
+STATED = "squashlens_paper"  # attribute of a result: what it depends on, as JSON
 
 
 @measurement()
@@ -77,9 +89,8 @@ def paper(
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
-    chosen = Settings(
-        prompt, n, tuple(lengths), seeds, (mode,) if isinstance(mode, str) else tuple(mode), template, progress
-    )
+    modes: tuple[Mode, ...] = (mode,) if isinstance(mode, str) else tuple(mode)
+    chosen = Settings(prompt, n, tuple(lengths), seeds, modes, template, progress)
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out)
@@ -94,14 +105,17 @@ def paper(
             shown.set_description(f"figure {number}")
             try:
                 _measure(plan[number], kept, found)
-                _draw(folder, number, kept, plan[number], found, ending)
+                _draw(folder, number, {part.name: found[part.name] for part in plan[number]}, ending)
             except OutputError:
                 raise
             except SquashlensError as error:
                 failed[number] = error
             shown.update()
-    drawn = {number: _drawn(folder, number, kept, parts, found) for number, parts in plan.items()}
-    present = {number: one for number, one in drawn.items() if one is not None and number not in failed}
+    present = {
+        number: drawn
+        for number, parts in plan.items()
+        if number not in failed and (drawn := _drawn(folder, number, kept, parts, found))
+    }
     write_index(folder, present, failed, kept.facts)
     return {number: failed.get(number) or present[number].file for number in wanted}
 
@@ -135,7 +149,7 @@ def _ending() -> str:
     return ".pdf"
 
 
-def _measure(parts: Sequence[Part], kept: Kept, found: dict[str, Any]) -> None:
+def _measure(parts: Sequence[Part], kept: "Kept", found: dict[str, Any]) -> None:
     """Measure what is missing, and write each result at once. An error is kept, for other figures with this part."""
     for part in parts:
         if found[part.name] is None:
@@ -153,23 +167,19 @@ def _measure(parts: Sequence[Part], kept: Kept, found: dict[str, Any]) -> None:
             raise found[part.name]
 
 
-def _draw(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: Mapping[str, Any], ending: str) -> None:
-    """Write the figure and its tables, unless they are there and no older than the results."""
+def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) -> None:
+    """Write the figure and its tables."""
     from squashlens import figures
     from squashlens.reporting.paper.drawings import data_of, drawn
 
-    results = {part.name: found[part.name] for part in parts}
-    since = _since(kept, parts)
-    tables = data_of(number, results)
-    if not all(_is_current(_table(folder, number, name), since) for name in tables):
-        for name, table in tables.items():
-            save(table, _table(folder, number, name))
-    file = _file(folder, number, since)
-    if file is None or (file.suffix == ".html" and ending == ".pdf"):
-        figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+    for name, table in data_of(number, results).items():
+        save(table, _table(folder, number, name))
+    figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+    if ending == ".pdf":
+        (folder / f"fig{number}.html").unlink(missing_ok=True)
 
 
-def _drawn(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: Mapping[str, Any]) -> Drawn | None:
+def _drawn(folder: Path, number: int, kept: "Kept", parts: Sequence[Part], found: Mapping[str, Any]) -> Drawn | None:
     """A figure that is in the folder, also from an earlier call; None if there is none of the present results."""
     from squashlens.figures.drawing.themes import WIDTHS
     from squashlens.reporting.paper.captions import caption_of
@@ -178,27 +188,68 @@ def _drawn(folder: Path, number: int, kept: Kept, parts: Sequence[Part], found: 
     results = {part.name: found[part.name] for part in parts}
     if any(one is None or isinstance(one, SquashlensError) for one in results.values()):
         return None
-    file, width = _file(folder, number, _since(kept, parts)), width_of(number)
+    since = max(kept.path(part).stat().st_mtime_ns for part in parts)
+    files = [folder / f"fig{number}{ending}" for ending in (".pdf", ".html")]
+    file = next((one for one in files if one.exists() and one.stat().st_mtime_ns >= since), None)
     if file is None:
         return None
-    tables = tuple(_table(folder, number, name) for name in data_of(number, results))
+    tables, width = tuple(_table(folder, number, name) for name in data_of(number, results)), width_of(number)
     return Drawn(number, file, caption_of(number, results), tables, width == "page", WIDTHS[width])
-
-
-def _since(kept: Kept, parts: Sequence[Part]) -> int:
-    """When the last of a figure's results was written, in nanoseconds."""
-    return max(kept.path(part).stat().st_mtime_ns for part in parts)
-
-
-def _file(folder: Path, number: int, since: int) -> Path | None:
-    """The file of a figure that is no older than its results, a PDF if there is one."""
-    files = (folder / f"fig{number}{ending}" for ending in (".pdf", ".html"))
-    return next((file for file in files if _is_current(file, since)), None)
-
-
-def _is_current(file: Path, since: int) -> bool:
-    return file.exists() and file.stat().st_mtime_ns >= since
 
 
 def _table(folder: Path, number: int, name: str) -> Path:
     return folder / "data" / f"fig{number}_{name}.csv"
+
+
+class Kept:
+    """The results of one model in a folder."""
+
+    def __init__(self, folder: Path, model: Bridge) -> None:
+        self.folder = folder
+        require_seen(model, "A finished figure")
+        session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "as-given", "paper")
+        facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
+        self.facts = session.facts
+        self.model: Mapping[str, Any] = {**facts, "tokenizer": tokenizer_digest(model)}
+
+    def path(self, part: Part) -> Path:
+        """The file of a result."""
+        return self.folder / f"{part.name}.nc"
+
+    def found(self, part: Part, *, any_settings: bool = False) -> xr.Dataset | None:
+        """The result of a part, if it is there. `any_settings` accepts those of an earlier call, not another model."""
+        path = self.path(part)
+        if not path.exists():
+            return None
+        try:
+            result: Any = open_result(path)
+            stated: Any = json.loads(str(result.attrs.get(STATED, "null")))
+        except CapacityError:
+            raise
+        except InputError as error:
+            remark(f"{error.cause} It is measured again.")
+            return None
+        if stated is None:
+            raise InputError(
+                f"{str(path)!r} was not written by `paper`.", "Choose another folder, or move this file away."
+            )
+        wanted = self._depends_on(part)
+        if any_settings:
+            stated = {**stated, "settings": wanted["settings"]}
+        differing = [name.removeprefix("settings: ") for name in different(stated, wanted)]
+        if differing:
+            raise InputError(
+                f"{str(path)!r} was measured for a different {', '.join(differing)}.",
+                "Choose another folder for this one, or delete the file to measure it again.",
+            )
+        return result
+
+    def keep(self, part: Part, result: xr.Dataset) -> None:
+        """Write a result, with what it depends on."""
+        stated = json.dumps(self._depends_on(part), sort_keys=True, default=str)
+        save(result.assign_attrs({STATED: stated}), self.path(part))
+
+    def _depends_on(self, part: Part) -> dict[str, Any]:
+        model = {"model": self.model} if part.of_model else {}
+        own = {"settings": dict(part.about), "versions": versions(), **model}
+        return json.loads(json.dumps(own, default=str))

@@ -1,1 +1,0 @@
-"""What the terminal shows: tables, their labels, and notes."""

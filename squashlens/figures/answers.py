@@ -1,0 +1,288 @@
+"""A model's answers: accuracy, error and frequencies (figures 2 to 4, 6 and 7 of Barbero et al. 2024)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.errors import InputError
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import by_label, draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped, label
+from squashlens.figures.drawing.themes import COLOURS, INK, LINES, series
+from squashlens.figures.drawing.ticks import text_axis
+from squashlens.figures.drawing.traces import curve, grid, interval
+from squashlens.records.results import facts_of
+from squashlens.tasks.reading import WHY
+
+Found = xr.Dataset | Mapping[str, xr.Dataset]
+# Name, colour, dash and symbol of each mode.
+MODES = {
+    "answer_only": ("answer only", LINES[0], "solid", "circle"),
+    "cot": ("chain of thought", LINES[1], "dash", "square"),
+    "cot_few_shot": ("chain of thought, examples", LINES[2], "dot", "diamond"),
+}
+UNREAD = "unread: mode length why"
+LENGTH = "length (items)"
+EVALUATE = "squashlens.evaluate"
+PANEL, THIN = 230, 46  # pixels of a panel, and of the thin one under it
+QUARTILES = ("median_error", "error_q1", "error_q3")
+TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
+WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
+LONG = 60  # characters of an answer in the hover text
+
+
+@draws(EVALUATE, "accuracy accuracy_low accuracy_high accuracy_strict: mode length", UNREAD)
+def accuracy_by_length(found: Found) -> go.Figure:
+    """Draw the share of right answers by length.
+
+    Error bars are 95 % intervals, if there are several seeds. Answers that could not be read count as wrong; the hover
+    text has their share. A thin line with open marks is the share of right answers in the requested form, if it is
+    smaller.
+    """
+    several = by_label(found)
+    together = _modes_of(several.values())
+    lines = [(number, text, mode) for number, text in enumerate(several) for mode in _modes_of([several[text]])]
+    figure = go.Figure()
+    for under, (number, text, mode) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
+        mode_text, colour, dash, symbol = _mode_named(mode)
+        name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1)) or mode_text
+        if len(several) > 1:  # labels have colours and marks, and modes have dashes, or labels have all three
+            colour, other, symbol = series(number)
+            dash = dash if len(together) > 1 else other
+        here, many = several[text].sel(mode=mode), several[text].sizes.get("seed", 1)
+        lengths, strict = here["length"].values, here["accuracy_strict"].values
+        share, low, high = (here[f"accuracy{end}"].values for end in ("", "_low", "_high"))
+        bars = interval(share, low, high, colour, 4) | {"thickness": 1.2}
+        wider = under * min(1.0, 4 / len(lines))  # keeps a line visible under an identical one
+        line = curve(
+            lengths, share, name, colour=colour, dash=dash, symbol=symbol, width=2 + wider / 3, size=7 + 2 * wider,
+            error_y=bars if many > 1 else None, text=_rights(name, here, many), hover="%{text}",
+        )  # fmt: skip
+        figure.add_trace(line)
+        if (strict < share).any():
+            name = f"{name}, in the requested form"
+            text = _rights(name, here, many, "accuracy_strict")
+            style: Any = {"colour": colour, "dash": dash, "symbol": f"{symbol}-open"}
+            figure.add_trace(curve(lengths, strict, name, **style, width=1, text=text, hover="%{text}"))
+    figure.update_xaxes(title=LENGTH)
+    figure.update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
+    notes = notes_of(several.values(), *_only(together))
+    return finish(figure, title="How often the answer is right", height=280, notes=notes)
+
+
+@draws(
+    EVALUATE,
+    "median_error error_q1 error_q3 mean_error: mode length",
+    "error value truth reading: mode length seed",
+    UNREAD,
+    usual=False,
+)
+def error_by_length(found: Found) -> go.Figure:
+    """Draw the median error of numeric answers by length, one panel for each label.
+
+    Error bars are quartiles and faint dots are single answers. The hover text has the mean, which a single answer may
+    dominate. Answers that could not be read have no error; a thin panel below shows their share.
+
+    Raises:
+        InputError: if the answers are not numbers.
+    """
+    several = by_label(found)
+    for one in several.values():
+        if bool((one["reading"] == "read").any()) and not _has_errors(one):
+            raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
+    columns = len(several) if len(several) < 4 else 2
+    figure, rows = grid([*several], columns, (PANEL, THIN))
+    for number, one in enumerate(several.values()):
+        row, column = number // columns * 2 + 1, number % columns + 1
+        for mode in _modes_of([one]):
+            for below, trace in enumerate(_errors(one.sel(mode=mode), *_mode_named(mode))):
+                figure.add_trace(trace, row=row + (below == 2), col=column)
+        _set_axes(figure, one, row, column)
+    notes = notes_of(several.values(), *_only(_modes_of(several.values())), "bars: quartiles")
+    return finish(figure, title="Error of the answers", height=(PANEL + THIN) * rows, notes=notes)
+
+
+@draws("squashlens.results.answer_frequencies", "said truth: mode value", "unread: mode")
+def answer_frequencies(found: Found) -> go.Figure:
+    """Draw how often each answer was given and how often it was right, one panel for each label and mode.
+
+    Filled bars are given answers, outlined bars are right answers, and a separate bar on the right shows the share not
+    read. Numeric answers have a numeric axis; the title has the share of numbers that are too far from every right
+    answer to be drawn.
+    """
+    several = by_label(found)
+    together = _modes_of(several.values())
+    panels = [(text, one, mode) for text, one in several.items() for mode in _modes_of([one])]
+    values = {text: _Values.of(one) for text, one in several.items()}
+    titles = []
+    for text, one, mode in panels:
+        beyond = float(one["said"].sel(mode=mode).values[~values[text].near].sum())
+        parts = [text] * bool(text) + [_mode_named(mode)[0]] * (len(together) > 1)
+        parts += [f"{percent(beyond)} of answers are numbers beyond this axis"] * bool(beyond)
+        titles += [", ".join(parts), ""]
+    each = 160 if len(panels) < 5 else 110
+    figure = make_subplots(rows=len(panels), cols=2, column_widths=[0.93, 0.07], subplot_titles=titles)
+    for row, (text, one, mode) in enumerate(panels, start=1):
+        _add_bars(figure, row, one.sel(mode=mode), values[text])
+        figure.update_xaxes({"title": "answer"} | values[text].axis, row=row, col=1)
+    figure.update_layout(barmode="overlay")
+    figure.update_yaxes(rangemode="tozero", title="share of questions", col=1)
+    figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
+    notes = notes_of(several.values(), *_only(together))
+    return finish(figure, title="Given answers and right answers", height=each * len(panels), notes=notes)
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, without the rounding errors of subtractions.
+
+    >>> percent(1 / 3), percent(1 - 0.9 - 0.1)
+    ('33.3 %', '0 %')
+    """
+    return f"{round(100 * share, 9) + 0.0:.3g} %"
+
+
+def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:
+    """All modes of the results, in order."""
+    return list(dict.fromkeys(str(mode) for one in several for mode in one["mode"].values))
+
+
+def _mode_named(mode: str) -> tuple[str, str, str, str]:
+    """Name, colour, dash and symbol of a mode."""
+    return MODES.get(mode, (escaped(mode), LINES[5], "dashdot", "cross"))
+
+
+def _only(modes: list[str]) -> list[str]:
+    """The name of the mode for the line under the title, if there is only one; several have a legend."""
+    return [_mode_named(mode)[0] for mode in modes] if len(modes) == 1 else []
+
+
+def _rights(name: str, here: xr.Dataset, many: int, measure: str = "accuracy") -> list[str]:
+    """Hover text for each length: share of right answers, numbers of answers and prompts, share not read."""
+    texts = []
+    for length in here["length"].values:
+        at = here.sel(length=length)
+        share, low, high = (percent(float(at[f"{measure}{end}"])) for end in ("", "_low", "_high"))
+        prompts = int(at["prompts"]) if "prompts" in at else many
+        to = f" to {prompts} prompt{'s' * (prompts > 1)}" if prompts < many else ""
+        of = f"{many} answers{to} (95 % interval {low} to {high})" if many > 1 else "1 answer"
+        strict = percent(float(at["accuracy_strict"]))
+        texts.append(
+            f"{name}, {length} items<br>{share} right of {of}<br>{strict} in the requested form<br>{_unread(at)}"
+        )
+    return texts
+
+
+def _unread(at: xr.Dataset) -> str:
+    """The share of answers that was not read, with the reasons, as text."""
+    shares = {str(why): float(at["unread"].sel(why=why)) for why in at["why"].values}
+    reasons = ", ".join(f"{WHY.get(why, label(why))} {percent(share)}" for why, share in shares.items() if share)
+    return f"{percent(sum(shares.values()))} not read" + (f": {reasons}" if reasons else "")
+
+
+def _has_errors(one: xr.Dataset) -> bool:
+    return bool(np.isfinite(one["error"]).any())
+
+
+def _errors(here: xr.Dataset, name: str, colour: str, dash: str, symbol: str) -> list[go.Scatter]:
+    """Traces of single errors, of their median with quartiles, and of the share not read."""
+    error = here["error"].stack(answer=("length", "seed"))
+    error = error[np.isfinite(error.values)]
+    single = []
+    for length, seed in error["answer"].values:
+        at = here.sel(length=length, seed=seed)
+        said, right = (label(str(at[part].item())) for part in ("value", "truth"))
+        single.append(f"{name}, {length} items, seed {seed}<br>answer {said}, right answer {right}")
+    lengths, means, unread = here["length"].values, here["mean_error"].values, here["unread"].sum("why").values
+    median, low, high = (here[name].values for name in QUARTILES)
+    bars = interval(median, low, high, colour, 4) | {"thickness": 1.2}
+    texts = [f"{name}, {length} items<br>{_unread(here.sel(length=length))}" for length in lengths]
+    over = [
+        f"{text}<br>median error {half:.4g} items, quartiles {first:.4g} and {third:.4g}, mean {mean:.4g}"
+        for text, half, first, third, mean in zip(texts, median, low, high, means, strict=True)
+    ]
+    style: Any = {"colour": colour, "dash": dash, "symbol": symbol, "hover": "%{text}", "cliponaxis": False}
+    return [
+        go.Scatter(
+            x=error["length"].values, y=error.values, text=single, mode="markers", name="single answers",
+            legendrank=2000, marker={"color": colour, "opacity": 0.25, "size": 5}, cliponaxis=False,
+            hovertemplate="%{text}<extra></extra>",
+        ),
+        curve(lengths, median, name, text=over, size=8, error_y=bars if here.sizes["seed"] > 1 else None, **style),
+        curve(lengths, unread, name, text=texts, size=5, **style),
+    ]  # fmt: skip
+
+
+def _set_axes(figure: go.Figure, one: xr.Dataset, row: int, column: int) -> None:
+    """Set the axes of a panel and of the thin panel below it: equal lengths, errors from 0, shares from 0 to 1."""
+    lengths = one["length"].values
+    margin = 0.04 * max(float(np.ptp(lengths)), 1)
+    ends = [float(lengths.min()) - margin, float(lengths.max()) + margin]
+    figure.update_xaxes(range=ends, showticklabels=False, row=row, col=column)
+    figure.update_xaxes(range=ends, title=LENGTH, row=row + 1, col=column)
+    figure.update_yaxes(rangemode="tozero", row=row, col=column)
+    figure.update_yaxes(range=[-0.25, 1.25], tickvals=[0, 1], row=row + 1, col=column)
+    if column == 1:
+        figure.update_yaxes(title="median error (items)", row=row, col=1)
+        figure.update_yaxes(title="share not read", row=row + 1, col=1)
+    if not _has_errors(one):
+        figure.update_yaxes(range=[0, 1], showticklabels=False, row=row, col=column)
+        figure.add_annotation(
+            text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5, row=row, col=column
+        )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """The place of each value on the axis, the width of its bar, the axis, and which values are on it."""
+
+    places: np.ndarray
+    wide: float
+    axis: dict[str, Any]
+    near: np.ndarray
+
+    @classmethod
+    def of(cls, one: xr.Dataset) -> "_Values":
+        """Places of the values: numbers at their value, other texts side by side."""
+        values = [str(value) for value in one["value"].values]
+        texts = facts_of(one).get("task", {}).get("read_as") in TEXTS
+        if texts or not all(map(WHOLE.fullmatch, values)):
+            shown = [label(value if len(value) <= 14 else f"{value[:7]}… ({len(value)})") for value in values]
+            places = np.arange(len(values), dtype=float)
+            return cls(places, 0.9, text_axis(dict(enumerate(shown))), np.full(len(values), True))
+        places = np.array(values, dtype=float)
+        right = places[(one["truth"].values > 0).any(axis=0)]
+        reach = max(float(np.ptp(right)), 10)
+        near = (places >= right.min() - reach) & (places <= right.max() + reach)
+        ends = [float(places[near].min()) - 1, float(places[near].max()) + 1]
+        return cls(places, max(0.9, (ends[1] - ends[0]) / 300), {"range": ends}, near)
+
+
+def _add_bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) -> None:
+    """Draw bars for given answers, outlines for right answers, and a bar for the share not read."""
+    said, truth, unread = here["said"].values, here["truth"].values, float(here["unread"])
+    shown = [escaped(v if len(v) <= LONG else f"{v[: LONG - 1]}…") for v in map(str, here["value"].values)]
+    text = np.array([
+        f"{value}: given to {percent(often)} of questions, right for {percent(due)}"
+        for value, often, due in zip(shown, said, truth, strict=True)
+    ])  # fmt: skip
+    blue = COLOURS["unrelated"]
+    for name, shares, fill, edge in (
+        ("given answers", said, blue, blue), ("right answers", truth, "rgba(0, 0, 0, 0)", INK)
+    ):  # fmt: skip
+        figure.add_bar(
+            x=values.places[shares > 0], y=shares[shares > 0], width=values.wide, name=name, row=row, col=1,
+            marker={"color": fill, "line": {"color": edge, "width": 1}},
+            hovertext=text[shares > 0], hovertemplate="%{hovertext}<extra></extra>",
+        )  # fmt: skip
+    figure.add_bar(
+        x=["not read"], y=[unread], name="not read", showlegend=False, row=row, col=2,
+        marker={"color": COLOURS["null"]}, text=[percent(unread)], textposition="outside", constraintext="none",
+        cliponaxis=False, hovertemplate=f"not read: {percent(unread)}<extra></extra>",
+    )  # fmt: skip

@@ -1,0 +1,235 @@
+"""Representational collapse: the distance D of v and v* by length and layer, its mechanism, and precision."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.colors import sample_colorscale
+from plotly.subplots import make_subplots
+
+from squashlens.checks.results import chosen, relative_distance
+from squashlens.figures.drawing.facts import distance_of, norm_named, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.themes import COLOURS, evenly, series
+from squashlens.figures.drawing.traces import band, curve, layer_map, shade, shaded
+
+LENGTH = "length (content tokens)"
+# Of each curve: its name and its dash.
+NAMES = {
+    "distance": ("v and v* (last token repeated)", "solid"),
+    "contrast": ("contrast: another last token", "dash"),
+    "unrelated": ("unrelated: other content", "dot"),
+    "noise_floor": ("noise floor", "longdash"),
+    "heads": ("heads: mean, min to max", "dashdot"),
+}
+FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
+STEPS = {
+    "attention_tv_mean": "δ: total variation of the last row",
+    "self_weight_mean": "α*: weight of the new token on itself",
+}
+HATCH = {"residual": "", "attention": "", "mlp": "/"}
+
+
+@draws("squashlens.collapse", "distance: layer length")
+def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: int | None = None) -> go.Figure:
+    """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
+
+    The figure includes what the result contains of: the range over attention heads, the contrast pair, unrelated
+    sequences, and the noise floor. A noise floor far below all distances is left out and named under the title. An
+    unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a short one
+    may happen to have the same content.
+
+    Args:
+        layer: the layer to draw; the last one by default.
+        trained: the longest length of the training data, in content tokens; lengths up to it are shaded.
+    """
+    at = chosen(collapse, "layer", layer)
+    here = _with_other_content(collapse).sel(layer=at)
+    # A layer is the output of the block before it, so its heads are those of that block.
+    heads = here.sel(block=max(at - 1, 0)) if "block" in here.dims else here
+    floor = _positive(here, ["noise_floor"])
+    drawn = np.concatenate([_positive(here, ["distance", "contrast", "unrelated"]), _positive(heads, HEADS)])
+    low, high = (drawn.min(), drawn.max()) if len(drawn) else (1.0, 10.0)
+    far = len(floor) > 0 and floor.max() < low / FAR
+    figure = go.Figure()
+    if "head_distance" in here:
+        edges = (heads[name].where(heads[name] > 0).values for name in HEADS)
+        figure.add_traces(band(heads["length"].values, *edges, fill=shaded(COLOURS["heads"], 0.22), group="heads"))
+        figure.add_trace(_line(heads["head_mean"], "heads", width=2.0))
+    for row in here["unrelated"].transpose("draw", "length") if "unrelated" in here else ():
+        figure.add_trace(_line(row, "unrelated"))
+    for name in ("contrast", *(() if far else ("noise_floor",)), "distance"):  # the pair itself on top of the others
+        if name in here:
+            figure.add_trace(_line(here[name], name, width=2.5 if name == "distance" else 1.2))
+    lengths = collapse["length"].values
+    if trained is not None:
+        shade(figure, 1, trained, "trained lengths")
+        figure.update_annotations(x=float(np.log10(max(1, lengths[0]))))
+    least = low if far or not len(floor) else min(low, floor.max())
+    ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
+    figure.update_xaxes(type="log", title=LENGTH, range=ends)
+    figure.update_yaxes(type="log", title=distance_of(collapse), range=[np.log10(least / 1.3), np.log10(high * 1.3)])
+    notes = [f"noise floor below the axis, at most {_above(floor.max()):.1g}"] if far else []
+    title = f"Representational collapse, layer {at}"
+    return finish(figure, title=title, height=280, notes=notes_of(collapse, *notes))
+
+
+HEADS = ["head_min", "head_max"]
+
+
+def _positive(here: xr.Dataset, names: list[str]) -> np.ndarray:
+    """All positive values of those variables that a result has."""
+    values = np.concatenate(
+        [here[name].values.ravel().astype(float) for name in names if name in here] or [np.zeros(0)]
+    )
+    return values[values > 0]
+
+
+def _above(value: float) -> float:
+    """A positive number rounded up to one digit."""
+    unit = 10.0 ** np.floor(np.log10(value))
+    return float(np.ceil(value / unit * (1 - 1e-12)) * unit)
+
+
+def _with_other_content(collapse: xr.Dataset) -> xr.Dataset:
+    """The result without the distances of unrelated sequences that have the same content: NaN in their place."""
+    if "unrelated" not in collapse or "noise_floor" not in collapse:
+        return collapse
+    floor = collapse["noise_floor"]
+    same = (collapse["unrelated"] <= floor.max([dim for dim in floor.dims if dim != "layer"])).all("layer")
+    return collapse.assign(unrelated=collapse["unrelated"].where(~same))
+
+
+def _line(values: xr.DataArray, kind: str, width: float = 1.2) -> go.Scatter:
+    """A curve by length; the noise floor, which was measured at some lengths, has marks."""
+    name, dash = NAMES[kind]
+    marked = kind == "noise_floor" or values.size == 1
+    return curve(
+        values[str(values.dims[0])].values, values.values, name, colour=COLOURS[kind], dash=dash, width=width, log=True,
+        mode="lines+markers" if marked else "lines", connectgaps=kind == "noise_floor", legendgroup=kind,
+        hover=f"length %{{x}}<br>{name}: %{{y:.4g}}",
+    )  # fmt: skip
+
+
+@draws("squashlens.collapse", "distance rms: layer length", usual=False)
+def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
+    """Draw the relative distance of v and v* as a map of layer × length. The colour is log₁₀ D ÷ rms(v).
+
+    Cells where v and v* are identical (as at layer 0 without position embeddings) remain white.
+    """
+    values = relative_distance(collapse)
+    logarithm = values.copy(data=np.log10(values.where(values > 0).values))
+    figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)"))
+    figure.update_xaxes(title=LENGTH)
+    figure.update_yaxes(title="layer ℓ", dtick=1)
+    notes = notes_of(collapse, "white: identical")
+    return finish(figure, title="Distance of v and v* by layer and length", height=240, notes=notes)
+
+
+@draws(
+    "squashlens.mechanism",
+    "attention_tv_mean self_weight_mean: block length",
+    "observed bound: length",
+    "share: part block length",
+)
+def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
+    """Draw the quantities in the proof of Theorem B.3: δ and α* by block, the bound of block 0, shares of D by block.
+
+    Args:
+        length: the length for the shares, in content tokens; the longest by default.
+    """
+    at = chosen(mechanism, "length", length)
+    titles = [*STEPS.values(), "block 0: observed and bound", f"shares of D after each block, length {at}"]
+    figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
+    lengths, blocks = mechanism["length"].values, mechanism["block"].values
+    colours = list(map(str, sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))))
+    listed = evenly(len(blocks))
+    lines = [
+        (
+            1,
+            column,
+            mechanism[name].sel(block=block),
+            f"block {block}",
+            colour,
+            "solid",
+            column == 1 and place in listed,
+        )
+        for column, name in enumerate(STEPS, start=1)
+        for place, (block, colour) in enumerate(zip(blocks, colours, strict=True))
+    ]
+    lines += [
+        (2, 1, mechanism[name], f"{name} ‖o − o*‖₁", COLOURS[kind], dash, True)
+        for name, kind, dash in (("observed", "distance", "solid"), ("bound", "contrast", "dash"))
+    ]
+    for row, column, values, name, colour, dash, shown in lines:
+        hover = f"length %{{x}}<br>{name}: %{{y:.4g}}"
+        line = curve(
+            lengths, values.values, name, colour=colour, dash=dash, width=1.8, mode="lines", hover=hover, log=True
+        )
+        figure.add_trace(line.update(showlegend=shown, legendgroup=name), row=row, col=column)
+    for part in map(str, mechanism["part"].values):
+        figure.add_bar(
+            x=blocks, y=mechanism["share"].sel(part=part, length=at).values, name=part, row=2, col=2,
+            marker={"color": COLOURS[part], "pattern_shape": HATCH[part]},
+            hovertemplate=f"block %{{x}}<br>{part}: %{{y:.3f}}<extra></extra>",
+        )  # fmt: skip
+    for row, column in ((1, 1), (1, 2), (2, 1)):
+        place: Any = {"row": row, "col": column}
+        figure.update_xaxes(type="log", title=LENGTH, range=[np.log10(lengths[0]), np.log10(lengths[-1])], **place)
+        figure.update_yaxes(type="log", **place)
+    figure.update_xaxes(title="block", dtick=1, row=2, col=2)
+    figure.update_layout(barmode="relative")
+    notes = notes_of(mechanism, *norm_named(mechanism))
+    return finish(figure, title="The quantities in the proof of Theorem B.3", height=440, notes=notes)
+
+
+@draws("squashlens.precision without runs=", "bits_needed: layer length")
+def bits_needed(measured: xr.Dataset) -> go.Figure:
+    """Draw the number of mantissa bits needed to tell v from v*, as a map of layer × length.
+
+    0 means that the values differ even when they are rounded to powers of two. White means that v and v* are identical
+    in the model's own dtype, or differ by no more than rounding can cause, so that no number of bits tells them apart.
+    """
+    bits, lengths = measured["bits_needed"], measured["length"].values
+    most = max(float(np.nanmax(bits.values, initial=1)), 7)
+    figure = go.Figure(layer_map(bits, "bits", zmin=0, zmax=most, hoverongaps=None))
+    figure.update_xaxes(title=LENGTH, range=[float(lengths[0]) - 0.5, int(lengths[-1]) + 0.5])
+    figure.update_yaxes(title="layer ℓ", dtick=1)
+    notes = notes_of(measured, "white: identical, or different by rounding alone")
+    return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
+
+
+@draws("squashlens.precision with runs=", "distance: run layer length")
+def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
+    """Draw the distance D by length in runs of several precisions, at one layer.
+
+    Open marks are the noise floor of a run, at the lengths where it was measured. A distance at or below the noise
+    floor is not meaningful.
+
+    Args:
+        layer: the layer to draw; the last one by default.
+    """
+    at = chosen(measured, "layer", layer)
+    here = measured.sel(layer=at)
+    figure = go.Figure()
+    for number, run in enumerate(map(str, measured["run"].values)):
+        _, dash, symbol = series(number)
+        hover = f"{run}, %{{x}} content tokens: %{{y:.4g}}"
+        own = here["distance"].sel(run=run)
+        line = curve(
+            own["length"].values, own.values, run, colour=COLOURS[run], dash=dash, symbol=symbol, hover=hover, log=True
+        )
+        figure.add_trace(line)
+        if "noise_floor" in here:
+            floor = here["noise_floor"].sel(run=run)
+            figure.add_scatter(
+                x=floor["replayed"].values, y=floor.where(floor > 0).values, name=f"{run}, noise floor", mode="markers",
+                marker={"color": COLOURS[run], "symbol": f"{symbol}-open", "size": 10},
+                hovertemplate=f"{run}, noise floor at %{{x}}: %{{y:.3g}}<extra></extra>",
+            )  # fmt: skip
+    figure.update_xaxes(type="log", title=LENGTH)
+    figure.update_yaxes(type="log", title=distance_of(measured))
+    title = f"Distance of v and v* by precision, layer {at}"
+    return finish(figure, title=title, height=300, notes=notes_of(measured))

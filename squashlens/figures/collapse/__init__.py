@@ -1,1 +1,0 @@
-"""Figures of measurements of representational collapse."""

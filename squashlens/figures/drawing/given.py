@@ -1,0 +1,125 @@
+"""What a figure is given: one result, or several by label, which are drawn side by side; and one prompt of a result."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import UnionType
+from typing import Any, Concatenate, ParamSpec, TypeVar, Union, cast, get_origin
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+from squashlens.checks.arguments import validated
+from squashlens.checks.results import dims_by_name, require
+from squashlens.errors import InputError
+from squashlens.figures.drawing.page import Page
+from squashlens.figures.drawing.panels import DOT, composed
+from squashlens.figures.drawing.style import dressed
+from squashlens.figures.drawing.text import escaped
+from squashlens.records.results import origin_of, require_done
+
+DERIVED = "derived values"  # in the line under the title
+TOKENS = "position: token"  # title of an axis of positions
+R = TypeVar("R")
+X = TypeVar("X", xr.Dataset, xr.DataArray)
+P = ParamSpec("P")
+Drawn = Callable[Concatenate[R, P], go.Figure]
+
+
+def draws(
+    maker: str, *needed: str, usual: bool = True
+) -> Callable[[Drawn[R, P]], Callable[Concatenate[R | Mapping[str, R], P], go.Figure]]:
+    """Decorator for a function that draws a result of `maker`; several results, by label, become panels of one figure,
+    unless the function takes several itself.
+
+    Each item of `needed` has names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`.
+    With `usual`, `squashlens.figures.of` draws it for a result that has them all. The docstring need not describe the
+    result that is drawn, nor what is returned.
+    """
+    dims_of = dims_by_name(needed)
+
+    def decorate(function: Drawn[R, P]) -> Callable[Concatenate[R | Mapping[str, R], P], go.Figure]:
+        signature = inspect.signature(function, eval_str=True)
+        first, *rest = signature.parameters.values()
+        function.__doc__ = _documented(function.__doc__ or "", first.name, maker)
+        takes_several = get_origin(first.annotation) in (Union, UnionType)
+
+        @functools.wraps(function)
+        def draw(found: Any, *args: Any, **kwargs: Any) -> go.Figure:
+            several: dict[str, Any] = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else dict(found)
+            if not several:
+                raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
+            ready = {label: with_modes(one, dims_of) for label, one in several.items()}
+            for label, one in ready.items():
+                require_done(one)
+                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
+            draw_one: Any = function
+            if takes_several:
+                return noted(draw_one(ready, *args, **kwargs), several.values())
+            drawn = {label: noted(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
+            return composed(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
+
+        kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
+        setattr(draw, "__signature__", signature.replace(parameters=[first.replace(annotation=kinds), *rest]))  # noqa: B010
+        drawing = validated(draw)
+        setattr(drawing, "__draws__", (maker, dims_of, usual))  # noqa: B010
+        return cast(Any, drawing)
+
+    return decorate
+
+
+def _documented(text: str, name: str, maker: str) -> str:
+    """A docstring that describes the result to draw, and the figure, where it does not."""
+    about, raises, errors = inspect.cleandoc(text).partition("\n\nRaises:\n")
+    about, _, others = about.partition("\n\nArgs:\n")
+    given = "" if f"    {name}: " in others else f"    {name}: a result of `{maker}`, or several by label.\n"
+    return f"{about}\n\nArgs:\n{given}{others.rstrip()}\n\nReturns:\n    The figure.{raises}{errors}\n"
+
+
+def noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
+    """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
+    if all(origin_of(one) != "derived" for one in drawn):
+        return figure
+    page = Page.of(figure)
+    notes = DOT.join(filter(None, [page.notes, DERIVED]))
+    replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
+    return dressed(figure)
+
+
+def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
+    """A result of one mode that was selected from several, for a figure whose variables have the dimension."""
+    needed = any("mode" in dims.split() for dims in dims_of.values())
+    return found.expand_dims("mode") if needed and "mode" in {*found.coords} - {*found.dims} else found
+
+
+def by_label(found: Mapping[str, X] | X) -> dict[str, X]:
+    """Results by label, as markup; empty for a single result."""
+    return {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else {escaped(k): v for k, v in found.items()}
+
+
+def of_one_prompt(result: X) -> X:
+    """The result for the tokens of one prompt, by increasing position and without padding."""
+    if "prompt" in result.dims:
+        raise InputError(
+            f"This result has {result.sizes['prompt']} prompts, and the figure shows one.",
+            "Select one, for instance with `result.isel(prompt=0)`.",
+        )
+    positions = np.asarray(result["position"].values)
+    if positions.dtype.kind not in "iuf" or not np.array_equal(positions, np.round(positions)):
+        raise InputError(
+            "The coordinate 'position' of this result does not have whole numbers.",
+            "Keep the positions that the measurement gave.",
+        )
+    order = np.argsort(positions, kind="stable")
+    if "n_tokens" in result.coords:
+        order = order[positions[order] < int(result["n_tokens"].item())]
+    return result.isel(position=order)
+
+
+def tokens_of(result: xr.Dataset | xr.DataArray) -> dict[int, str]:
+    """The token at each position of a result."""
+    return {
+        int(place): str(token) for place, token in zip(result["position"].values, result["token"].values, strict=True)
+    }

@@ -1,0 +1,185 @@
+"""What several figures have: curves with intervals, rows with their median, maps of tokens and layers, sinks apart.
+
+The legend has each name once, whichever traces have it: `squashlens.figures.drawing.style.finish` sees to that.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.figures.drawing.text import escaped, label, numbered
+from squashlens.theory.statistics.sinks import first_share, has_sink
+
+EDGE = 0.08  # how far a logarithmic axis goes beyond the tokens other than a sink, as a share of their range
+
+
+# More than ten parameters, since each is one property of plotly's trace.
+def curve(
+    x: Any, y: Any, name: str = "", *, colour: str, dash: str = "solid", symbol: Any = "circle", width: float = 2.0,
+    size: Any = 6, mode: str = "lines+markers", hover: str = "", log: bool = False, **trace: Any,
+) -> go.Scatter:  # fmt: skip
+    """A line with marks; on a logarithmic scale without zeros. Without `hover`, the template of its text, it has none.
+
+    Further properties of plotly's trace are passed on to it.
+    """
+    values = np.asarray(y, dtype=np.float64)
+    shown: Any = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+    return go.Scatter(
+        x=x, y=np.where(values > 0, values, np.nan) if log else values, name=name or None, mode=mode,
+        line={"color": colour, "dash": dash, "width": width}, marker={"symbol": symbol, "size": size}, **shown, **trace,
+    )  # fmt: skip
+
+
+def interval(middle: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int = 2) -> dict[str, Any]:
+    """Error bars from `low` to `high` around `middle`, with caps of `width` pixels."""
+    return {"type": "data", "array": high - middle, "arrayminus": middle - low, "color": colour, "width": width}
+
+
+def band(x: Any, low: Any, high: Any, fill: str, group: str) -> list[go.Scatter]:
+    """A filled band from `low` to `high` without a place of its own in the legend."""
+    edge: Any = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "legendgroup": group}
+    return [go.Scatter(x=x, y=high, **edge), go.Scatter(x=x, y=low, fill="tonexty", fillcolor=fill, **edge)]
+
+
+def shaded(colour: str, opacity: float = 0.18) -> str:
+    """A palette colour as a transparent fill."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {opacity})"
+
+
+def shade(figure: go.Figure, start: float, end: float, text: str) -> None:
+    """Shade a part of a logarithmic x axis, with a text at the bottom of its left edge, or of that of the panel."""
+    figure.add_vrect(x0=start, x1=end, fillcolor="#7F7F7F", opacity=0.12, line_width=0)  # pyright: ignore
+    # A text at the edge of a panel stays there when the range is changed.
+    figure.add_annotation(
+        x=float(np.log10(start)), y=0, yref="y domain", text=text, showarrow=False, xanchor="left", yanchor="bottom"
+    )
+
+
+def name_rows(figure: go.Figure, names: Sequence[str], **axis: Any) -> None:
+    """Give the rows 0, 1, … of a figure names on its y axis, from top to bottom; `names` are markup."""
+    ticks = {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.4, -0.6]}
+    figure.update_yaxes(ticks | {"showgrid": False} | axis)
+
+
+def spread(
+    figure: go.Figure, row: int, name: str, values: np.ndarray, colour: str, *,
+    middle_half: bool = False, ends: tuple[float, float] | None = None, col: int | None = None,
+) -> None:  # fmt: skip
+    """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half if wanted.
+
+    Dots beyond `ends` are drawn there.
+    """
+    place: Any = {"col": col, "row": 1} if col else {}
+    shown = np.clip(values, *ends) if ends else values
+    dots = {"color": colour, "size": 5, "opacity": 0.3}
+    figure.add_scatter(
+        x=shown, y=np.full(len(shown), row), mode="markers", marker=dots, hoverinfo="skip", showlegend=False, **place
+    )
+    if not len(values):
+        return
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    told = f"{name}<br>median {middle:.4g}" + f", middle half {low:.4g} to {high:.4g}" * middle_half
+    if middle_half:
+        line = {"color": colour, "width": 4}
+        figure.add_scatter(x=[low, high], y=[row] * 2, mode="lines", line=line, hoverinfo="skip", showlegend=False)
+    figure.add_scatter(
+        x=[middle], y=[row], mode="markers", cliponaxis=False, showlegend=False, **place,
+        marker={"color": "white", "size": 11, "line": {"color": colour, "width": 3}},
+        hovertemplate=f"{told}<extra></extra>",
+    )  # fmt: skip
+
+
+def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
+    """A heatmap over two numbered dimensions, rows first, with the exact values in the hover text."""
+    rows, columns = (str(dim).replace("_", " ") for dim in values.dims)
+    return go.Heatmap(
+        z=values.values.astype(np.float32), x=values[values.dims[1]].values, y=values[values.dims[0]].values,
+        hovertemplate=f"{rows} %{{y}}, {columns} %{{x}}<br>{colourbar}: %{{customdata:.4g}}<extra></extra>",
+        customdata=values.values, colorbar={"title": {"text": colourbar}},
+        **{"colorscale": "Viridis", "hoverongaps": False} | heatmap,
+    )  # fmt: skip
+
+
+def token_heatmap(
+    values: xr.DataArray, tokens: Mapping[int, str], row: str, colourbar: str, *,
+    logarithmic: bool = True, ends: tuple[float, float] | None = None,
+) -> go.Heatmap:  # fmt: skip
+    """A heatmap of values over rows × tokens; `row` labels a row in the hover text, as in ``"layer {}"``.
+
+    Zeros and positions between the tokens stay white on a logarithmic scale. With `ends`, powers of ten, the scale ends
+    there, and all values below have the colour of the lower end. Rows with gaps between their numbers are placed by
+    their order.
+    """
+    places = np.arange(min(tokens), max(tokens) + 1)
+    exact = np.full((len(values), len(places)), np.nan)
+    exact[:, values["position"].values.astype(int) - places[0]] = values.values
+    numbers = values[str(values.dims[0])].values.astype(int)
+    shown: np.ndarray = exact
+    scale: dict[str, Any] = {}
+    bar: dict[str, Any] = {}
+    if logarithmic:
+        shown = np.log10(np.maximum(exact, ends[0]) if ends else np.where(exact > 0, exact, np.nan))
+        low, high = np.log10(ends) if ends else (np.floor(np.nanmin(shown)), np.ceil(np.nanmax(shown)))
+        decades = np.arange(low, high + 1)[:: 1 + int(high - low + 1) // 8]
+        texts = [f"10<sup>{int(each)}</sup>".replace("-", "−") for each in decades]
+        bar = {"tickvals": decades, "ticktext": [f"≤ {texts[0]}" if ends else texts[0], *texts[1:]]}
+        scale = {"zmin": low, "zmax": high} if ends else {}
+    return go.Heatmap(
+        z=shown.astype(np.float32), x=places.astype(np.float32), colorscale="Viridis", hoverongaps=False, **scale,
+        y=numbers if np.ptp(numbers) == len(numbers) - 1 else np.arange(len(numbers)),
+        text=[[f"{row.format(each)}, {numbered(p, tokens.get(p, ''))}" for p in map(int, places)] for each in numbers],
+        customdata=exact, hovertemplate=f"%{{text}}<br>{colourbar}: %{{customdata:.6g}}<extra></extra>",
+        colorbar={"title": {"text": colourbar}, **bar},
+    )  # fmt: skip
+
+
+def grid(titles: Sequence[str], columns: int, heights: Sequence[float] = (1,), **axes: Any) -> tuple[go.Figure, int]:
+    """A figure with a panel for each title, row by row, and the number of rows.
+
+    With several `heights`, each panel has further ones below it. Places after the last title stay free.
+    """
+    rows = [list(titles[at : at + columns]) for at in range(0, len(titles), columns)]
+    specs = [[{} if at < len(row) else None for at in range(columns)] for row in rows for _ in heights]
+    names = [text for row in rows for text in (*row, *[""] * (len(row) * (len(heights) - 1)))]
+    figure = make_subplots(
+        rows=len(specs), cols=columns, specs=specs, subplot_titles=names, row_heights=list(heights) * len(rows), **axes
+    )
+    return figure, len(rows)
+
+
+def named(values: xr.DataArray) -> tuple[str, str]:
+    """Of a variable with a long name and units: the title of a figure, and that of an axis."""
+    name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
+    axis = f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value"
+    return escaped(f"{name[:1].upper()}{name[1:]}"), escaped(axis)
+
+
+def is_sink(values: xr.DataArray) -> bool:
+    """Whether the token at position 0 has nearly all of these values over the tokens of one prompt."""
+    data = values.values.astype(np.float64)
+    return bool(int(values["position"].values[0]) == 0 and np.isfinite(data).all() and has_sink(data))
+
+
+def sink_note(values: xr.DataArray, what: str = "the sum") -> str:
+    """The note for the line under the title."""
+    share = 100 * first_share(values.values.astype(np.float64))
+    return f"beyond the scale: {label(str(values['token'].values[0]))}, with {share:.4g} % of {what}"
+
+
+def leave_sink_out(figure: go.Figure, values: list[np.ndarray], sink: float, place: dict[str, Any]) -> None:
+    """End a logarithmic axis at the other tokens; an arrow at the edge has the value of the sink.
+
+    `values` are those of the other tokens; `place` has the row and column of the panel.
+    """
+    shown = np.concatenate([each[np.isfinite(each) & (each > 0)] for each in values])
+    low, high = np.log10(shown.min()), np.log10(shown.max())
+    room = max(EDGE * (high - low), 0.05)
+    figure.update_yaxes(type="log", range=[low - room, high + 2 * room], **place)
+    figure.add_annotation(
+        x=0, y=high + 2 * room, text=f"↑ {sink:.3g}", showarrow=False, xanchor="left", yanchor="top", xshift=-8, **place
+    )

@@ -1,0 +1,181 @@
+"""Rows of methods side by side: interventions, on one sequence or on families, and the estimates of an audit."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.checks.results import require_reference
+from squashlens.figures.drawing.facts import distance_of, notes_of
+from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped
+from squashlens.figures.drawing.themes import COLOURS, series
+from squashlens.figures.drawing.traces import interval, name_rows, spread
+
+AXES: dict[str, dict[str, Any]] = {
+    "size": {"type": "log"},
+    "ratio": {"type": "log"},
+    "answers": {"range": [-0.05, 1.05]},
+    "share": {"rangemode": "tozero"},
+}
+KINDS = {
+    "printed": ("paper's formula, no bound", COLOURS["null"]),
+    "bound": ("certified bound", COLOURS["path_bound"]),
+    "proxy": ("proxy", COLOURS["jacobian_frozen"]),
+    "attribution": ("attribution method", COLOURS["random_places"]),
+    "derivative": ("derivative", COLOURS["jacobian"]),
+    "swap": ("token replaced or left out", COLOURS["bound_over_null"]),
+}
+WAYS = {
+    "raw": ("○ raw", "circle-open"),
+    "partial": ("● position held fixed", "circle"),
+    "over_null": ("× ÷ null", "x-thin-open"),
+}
+
+
+@draws("squashlens.compare", "change: change", "distance: change layer ...", "bound: change content")
+def changes(compared: xr.Dataset) -> go.Figure:
+    """Draw the effect of several interventions, one row for each: D, the answers, and the path bound.
+
+    Faint dots are single lengths and rings are medians over lengths. The panel of the path bound shows the share of the
+    first token. The first row is the model without a change.
+    """
+    names = [escaped(str(name)) for name in compared["change"].values]
+    panels = [(f"{distance_of(compared)}, last layer", compared["distance"].isel(layer=-1), "size")]
+    if "accuracy" in compared:
+        panels.append(("share answered correctly", compared["accuracy"], "answers"))
+    share = compared["bound"].isel(content=0) / compared["bound"].sum("content")
+    panels.append(("path bound: share of the first content token", share, "share"))
+    figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=[title for title, *_ in panels])
+    for column, (_, values, kind) in enumerate(panels, start=1):
+        for row, name in enumerate(names):
+            own = np.atleast_1d(values.isel(change=row).values).astype(float)
+            own = own[own > 0] if kind == "size" else own
+            spread(figure, row, name, own, COLOURS["path_bound" if row else "null"], col=column)
+        figure.update_xaxes(AXES[kind], col=column)
+    name_rows(figure, names)
+    title = "Effect of each change on collapse and on the answers"
+    notes = notes_of(compared, "dots: lengths", "rings: medians")
+    return finish(figure, title=title, height=34 * len(names), notes=notes)
+
+
+@draws("squashlens.compare", "change: change", "distance_ratio distance_ratio_low: change family length")
+def remedies(compared: xr.Dataset) -> go.Figure:
+    """Draw what interventions do to each family of prompts at the longest length, and what they cost.
+
+    Rows are interventions, colours families. Panels show D and the norm of the Jacobian at the first and the last
+    content token, each divided by that of the unchanged model; the share of right answers; and the divergence of the
+    next token on unrelated text. Marks are medians (shares for answers), and bars 95 % intervals, where there are
+    enough samples for them.
+
+    Args:
+        compared: a result of `squashlens.compare` for families of sequences.
+    """
+    names, families = ([str(name) for name in compared[dim].values] for dim in ("change", "family"))
+    panels = _panels(compared)
+    figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=[title for title, *_ in panels])
+    for column, (_, kind, parts) in enumerate(panels, start=1):
+        shown = families if "family" in parts[0].dims else [""]
+        for number, family in enumerate(shown):
+            middle, low, high = (one.sel(family=family).values if family else one.values for one in parts)
+            colour, _, symbol = series(number) if family else (COLOURS["null"], "", "circle")
+            bars = interval(middle, low, high, colour, 0)
+            bars |= {end: np.nan_to_num(bars[end]) for end in ("array", "arrayminus")}
+            figure.add_scatter(
+                x=middle, y=np.arange(len(names)) + (number - (len(shown) - 1) / 2) * 0.6 / max(len(families), 1),
+                mode="markers", name=escaped(family) or None, cliponaxis=False, row=1, col=column,
+                marker={"color": colour, "symbol": symbol, "size": 8}, error_x=bars | {"thickness": 1.5},
+                customdata=np.stack([low, high], axis=-1),
+                hovertemplate=f"{escaped(family)}<br>%{{x:.4g}} [%{{customdata[0]:.4g}}, %{{customdata[1]:.4g}}]"
+                "<extra></extra>",
+            )  # fmt: skip
+        if kind == "ratio":
+            figure.add_vline(x=1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"}, row=1, col=column)  # pyright: ignore
+        figure.update_xaxes(AXES[kind], col=column)
+    name_rows(figure, [escaped(name) for name in names])
+    longest = f"{int(compared['length'].values[-1])} content tokens"
+    one = escaped(families[0]) if len(families) == 1 else "each family"
+    several = f"{compared.sizes.get('sample', 0)} samples of {one}"
+    notes = notes_of(compared, longest, several, "bars: 95 % intervals")
+    title, height = "What each change does, and what it costs", 16 * (len(families) + 1) * len(names)
+    return finish(figure, title=title, height=height, notes=notes)
+
+
+def _panels(found: xr.Dataset) -> list[tuple[str, str, list[xr.DataArray]]]:
+    """Title, kind of axis, and values with the ends of their intervals of each panel, at the longest length."""
+    last = found.isel(length=-1)
+    asked = [(f"{distance_of(found)}, relative to as it is", "ratio", "distance_ratio", "distance_ratio", {})]
+    for place in ("first", "last"):
+        title = f"Jacobian at the {place} token, relative"
+        asked.append((title, "ratio", "jacobian_norm_ratio", "jacobian_norm_ratio", {"place": place}))
+    asked.append(("share answered correctly", "answers", "accuracy", "accuracy", {}))
+    asked.append(("cost on other text, nats", "share", "kl_median", "kl", {}))
+    return [
+        (title, kind, [last[part].sel(place) for part in (middle, f"{name}_low", f"{name}_high")])
+        for title, kind, middle, name, place in asked
+        if middle in found
+    ]
+
+
+@draws(
+    "squashlens.audit",
+    "value over_jacobian: estimate prompt position",
+    "content: position",
+    "kind cost: estimate",
+    "agreement agreement_low agreement_high: estimate reference way",
+)
+def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
+    """Draw the estimates of an audit as rows, with columns for size, rank correlation and time.
+
+    Left: the value divided by the exact Jacobian norm at the content positions, as the median with a bar from minimum
+    to maximum. Middle: rank correlation with `reference`, with a bootstrap interval if there are several prompts.
+    Right: time divided by the time of the exact Jacobian norms.
+
+    Args:
+        reference: the estimate that the middle column compares with, one of the audit's ``reference`` coordinate.
+
+    Raises:
+        InputError: if the audit was not compared with `reference`.
+    """
+    names = np.array([str(name) for name in audit["estimate"].values])
+    require_reference(audit, reference)
+    inner = audit.isel(position=audit["content"].values)
+    figure = make_subplots(
+        rows=1, cols=3, shared_yaxes=True, column_widths=[0.42, 0.36, 0.22],
+        subplot_titles=("value ÷ true Jacobian", f"rank correlation with {reference}", "time ÷ Jacobian"),
+    )  # fmt: skip
+    over = inner["over_jacobian"]
+    sizes = [of(("prompt", "position")).values for of in (over.median, over.min, over.max)]
+    columns: list[tuple[int, list[np.ndarray], str, bool, dict[str, Any]]] = [
+        (1, sizes, "%{x:.4g}, %{customdata[1]:.4g} to %{customdata[2]:.4g}", True, {"size": 9})
+    ]
+    for way, (text, symbol) in WAYS.items():
+        found = [audit[f"agreement{end}"].sel(reference=reference, way=way).values for end in ("", "_low", "_high")]
+        columns.append((2, found, f"{text[2:]}: %{{x:.3f}}", way == "partial", {"size": 7, "symbol": symbol}))
+    columns.append((3, [audit["cost"].values], "%{x:.3g} times the exact Jacobian", False, {"size": 8}))
+    for kind, (kind_text, colour) in KINDS.items():
+        rows = np.flatnonzero(audit["kind"].values == kind)
+        for column, parts, told, bars, marker in columns if len(rows) else ():
+            own = [part[rows] for part in parts]
+            line = {"color": colour, "width": 1.5} if column == 2 else None
+            figure.add_scatter(
+                x=own[0], y=rows, mode="markers", name=kind_text, row=1, col=column,
+                marker={"color": colour, "line": line} | marker,
+                error_x=interval(own[0], own[1], own[2], colour, 0) | {"thickness": 1} if bars else None,
+                customdata=np.stack([names[rows], *own[1:]], axis=1, dtype=object, casting="unsafe"),
+                hovertemplate=f"%{{customdata[0]}}<br>{told}<extra></extra>",
+            )  # fmt: skip
+    for column, edge, colour in ((1, 1, "jacobian"), (2, 0, "null"), (3, 1, "jacobian")):
+        figure.add_vline(x=edge, line={"color": COLOURS[colour], "width": 1, "dash": "dot"}, row=1, col=column)  # pyright: ignore
+        if edge:
+            figure.update_xaxes(type="log", row=1, col=column)
+    least = float(np.nanmin(audit[["agreement", "agreement_low"]].to_array().values))
+    figure.update_xaxes(range=[min(-0.05, least - 0.05), 1.05], dtick=0.5, row=1, col=2)
+    name_rows(figure, names.tolist(), showgrid=True)
+    prompts, places = inner.sizes["prompt"], inner.sizes["position"]
+    counted = f"{prompts} prompt{'s' * (prompts > 1)}, {places} content tokens"
+    notes = notes_of(audit, counted, f"correlations: {', '.join(text for text, _ in WAYS.values())}")
+    return finish(figure, title="Estimates against the exact Jacobian", height=22 * (len(names) + 1), notes=notes)

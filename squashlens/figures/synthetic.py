@@ -1,0 +1,228 @@
+"""Random attention stacks: figures 8 and 9, and a survey of stacks; and both sides of the paper's statements."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError
+from squashlens.figures.drawing.facts import notes_of
+from squashlens.figures.drawing.given import by_label, draws
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import escaped
+from squashlens.figures.drawing.themes import COLOURS, INK, series
+from squashlens.figures.drawing.traces import band, curve, grid, interval, name_rows, shade, shaded
+from squashlens.theory.statements.gallery import Exhibit
+
+LENGTH = "length n (tokens)"
+COLUMNS = 3  # statements side by side
+SIDES = {"right": ("right side", "#0072B2", "dot"), "left": ("left side", "#D55E00", "solid")}
+LEAST = 1e-17  # zeros are drawn here, below every rounding error of a number near 1
+
+
+@draws(
+    "squashlens.synthetic.convergence",
+    "distance total_variation: seed layer length",
+    "exponent_mean variation_exponent_mean: layer",
+    "rate:",
+)
+def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
+    """Draw D after the last layer (left) and δ of the first layer's attention rows (right) by length: figure 8.
+
+    Lines are means over seeds and bands span minimum to maximum. The legend has the exponents of the means with their
+    intervals. Dashed lines have the exponent that can be derived for infinite length. Both panels share one logarithmic
+    scale, so zeros are missing.
+    """
+    several = by_label(found)
+    panels = ["D after the last layer", "δ of the first layer's attention rows"]
+    figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
+    for number, (label, one) in enumerate(several.items()):
+        colour, _, symbol = series(number)
+        shown = f"{label}: " if label else ""
+        top, first = one.isel(layer=-1), one.isel(layer=0)
+        slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
+        name = f"{shown}{slopes}"
+        for column, values in ((1, top["distance"]), (2, first["total_variation"])):
+            x, kept = values["length"].values, values.where(values > 0)
+            low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
+            line = curve(x, middle, name, colour=colour, symbol=symbol, hover="n = %{x}: %{y:.4g}")
+            for trace in (*band(x, low, high, shaded(colour), name), line):
+                figure.add_trace(trace, row=1, col=column)
+        figure.add_traces(_guide(top, colour), 1, 1)
+    figure.update_xaxes(type="log", title=LENGTH)
+    figure.update_yaxes(type="log")
+    norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
+    title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
+    return finish(figure, title=title, height=320, notes=notes_of(several.values()))
+
+
+@draws(
+    "squashlens.synthetic.softmax_total_variation",
+    "total_variation: seed length",
+    "expected: length",
+    "exponent_mean leading_mean rate perturbed:",
+)
+def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
+    """Draw the total variation δ of the softmax of two growing sequences by length: figure 9.
+
+    The line is the mean over seeds, with bars from minimum to maximum, and the dashed line is the derived mean. Lengths
+    at which all entries are perturbed are shaded. The legend has two exponents: that of δ, and that of δ ÷ (1 − k/n),
+    which is comparable with the derived −1.
+    """
+    values, colour, lengths = found["total_variation"], COLOURS["distance"], found["length"].values
+    middle, low, high = (getattr(values, edge)("seed").values for edge in ("mean", "min", "max"))
+    name = f"δ {_power(found, 'exponent')}; δ ÷ (1 − k/n) {_power(found, 'leading')}"
+    derived = f"derived for n > k, δ ÷ (1 − k/n) → n<sup>{_minus(float(found['rate']), 0)}</sup>"
+    bars = interval(middle, low, high, colour, 4)
+    figure = go.Figure(curve(lengths, middle, name, colour=colour, error_y=bars, hover="n = %{x}<br>δ: %{y:.4g}"))
+    figure.add_trace(
+        curve(lengths, found["expected"].values, derived, colour=INK, dash="dash", width=1.2, mode="lines")
+    )
+    k, first = int(found["perturbed"]), float(lengths[0])
+    if first < k:
+        shade(figure, first, k, f"n ≤ {k}: all entries perturbed")
+    figure.update_xaxes(type="log", title=LENGTH)
+    figure.update_yaxes(type="log", title="δ")
+    return finish(figure, title="Total variation of the softmax of two growing sequences", height=290)
+
+
+@draws("squashlens.synthetic.survey", "premise exponent_mean variation_exponent_mean: ...")
+def survey(found: xr.Dataset) -> go.Figure:
+    """Draw the exponents of D and δ with their intervals for many stacks, one row for each stack.
+
+    Rows are the values of the first option, and panels are the values of the next two. A filled mark of δ means that
+    the premise (δ decays with length) was observed; an open mark means that it was not. An exponent of 0 means no
+    decay.
+
+    Raises:
+        InputError: if the result has more than three options.
+    """
+    first, *others = (str(dim) for dim in found["premise"].dims)
+    if len(others) > 2:
+        raise InputError(
+            f"The figure has no place for the options {', '.join(others[2:])}.",
+            "Select one value of each, with found.sel(…).",
+        )
+    cells = list(product(*(range(len(found[name])) for name in others)))
+    columns = len(found[others[0]]) if others else 1
+    rows = -(-len(cells) // columns)
+    names = [escaped(str(value)) for value in found[first].values]
+    figure = make_subplots(
+        rows=rows, cols=columns, shared_xaxes="all", shared_yaxes="all",  # pyright: ignore
+        subplot_titles=[_place(found, others, cell) for cell in sorted(cells, key=lambda c: c[::-1])],
+    )  # fmt: skip
+    for cell in cells:
+        here = found.isel(dict(zip(others, cell, strict=True)))
+        column, row = (cell[0] + 1 if others else 1), (cell[1] + 1 if len(others) > 1 else 1)
+        _exponents(figure, here, names, row, column)
+    name_rows(figure, names, showgrid=True, gridcolor="white")
+    figure.update_xaxes(title="exponent", row=rows)
+    figure.add_vline(x=0, line={"color": INK, "width": 1})
+    figure.add_vline(x=-1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"})
+    height = 26 * rows * (len(names) + 1)
+    return finish(figure, title=f"Decay of D and δ with length, by {_option(first)}", height=height)
+
+
+def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int) -> None:
+    """Draw the exponents of D and, just below, of δ, at the height of each name."""
+    every = np.ones(len(names), dtype=bool)
+    for name, text, offset, filled, colour, symbol in (
+        ("exponent", "D", -0.16, every, COLOURS["distance"], "circle"),
+        ("variation_exponent", "δ (open: no decay observed)", 0.16, here["premise"].values, COLOURS["path_bound"],
+         "square"),
+    ):  # fmt: skip
+        middle, low, high = (here[f"{name}_{edge}"].values for edge in ("mean", "low", "high"))
+        style: dict[str, Any] = {
+            "size": 8, "symbol": symbol, "color": [colour if full else "white" for full in filled],
+            "line": {"color": colour, "width": 2},
+        }  # fmt: skip
+        figure.add_scatter(
+            x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text,
+            error_x=interval(middle, low, high, colour, 0), row=row, col=column,
+            customdata=np.stack([names, low.astype(str), high.astype(str)], axis=-1),
+            hovertemplate="%{customdata[0]}<br>%{x:.3f} [%{customdata[1]:.3f}, %{customdata[2]:.3f}]<extra></extra>",
+        )  # fmt: skip
+
+
+def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:
+    """The derived exponent as a line through the middle of the curve, if an exponent is derived."""
+    rate, x = float(top["rate"]), top["length"].values.astype(float)
+    values, middle = top["distance"].mean("seed").values, len(x) // 2
+    law = values[middle] * (x / x[middle]) ** rate
+    line = curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
+    return [line.update(showlegend=False)] if np.isfinite(rate) else []
+
+
+def _power(found: xr.Dataset, name: str) -> str:
+    """The exponent of n with its interval, as text."""
+    mean, low, high = (float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high"))
+    around = f" [{_minus(low)}, {_minus(high)}]" if np.isfinite(low) else ""
+    return f"∝ n<sup>{_minus(mean)}</sup>{around}"
+
+
+def _derived(found: xr.Dataset) -> str:
+    rate = float(found["rate"])
+    return f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
+
+
+def _minus(value: float, digits: int = 3) -> str:
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # adding 0 turns −0 into 0
+
+
+def _place(found: xr.Dataset, options: list[str], cell: tuple[int, ...]) -> str:
+    """The values of a panel's options, as its title."""
+    return ", ".join(
+        f"{_option(name)} {escaped(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True)
+    )
+
+
+def _option(name: str) -> str:
+    """An option of a stack; in a study that varies it, the dimension is called `stack_depth` and so on."""
+    return name.removeprefix("stack_")
+
+
+@validated
+def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
+    """Draw the left and right side of each statement against the quantity that grows, one panel for each statement.
+
+    Both scales are logarithmic; a side that is 0 is drawn at the bottom. The title of a panel is the claim.
+
+    Args:
+        exhibits: a result of `squashlens.statements.gallery`.
+
+    Returns:
+        The figure.
+    """
+    if not exhibits:
+        raise InputError(
+            "exhibits is empty: there is nothing to draw.", "Give the result of squashlens.statements.gallery."
+        )
+    titles = [f"<b>{e.kept[0].name}</b><br>{escaped(e.kept[0].claim)}" for e in exhibits]
+    figure, rows = grid(titles, min(COLUMNS, len(titles)))
+    for place, exhibit in enumerate(exhibits):
+        row, column = divmod(place, COLUMNS)
+        for side, (name, colour, dash) in SIDES.items():
+            values = [getattr(one, side) for one in exhibit.rows]
+            line = curve(
+                [one.at for one in exhibit.rows], np.maximum(values, LEAST), name, colour=colour, dash=dash,
+                text=[f"{value:.4g}" for value in values], hover=f"{name} at %{{x}}: %{{text}}",
+            )  # fmt: skip
+            figure.add_trace(line, row=row + 1, col=column + 1)
+        figure.update_xaxes(title=exhibit.axis, row=row + 1, col=column + 1)
+        figure.update_yaxes(range=_range(exhibit), row=row + 1, col=column + 1)
+    figure.update_xaxes(type="log").update_yaxes(type="log")
+    notes = "zeros are drawn at the bottom"
+    return finish(figure, title="Both sides of each statement", height=130 * rows, notes=notes)
+
+
+def _range(exhibit: Exhibit) -> list[float]:
+    """The logarithmic range of both sides, at least a decade, so that rounding errors of equal sides do not show."""
+    sides = [math.log10(max(value, LEAST)) for one in exhibit.rows for value in (one.left, one.right)]
+    middle, half = (max(sides) + min(sides)) / 2, (max(sides) - min(sides)) / 2
+    return [middle - max(0.5, 1.1 * half), middle + max(0.5, 1.1 * half)]

@@ -1,1 +1,0 @@
-"""Figures of random attention stacks and of the paper's statements."""

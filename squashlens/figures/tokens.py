@@ -1,0 +1,244 @@
+"""Values of the tokens of one prompt, by layer or query too, and the most likely next tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from squashlens.errors import InputError
+from squashlens.figures.drawing.facts import norm_named, notes_of
+from squashlens.figures.drawing.given import TOKENS, draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label, numbered
+from squashlens.figures.drawing.themes import COLOURS, INK, series
+from squashlens.figures.drawing.ticks import token_axis
+from squashlens.figures.drawing.traces import (
+    curve,
+    interval,
+    is_sink,
+    leave_sink_out,
+    name_rows,
+    named,
+    sink_note,
+    token_heatmap,
+)
+
+WIDE = 10.0  # values that span more than this factor have a logarithmic scale
+# Of each curve of `attribution`: its name and its dash.
+NAMES = {
+    "path_bound": ("path bound (Thm 5.1)", "dash"),
+    "null": ("uniform null", "dot"),
+    "jacobian": ("true Jacobian", "solid"),
+    "jacobian_frozen": ("Jacobian, attention frozen", "dashdot"),
+    "bound_over_null": ("bound ÷ null", "longdash"),
+}
+# Path bounds have other units than norms, and are larger by powers of ten in deep models.
+PANELS = {
+    "path bound": ("path_bound", "null"),
+    "norm": ("jacobian_frozen", "jacobian"),
+    "bound ÷ null": ("bound_over_null",),
+}
+
+
+@draws("squashlens.path_bound or squashlens.jacobian_norms", "values: position", "token: position")
+def by_token(values: xr.DataArray) -> go.Figure:
+    """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
+
+    The scale is logarithmic if all values are positive and span more than a factor of 10. A first token with more than
+    90 % of the sum, an attention sink, is beyond the scale, which fits the other tokens and leaves out zeros. A note
+    has its share.
+    Certified upper bounds that have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens
+    after the query, if one was selected from a profile, are left out.
+
+    Args:
+        values: a DataArray over the tokens of one prompt, such as ``sl.path_bound(…)`` or
+            ``sl.substitution_effect(…)["effect"]``; or several of one kind by label. `of` draws a panel for each of
+            several prompts.
+    """
+    values = of_one_prompt(values)
+    if "query" in values.coords and not values["query"].ndim:
+        values = values.isel(position=values["position"].values <= values["query"].item())
+    tokens, (title, axis) = tokens_of(values), named(values)
+    data, positions = values.values.astype(np.float64), values["position"].values
+    apart = is_sink(values)
+    low = values["low"].values.astype(np.float64) if "low" in values.coords else None
+    texts = [numbered(place, tokens[place]) for place in map(int, positions)]
+    bars = None
+    if low is not None:
+        texts = [f"{text}<br>at least {least:.6g}, at most" for text, least in zip(texts, low, strict=True)]
+        bars = interval(data, low, data, COLOURS["path_bound"], 3)
+    shown = np.where(apart & (positions == 0), np.nan, data)
+    figure = go.Figure(_line(positions, shown, texts, colour=COLOURS["path_bound"], error_y=bars))
+    notes = ["bars: from a certified lower bound"] if low is not None else []
+    if apart:
+        leave_sink_out(figure, [data[1:]] if low is None else [data[1:], low[1:]], data[0], {})
+        notes.append(sink_note(values))
+    elif _is_wide(data if low is None else np.concatenate([data, low])) and np.nanmin(data) > 0:
+        figure.update_yaxes(type="log")
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
+    figure.update_yaxes(title=axis)
+    return finish(figure, title=title, height=260, notes=notes_of(values, *notes))
+
+
+@draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
+def attribution(sensitivity: xr.Dataset) -> go.Figure:
+    """Draw path bound and null (upper panel), Jacobian norms (middle) and bound ÷ null (lower) of each token.
+
+    All scales are logarithmic, so values of exactly zero are missing from the lines. A first token with more than 90 %
+    of the path bound, an attention sink, is beyond the upper scale; a note has its share. Repeated tokens have separate
+    places on the axis. The hover text has position, token and value.
+
+    Args:
+        sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several
+            prompts; ``result.isel(prompt=0)`` selects one.
+    """
+    sensitivity = of_one_prompt(sensitivity)
+    tokens, places = tokens_of(sensitivity), sensitivity["position"].values
+    texts = [numbered(place, tokens[place]) for place in map(int, places)]
+    apart = is_sink(sensitivity["path_bound"])
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.36, 0.36, 0.28])
+    for row, (title, names) in enumerate(PANELS.items(), 1):
+        for name in names:
+            data = sensitivity[name].values.astype(np.float64)
+            if apart and row == 1:  # the arrow at the edge has the value of a sink
+                data[places == 0] = np.nan
+            text, dash = NAMES[name]
+            line = _line(places, data, texts, f"{text}: ", name=text, colour=COLOURS[name], dash=dash, log=True)
+            figure.add_trace(line, row=row, col=1)
+        figure.update_yaxes(title=title, row=row, col=1)
+    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=3, col=1)  # pyright: ignore
+    figure.update_yaxes(type="log")
+    notes = norm_named(sensitivity)
+    if apart:
+        lines = [sensitivity[name].values.astype(np.float64) for name in PANELS["path bound"]]
+        leave_sink_out(figure, [line[1:] for line in lines], lines[0][0], {"row": 1, "col": 1})
+        notes.append(sink_note(sensitivity["path_bound"], "the path bound"))
+    _set_tokens(figure, tokens, 3)
+    title = "Influence of each token on the last representation"
+    return finish(figure, title=title, height=480, notes=notes_of(sensitivity, *notes))
+
+
+@draws("squashlens.substitution_effect", "effect effect_std: position", "token: position")
+def substitution(found: xr.Dataset) -> go.Figure:
+    """Draw what replacing each token of a prompt does: to the representation and, for y, to the next token.
+
+    Bars are the standard deviation over the replacements of a token. Tokens that were not replaced have no mark.
+    """
+    found = of_one_prompt(found)
+    tokens, places = tokens_of(found), found["position"].values
+    names = [name for name in ("effect", "kl") if name in found]
+    figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True)
+    texts = [numbered(place, tokens[place]) for place in map(int, places)]
+    colour = COLOURS["path_bound"]
+    for row, name in enumerate(names, 1):
+        values, spread = found[name].values.astype(np.float64), found["effect_std"].values.astype(np.float64)
+        bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
+        line = _line(places, values, texts, colour=colour, error_y=bars if name == "effect" else None)
+        figure.add_trace(line, row=row, col=1)
+        _, axis = named(found[name].assign_attrs(long_name={"effect": "‖Δ‖₂", "kl": "KL"}[name]))
+        figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
+    _set_tokens(figure, tokens, len(names))
+    cut = bool((found["effect_std"] > found["effect"]).any())
+    notes = notes_of(found, f"bars: standard deviation over replacements{', cut at 0' if cut else ''}")
+    title = "What replacing each token changes"
+    return finish(figure, title=title, height=160 * len(names) + 60, notes=notes)
+
+
+@draws("squashlens.jacobian", "singular_value share: position direction", "token: position")
+def jacobian(found: xr.Dataset) -> go.Figure:
+    """Draw the leading singular values of the block of each token, as one line for each direction.
+
+    The hover text has the share of the squared Frobenius norm, and the tokens whose logits the direction raises and
+    lowers most, if there are any in the result.
+    """
+    tokens, places = tokens_of(found), found["position"].values
+    figure = go.Figure()
+    for number, direction in enumerate(found["direction"].values):
+        one = found.sel(direction=direction)
+        colour, dash, symbol = series(number)
+        texts = [_said(one.isel(position=at), numbered(int(p), tokens[int(p)])) for at, p in enumerate(places)]
+        name, values = f"direction {direction}", one["singular_value"].values
+        figure.add_trace(_line(places, values, texts, "σ = ", name=name, colour=colour, dash=dash, symbol=symbol))
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
+    figure.update_yaxes(title="singular value", rangemode="tozero")
+    return finish(figure, title="Leading singular values of the Jacobian's blocks", height=300, notes=notes_of(found))
+
+
+@draws("squashlens.profile", "values: ... position", "query: ...", "token: position")
+def token_map(values: xr.DataArray) -> go.Figure:
+    """Draw values by token and layer, or by token and query, as a map: one variable of a profile.
+
+    The colour scale is logarithmic if the positive values span more than a factor of 10. Zeros, such as those of tokens
+    after the query, are white then. For one query and one layer, the values are drawn as by `by_token`.
+
+    Args:
+        values: one variable of `squashlens.profile` for one query or one layer, such as
+            ``result["path_bound"].sel(query=12)``; or several by label.
+
+    Raises:
+        InputError: if the values have several queries and several layers.
+    """
+    rows = [str(dim) for dim in values.dims if dim != "position"]
+    if not rows:
+        return by_token(values)
+    if len(rows) > 1:
+        raise InputError(
+            f"values has the dimensions ({', '.join(map(str, values.dims))}), and a map has rows of one of them.",
+            f"Select one label, as in `values.isel({rows[-1]}=0)` or `values.isel({rows[0]}=0)`.",
+        )
+    values = of_one_prompt(values).transpose(*rows, "position")
+    tokens, (title, axis) = tokens_of(values), named(values)
+    labels = [int(each) for each in values[rows[0]].values]
+    logarithmic = _is_wide(values.values)
+    figure = go.Figure(token_heatmap(values, tokens, f"{rows[0]} {{}}", axis, logarithmic=logarithmic))
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
+    figure.update_yaxes(title="layer ℓ" if rows[0] == "layer" else f"{rows[0]} (position)")
+    if np.ptp(labels) == len(labels) - 1:
+        figure.update_yaxes(dtick=1)
+    else:  # rows with gaps between their numbers
+        figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=list(map(str, labels)))
+    notes = ["white: 0"] if logarithmic and (values.values == 0).any() else []
+    return finish(figure, title=f"{title}, by {rows[0]}", height=280, notes=notes_of(values, *notes))
+
+
+@draws("squashlens.top_tokens", "values: rank", "token: rank")
+def top_tokens(probabilities: xr.DataArray) -> go.Figure:
+    """Draw the probabilities of the most likely next tokens as bars."""
+    tokens = [label(str(token)) for token in probabilities["token"].values]
+    figure = go.Figure()
+    figure.add_bar(
+        x=probabilities.values, y=list(range(len(tokens))), orientation="h", marker={"color": COLOURS["path_bound"]},
+        hovertext=tokens, hovertemplate="%{hovertext}: %{x:.4g}<extra></extra>",
+    )  # fmt: skip
+    figure.update_xaxes(title="probability", range=[0, 1.02])
+    name_rows(figure, tokens, showgrid=True)
+    return finish(figure, title="Most likely next tokens", height=28 * (len(tokens) + 1), notes=notes_of(probabilities))
+
+
+def _line(places: np.ndarray, values: np.ndarray, texts: list[str], told: str = "", **style: Any) -> go.Scatter:
+    """A curve over positions; its hover text has a text for each of them, and `told` before the value."""
+    hover, each = f"%{{customdata}}<br>{told}%{{y:.6g}}", np.array(texts, dtype=object)
+    return curve(places.astype(float), values, customdata=each, hover=hover, **style)
+
+
+def _set_tokens(figure: go.Figure, tokens: Mapping[int, str], rows: int) -> None:
+    """Label the shared axis of panels below each other, once."""
+    figure.update_xaxes(**token_axis(tokens))
+    figure.update_xaxes(title=TOKENS, row=rows, col=1)
+
+
+def _said(one: xr.Dataset, token: str) -> str:
+    lines = [token, f"{float(one['share']):.1%} of the squared Frobenius norm"]
+    for name in ("raised", "lowered"):
+        if f"{name}_token" in one:
+            lines.append(f"{name}: {', '.join(label(str(text)) for text in one[f'{name}_token'].values)}")
+    return "<br>".join(lines)
+
+
+def _is_wide(values: np.ndarray) -> bool:
+    """Whether positive values span so much that a linear scale would not show the small ones."""
+    there = values[np.isfinite(values) & (values > 0)]
+    return bool(len(there) and not (values < 0).any() and there.max() > WIDE * there.min())

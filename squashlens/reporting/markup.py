@@ -1,0 +1,47 @@
+"""Any text as LaTeX and Markdown show it, on one line: a token or a model's name looks there as it is."""
+
+import re
+import unicodedata
+
+from squashlens.engine.text.tokens import escape
+
+LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "`": r"\textasciigrave{}", '"': r"{\char34}", "*": "{*}", "[": "{[}", "]": "{]}",
+    "δ": r"$\delta$", "ρ": r"$\rho$", "∞": r"$\infty$", "−": r"$-$", "÷": r"$\div$", "×": r"$\times$",
+    "½": r"$\frac{1}{2}$", "…": r"\ldots{}", "“": "``", "”": "''", "→": r"$\to$", "≤": r"$\le$", "≥": r"$\ge$",
+    "–": "{--}", "—": "{---}", "·": r"$\cdot$", "∝": r"$\propto$", "\u00a0": "~", "␣": r"\textvisiblespace{}",
+    "⟨": r"$\langle$", "⟩": r"$\rangle$", "▁": r"\_", "\0": "{}",
+}  # fmt: skip
+LIGATURES = re.compile(r"([-',])(?=\1)")  # two of these in a row would become another character
+ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"'}
+MARKDOWN = re.compile(r"([\\`*_\[\]<>#|&~$])")
+
+
+def latex(text: str, *, plain: bool = True) -> str:
+    r"""Any text, so that LaTeX typesets it unchanged; if `plain`, a character that pdflatex lacks as its code point.
+
+    >>> latex("50 % of a_b --"), latex("δ ≤ \\input{x}"), latex("中"), latex("中", plain=False)
+    ('50 \\% of a\\_b -{}-', '$\\delta$ $\\le$ \\textbackslash{}input\\{x\\}', '{[}U+4E2D{]}', '中')
+    """
+    marked = LIGATURES.sub("\\1\0", escape(text))
+    return "".join(one if not plain and one not in LATEX else _character(one) for one in marked)
+
+
+def _character(one: str) -> str:
+    if one in LATEX or " " <= one <= "~":
+        return LATEX.get(one, one)
+    base, *marks = unicodedata.normalize("NFD", one)
+    if len(marks) == 1 and marks[0] in ACCENTS and base.isascii() and base.isalpha():
+        return rf"\{ACCENTS[marks[0]]}{{{base}}}"
+    return f"{{[}}U+{ord(one):04X}{{]}}"
+
+
+def markdown(text: str) -> str:
+    r"""Any text as Markdown shows it.
+
+    >>> print(markdown("a_b <script> [x](y)"))
+    a\_b \<script\> \[x\](y)
+    """
+    return MARKDOWN.sub(r"\\\1", escape(text))
