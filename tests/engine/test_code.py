@@ -41,6 +41,24 @@ def slightly(function: Callable[..., Any]) -> Callable[..., Any]:
     return replaced
 
 
+@pytest.mark.parametrize("name", ["__call__", "_call_impl"])
+def test_a_capture_does_not_outlive_a_method_that_was_inherited(
+    name: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bridge_of("llama")
+    kind: Any = type(model.original_model.model.layers[0].mlp.act_fn)
+    assert name not in vars(kind)
+    before = sl.capture(model, IDS, bos="as-given")
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, name, slightly(getattr(kind, name)), raising=False)
+        with pytest.raises(StaleCaptureError):
+            sl.path_bound(model, before)
+        inside = sl.capture(model, IDS, bos="as-given")
+    sl.path_bound(model, before)
+    with pytest.raises(StaleCaptureError):
+        sl.path_bound(model, inside)
+
+
 DAILY = ("MLP", "softmax", "a module of PyTorch")
 
 

@@ -134,3 +134,29 @@ def test_random_functions_are_found_whatever_they_do(site: str, function: Any, b
     model = bridge_of("llama")
     with sl.applied(model, (site, function)), pytest.raises(InputError, match="other numbers in each run"):
         sl.top_tokens(model, IDS, bos="as-given")
+
+
+class OnlyFirst:
+    """An edit of the first pass that it sees, and of no other."""
+
+    calls = 0
+
+    def __call__(self, z: torch.Tensor, hook: Any = None) -> torch.Tensor:
+        self.calls += 1
+        return z * 1.7 if self.calls == 1 else z
+
+
+def with_gradients(z: torch.Tensor, hook: Any = None) -> torch.Tensor:
+    return z * 1.7 if torch.is_grad_enabled() else z
+
+
+@pytest.mark.parametrize(
+    ("measure", "make"),
+    [(sl.path_bound, OnlyFirst), (sl.top_tokens, OnlyFirst), (sl.jacobian_norms, OnlyFirst),
+     (sl.jacobian_norms, lambda: with_gradients)],
+)  # fmt: skip
+def test_the_pass_that_gave_the_numbers_is_compared_itself(measure: Any, make: Any, bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    hook = sl.hooks.Hook("h", SITE, make())
+    with sl.applied(model, hook), pytest.raises(InputError, match="other numbers in each run"):
+        measure(model, IDS, bos="as-given")

@@ -74,7 +74,7 @@ def test_what_is_no_prompt_is_refused_with_what_was_found(tiny: Any, given: Any,
 @pytest.mark.parametrize("given", [{"input_ids": IDS}, BatchEncoding({"input_ids": IDS})])
 def test_what_a_tokenizer_returns_is_told_how_to_give(tiny: Any, given: Any) -> None:
     for function in (sl.prompts.tokenize, raw(sl.prompts.tokenize)):
-        with pytest.raises(InputError, match=r'Give its token ids: `\["input_ids"\]`'):
+        with pytest.raises(InputError, match=r'\["input_ids"\]'):
             function(tiny, given)
 
 

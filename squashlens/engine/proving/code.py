@@ -57,6 +57,7 @@ class _Reading:
     """What was looked up while the code of some classes was read."""
 
     found: dict[tuple[str, str], tuple[Mapping[str, Any], Any]] = field(default_factory=dict)  # by label and name
+    defined: dict[type, Set[str]] = field(default_factory=dict)  # of the names, those that each class defines itself
     codes: dict[types.FunctionType, types.CodeType] = field(default_factory=dict)
     names: set[str] = field(default_factory=lambda: {*_START, *_OPERATORS})
     lines: list[str] = field(default_factory=list)
@@ -64,8 +65,11 @@ class _Reading:
     code: Code = field(default_factory=lambda: Code("", ()))
 
     def holds(self) -> bool:
-        return all(where.get(name) is value for (_, name), (where, value) in self.found.items()) and all(
-            function.__code__ is code for function, code in self.codes.items()
+        return (
+            all(where.get(name) is value for (_, name), (where, value) in self.found.items())
+            and all(function.__code__ is code for function, code in self.codes.items())
+            # A method that was inherited may be defined now.
+            and all(self.names.intersection(vars(kind)) == own for kind, own in self.defined.items())
         )
 
     @classmethod
@@ -79,9 +83,7 @@ class _Reading:
             for base in bases:
                 for name in sorted(reading.names & vars(base).keys()):
                     reading.look_up(_label(base), vars(base), name)
-        tensors = vars(torch.Tensor)
-        for name in reading.names - tensors.keys():  # most methods of tensors are inherited
-            reading.found["torch.Tensor", name] = tensors, None
+        reading.defined = {base: reading.names.intersection(vars(base)) for base in bases}
         origins = {(label, name): _foreign(label, value, name) for (label, name), (_, value) in reading.found.items()}
         replaced = {f"{'.'.join(at)}: {origin}": reading.found[at][1] for at, origin in origins.items() if origin}
         reading.foreign = [replaced[name] for name in sorted(replaced)]

@@ -3,9 +3,10 @@
 A measurement runs a model many times, with several prompts in a batch. With a function that draws random numbers,
 counts its calls, or writes to ``z[0]`` instead of ``z[:]``, each pass would be another model. So if a function of the
 user's edits in a pass, its first prompt is run twice by itself, in its batch (a single prompt with a copy of itself),
-and at the end of the call, and all must agree; so must the last prompt by itself and in the batch. That is done for the
-first such pass of a call, for the first with several prompts, and again when prompts are half as long again. Of two
-passes with the same prompts, both must be edited or neither. Functions that only read are not called again.
+and at the end of the call, and all must agree with the pass itself; so must the last prompt by itself and in the batch.
+That is done for the first such pass of a call, for the first with several prompts, and again when prompts are half as
+long again. Of two passes with the same prompts, both must be edited or neither. Functions that only read are not called
+again.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +24,16 @@ from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.canonical import digest
 from squashlens.engine.digests import tensor_digest
-from squashlens.engine.hooking.hook import Hook, ambient, attached, standing, torch_hook, with_hooks
+from squashlens.engine.hooking.hook import (
+    Hook,
+    Unchecked,
+    ambient,
+    attached,
+    hooks_as_now,
+    standing,
+    torch_hook,
+    with_hooks,
+)
 from squashlens.engine.locks import locked
 from squashlens.engine.proving.registry import Call, call_of
 from squashlens.errors import InputError
@@ -41,17 +51,23 @@ def repeatable(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> 
     if call is None or not functions:
         yield
         return
-    with edits(model) as edited:
+    # Hooks of squashlens that edit, such as ablations, are on the model only in its own passes.
+    seen: list[Tensor] = []
+    look = Unchecked("seen", residual_site("y", model), lambda y: seen.append(y[:1].detach().clone()))
+    compared = hooks_as_now(model) == call.at_begin
+    with edits(model) as edited, attached(model, *[look] * compared):
         yield
     names = ", ".join(name.partition(": ")[2] for name in functions[:3])
     key = digest([ids.tolist(), ambient(model), dtype_of(model)])  # some values may be edited in one dtype only
     _require_same(call.edited.setdefault(key, bool(edited)) == bool(edited), names)
     if edited and ids.shape[1] > 1.5 * call.longest.get(len(ids) > 1, 0):
         call.longest[len(ids) > 1] = ids.shape[1]
-        _test(model, ids, call, run, names)
+        _test(model, ids, call, run, names, seen)
 
 
-def _test(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run, names: str) -> None:
+def _test(
+    model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run, names: str, seen: list[Tensor]
+) -> None:
     def final(rows: Int[Tensor, "prompt position"]) -> list[Tensor]:
         return _final(model, rows, call, run)
 
@@ -65,13 +81,14 @@ def _test(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: R
     except torch.OutOfMemoryError:
         raise
     except Exception:  # it accepts only one prompt
-        return
+        together = []
     rows = [[part[:1] for part in together], [part[-1:] for part in together]]
-    if not all(_agree(model, row, one) for row, one in zip(rows, (alone[0], alone[-1]), strict=True)):
+    if together and not all(_agree(model, row, one) for row, one in zip(rows, (alone[0], alone[-1]), strict=True)):
         raise InputError(
             f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
             "Treat all prompts alike in the function: `z[:, …]` instead of `z[0, …]`.",
         )
+    _require_same(_agree(model, seen[:1], alone[0][: len(seen[:1])]), names)  # generating runs several passes
 
 
 def _agree(model: Bridge, ours: list[Tensor], theirs: list[Tensor]) -> bool:
