@@ -69,6 +69,7 @@ def one_by_one(*, always: bool = False) -> Callable[[Callable[P, T]], Callable[P
                     quiet["seed"] = provenance(measured[0])["call"].get("seed")
             return side_by_side(measured, lengths)
 
+        measure.takes_several = not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans
         return measure
 
     return decorate

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from squashlens._typing import positive
-from squashlens.errors import InputError
+from squashlens.errors import InputError, SquashlensError
 from squashlens.saving.digests import Result
 from squashlens.saving.stored import as_dataset
 from squashlens.study.extras import extra
 
 ENTRIES = ("file", "column", "shard", "limit")
 ROWS = 256  # in a shard, by default
+TOGETHER, TOKENS = 32, 4096  # most prompts of equal length in one call, and most tokens
 KNOWN = 256  # lines between two of which the places in a JSONL file are remembered
 FIRST = ("row", "prompt", "error")  # columns of every row of a shard
 
@@ -148,20 +149,57 @@ def _parquet(path: Path) -> Any:
 
 
 def shard(
-    rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result], key: str, earlier: bytes | None = None
+    rows: Iterator[tuple[int, Any]],
+    measure: Callable[[Any], Result],
+    key: str,
+    earlier: bytes | None = None,
+    length: Callable[[Any], int] | None = None,
 ) -> bytes:
     """The Parquet file of some rows. `measure` is called with each prompt of which `earlier` has no numbers.
 
-    `key` is the name of the shard's cell, by which `sql` finds the labels of its rows.
+    With `length`, the number of tokens of a prompt, it is called with lists of prompts of equal length. `key` is the
+    name of the shard's cell, by which `sql` finds the labels of its rows.
     """
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
-    there = _measured(pq, earlier) if earlier is not None else {}
-    found = [there.get(number) or _row(number, prompt, measure) | {"cell": key} for number, prompt in rows]
-    names = dict.fromkeys(name for row in found for name in row)
-    table = pa.table({name: _column(pa, [row.get(name) for row in found]) for name in names})
+    found = _measured(pq, earlier) if earlier is not None else {}
+    left = [(number, prompt) for number, prompt in rows if number not in found]
+    for together in _groups(left, length):
+        found |= _rows(together, measure)
+    rows_of_cell = [found[number] | {"cell": key} for number in sorted(found)]
+    names = dict.fromkeys(name for row in rows_of_cell for name in row)
+    table = pa.table({name: _column(pa, [row.get(name) for row in rows_of_cell]) for name in names})
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()
+
+
+def _groups(rows: list[tuple[int, Any]], length: Callable[[Any], int] | None) -> Iterator[list[tuple[int, Any]]]:
+    """The rows whose prompts are measured in one call: several of one length, or one."""
+    by_length: dict[int, list[tuple[int, Any]]] = {}
+    for number, prompt in rows:
+        try:
+            own = 0 if length is None or isinstance(prompt, InputError) else length(prompt)
+        except SquashlensError:  # which measuring the prompt will raise again
+            own = 0
+        by_length.setdefault(own, []).append((number, prompt))
+    for tokens, group in by_length.items():
+        size = max(1, min(TOGETHER, TOKENS // tokens)) if tokens else 1
+        yield from (group[start : start + size] for start in range(0, len(group), size))
+
+
+def _rows(together: list[tuple[int, Any]], measure: Callable[[Any], Result]) -> dict[int, dict[str, Any]]:
+    """Rows from one call, or from a call for each if there is one prompt, or if some prompt cannot be measured."""
+    if len(together) > 1:
+        try:
+            result = measure([prompt for _, prompt in together])
+            parts = [result.isel(prompt=place, drop=True) for place in range(len(together))]
+            return {
+                number: _named(number, prompt) | _values(part)
+                for (number, prompt), part in zip(together, parts, strict=True)
+            }
+        except InputError:
+            pass
+    return {number: _row(number, prompt, measure) for number, prompt in together}
 
 
 def failed_rows(content: bytes) -> dict[int, str]:
@@ -180,16 +218,21 @@ def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
 
 def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:
     """A row; what is wrong with one prompt does not stop the scan, but a lack of memory does."""
-    row: dict[str, Any] = {"row": number, "prompt": None, "error": None}
     if isinstance(prompt, InputError):
-        return row | {"error": str(prompt)}
-    row["prompt"] = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+        return _named(number, None) | {"error": str(prompt)}
+    row = _named(number, prompt)
     if not prompt:
         return row | {"error": "The prompt is empty. Give text or a list of token ids."}
     try:
         return row | _values(measure(prompt))
     except InputError as error:
         return row | {"error": str(error)}
+
+
+def _named(number: int, prompt: Any) -> dict[str, Any]:
+    """What every row begins with."""
+    text = " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
+    return {"row": number, "prompt": text, "error": None}
 
 
 def _values(result: Result) -> dict[str, Any]:

@@ -19,11 +19,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import short_repr
+from squashlens._typing import Bos, short_repr
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.digests import Result
 from squashlens.study.cells import Cell, Model, cells_of
@@ -134,7 +135,10 @@ class Worker:
                     raise InputError(_reason(error), "") from error
 
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
-            return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier)
+            length = None
+            if model is not None and getattr(function_of(cell.measurement), "takes_several", False):
+                length = partial(_length, model, given.get("bos", "family"))
+            return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""
@@ -159,6 +163,13 @@ class Worker:
         if error is not None and not isinstance(error, SquashlensError):
             about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
         self.store.fail(cell.key, about)
+
+
+def _length(model: Any, bos: Bos, prompt: Any) -> int:
+    """The number of tokens of a prompt."""
+    from squashlens.engine.text.tokens import rows_of
+
+    return len(rows_of(model, prompt, bos)[0])
 
 
 @contextmanager

@@ -7,6 +7,7 @@ compared between machines. Words choose calls by what is in their text; the othe
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +36,7 @@ def main() -> None:
     opened = {
         "`import squashlens` and `load`": f"import squashlens as sl; sl.load({NAME!r}, progress=False)",
         "`squashlens report`, 16 lengths": f"import squashlens as sl; sl.report({NAME!r}, prompt={PROMPT!r}, n=16, "
-        "out='runs/gemma.html', progress=False)",
+        f"out={str(Path(tempfile.mkdtemp()) / 'gemma.html')!r}, progress=False)",
     }
     works: dict[str, Callable[[], Any]] = {}
     for name, program in opened.items():

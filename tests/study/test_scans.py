@@ -1,10 +1,12 @@
 """Scans of prompts: what is read from each kind of file, what is stored, and questions in SQL."""
 
+import inspect
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +14,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.study import work
 from squashlens.study.scans import source_of
 from squashlens.study.store import Store
 
@@ -81,6 +84,34 @@ def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
     assert [row for row in range(28) if table["prompt"].isna()[row]] == [27]
     with pytest.raises(InputError, match="sql"):
         one.combine()
+
+
+def test_prompts_of_equal_length_are_measured_in_one_call(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def counted(model: Any, prompt: Any, **options: Any) -> xr.DataArray:
+        calls.append(len(prompt) if isinstance(prompt[0], list) else 1)
+        return sl.path_bound(model, prompt, **options)
+
+    counted.__signature__ = inspect.signature(sl.path_bound)  # type: ignore[attr-defined]
+    counted.takes_several = True  # type: ignore[attr-defined]
+    monkeypatch.setattr(work, "function_of", lambda _: counted)
+    prompts = [[2, 5, 7 + row] if row % 2 else [2, 9, 5, 7 + row] for row in range(9)]
+    prompts[4] = [2, 10**9, 3]  # not a token: it has an error, and the others of its length their numbers
+    over = written("jsonl", tmp_path, prompts)
+    one = sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "over": over, "name": "bounds"},
+                   store=tmp_path / "store")  # fmt: skip
+    one.run(progress=False)
+    table = one.sql("select * from bounds order by row")
+    assert sorted(calls) == [1, 4, 4]
+    assert [row for row in range(9) if table["error"].notna()[row]] == [4]
+    assert "10" in table["error"][4]
+    for row in {*range(9)} - {4}:
+        alone = sl.path_bound(tiny, prompts[row])
+        np.testing.assert_allclose(table["path_bound"][row], alone, rtol=1e-5)
+        assert list(table["token_id"][row]) == alone["token_id"].values.tolist()
 
 
 def test_a_scan_needs_no_model(tmp_path: Path) -> None:
