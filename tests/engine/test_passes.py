@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.engine.anatomy import pattern_site
-from squashlens.engine.running import passes
+from squashlens.engine.running import forward, passes
 from squashlens.engine.running.passes import read
 from squashlens.errors import CapacityError, InputError
 from squashlens.sequences import Branch
@@ -141,3 +141,17 @@ def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
     with pytest.raises(CapacityError, match="Keeping the activations of every length needs"):
         read(model, TRUNK, [Branch(3)] * 9, SITES)
+
+
+@pytest.mark.parametrize("site", ["blocks.1.hook_out", "ln_final.hook_out", "unembed.hook_in"])
+def test_a_pass_ends_at_y_unless_a_hook_outside_the_blocks_may_need_the_rest(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, site: str
+) -> None:
+    wholes, hooked, watched, run = [], [], [], forward.run
+    monkeypatch.setattr(forward, "run", lambda *given: wholes.append(run(*given)))
+    with sl.applied(tiny, (site, lambda tensor: hooked.append(tensor.shape))):
+        hooked.clear()
+        forward.forward(tiny, torch.tensor([[2, 5, 7, 3]]), [("blocks.0.hook_out", lambda x: watched.append(x.shape))])
+    assert len(wholes) == (0 if site.startswith("blocks") else 1)
+    assert hooked == [(1, 1 if site.startswith("unembed") else 4, tiny.cfg.d_model)]
+    assert watched == [(1, 4, tiny.cfg.d_model)]

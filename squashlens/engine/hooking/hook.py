@@ -265,9 +265,14 @@ def _has_a_users(module: nn.Module) -> bool:
 # Where PyTorch keeps a module's hooks. Libraries keep hooks there that are part of the model: those of the bridge, and
 # those with which transformers collects attentions and hidden states. transformers installs the latter at
 # the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
-# an intervention: it only stops passes that other hooks cannot handle.
+# an intervention: it only stops passes that other hooks cannot handle. `repeatable` only looks at tensors.
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_LIBRARIES = ("transformer_lens", "transformers.utils.output_capturing", WholePassesOnly.__module__)
+_LIBRARIES = (
+    "transformer_lens",
+    "transformers.utils.output_capturing",
+    WholePassesOnly.__module__,
+    "squashlens.engine.running.repeatable",
+)
 
 
 def belongs_to_a_library(function: object) -> bool:

@@ -9,11 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import device_of, dtype_of, last_logits, pattern_site, residual_site
+from squashlens.engine.anatomy import device_of, dtype_of, last_logits, modules_of, pattern_site, residual_site
 from squashlens.engine.budget import pass_bytes, queries_and_keys
 from squashlens.engine.functions import has_nan
 from squashlens.engine.hooking.freeze import freeze_attention
-from squashlens.engine.hooking.hook import Hook, Unchecked, ambient, attached
+from squashlens.engine.hooking.hook import Hook, Unchecked, ambient, attached, standing
 from squashlens.engine.hooking.pairs import checking_results
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.positions import forget_lengths
@@ -50,7 +50,7 @@ def forward(
     """
     hooks = [Hook("squashlens", site, function) for site, function in watch]
     with _prepared(model, ids, hooks, context, on_attention, frozen):
-        run_to_y(model, ids, context, [hook.site for hook in hooks])
+        run_to_y(model, ids, context, hooks)
 
 
 def next_logits(
@@ -89,23 +89,25 @@ def run(model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str
 
 def run_to_y(
     model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str, Any] | None = None,
-    sites: Sequence[str] = (),
+    watching: Sequence[Hook] = (),
 ) -> None:  # fmt: skip
-    """The same without the output head, a large part of the weights, if no hook needs it and all `sites` come before.
+    """The same without the output head, a large part of the weights, unless a hook outside the blocks may need it.
 
-    The head of a model with 262,144 tokens takes a quarter of a short pass.
+    `watching` are hooks of this pass that are on the model. The head of a model with 262,144 tokens takes a quarter of
+    a short pass.
     """
-    if ambient(model):
+    own, inside = {id(hook.edit) for hook in watching}, {*modules_of(model.blocks)}
+    left, others = {hook.site for hook in watching}, [hook for hook in standing(model) if hook.module not in inside]
+    if any(id(hook.edit) not in own and not isinstance(hook.function, Unchecked) for hook in others):
         run(model, ids, context)
         return
-    left = {*sites}
 
     def stop(y: Tensor) -> None:
         require_numbers(model, y[:, -1])
         if not left:
             raise _ReachedError
 
-    seen = [Unchecked("seen", site, lambda _, site=site: left.discard(site)) for site in dict.fromkeys(sites)]
+    seen = [Unchecked("seen", site, lambda _, site=site: left.discard(site)) for site in [*left]]
     try:
         with attached(model, *seen, Unchecked("stop", residual_site("y", model), stop)):
             run(model, ids, context)
@@ -116,12 +118,12 @@ def run_to_y(
 def require_numbers(model: Bridge, values: Tensor) -> None:
     """Raise an error, which names the hooks on the model, if y or the logits have NaN."""
     if has_nan(values):
-        standing = ambient(model)
-        under = f" with the hooks {'; '.join(standing)}" if standing else ""
+        names = ambient(model)
+        under = f" with the hooks {'; '.join(names)}" if names else ""
         raise UnsoundModelError(
             f"The model computes NaN on this prompt{under}.",
             "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example."
-            if standing
+            if names
             else "If the model is in float16, use float32 or bfloat16, which have a wider range.",
         )
 
