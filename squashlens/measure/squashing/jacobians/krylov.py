@@ -20,6 +20,7 @@ from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, pattern_site, residual_site, width
 from squashlens.engine.budget import batch_memory, pass_bytes
+from squashlens.engine.costs import tell
 from squashlens.engine.differentiating.visibility import require_digits
 from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe
@@ -28,10 +29,11 @@ from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, different
 from squashlens.measure.squashing.jacobians.products import Products
-from squashlens.theory.lanczos import certified_spectral_norms
+from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 
 FAILURE = 1e-6  # probability that any norm is outside its bounds
 WIDTH = 0.01  # relative distance of the two bounds at which the iteration ends, unless it is given
+EACH = 3  # vector–Jacobian products that a step takes as long as; a product in forward mode also runs the model
 REMEDY = "Use method='exact'."
 ByToken = Float[Tensor, "prompt position"]
 
@@ -105,16 +107,15 @@ def lanczos_norms(
         steps.update()
         return image
 
-    inflation = WIDTH if rtol is None else rtol
+    inflation, d, jointly = WIDTH if rtol is None else rtol, width(session.model), targets * len(places)
+    most = lanczos_steps(d, jointly, inflation, FAILURE / 4)
+    tell(
+        session.model, f"Lanczos, up to {most} steps", EACH * most * len(places), products.query + 1,
+        f"method='exact' takes as long as {d // EACH} steps at one position, and measures all positions.",
+    )  # fmt: skip
     try:
         bounds = certified_spectral_norms(
-            gram,
-            len(places),
-            width(session.model),
-            seed=seed,
-            inflation=inflation,
-            failure=FAILURE / 2,
-            norms=targets * len(places),
+            gram, len(places), d, seed=seed, inflation=inflation, failure=FAILURE / 2, norms=jointly
         )
     finally:
         steps.close()
