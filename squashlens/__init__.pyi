@@ -19,6 +19,7 @@ from .measure.squashing.audits.audit import audit
 from .measure.squashing.bound import path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
+from .measure.squashing.knockout import knockout_effect
 from .measure.squashing.needle import needle
 from .measure.squashing.profiles.profile import profile
 from .measure.squashing.sensitivity import sensitivity
@@ -45,6 +46,7 @@ __all__ = [
     "hooks",
     "jacobian",
     "jacobian_norms",
+    "knockout_effect",
     "load",
     "mechanism",
     "needle",

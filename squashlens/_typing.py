@@ -43,6 +43,7 @@ Method = Literal["auto", "exact", "sketch", "sketch_upper"]  # for all positions
 OneByOne = Literal["lanczos"]  # for a few positions
 Constants = Literal["paper", "measured"]
 Proxy = Literal["ones", "top_logit"]
+Knockout = Literal["attention", "embedding"]
 Attribution = Literal[
     "gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted", "leave_one_out"
 ]

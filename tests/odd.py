@@ -129,6 +129,7 @@ def _measured(name: str) -> Any:
         "jacobian": lambda: sl.jacobian(m, PROMPT, positions=[3], **quiet),
         "path_bound": lambda: sl.path_bound(m, PROMPT, **quiet),
         "substitution_effect": lambda: sl.substitution_effect(m, PROMPT, n_replacements=1, positions=[3], **quiet),
+        "knockout_effect": lambda: sl.knockout_effect(m, PROMPT, positions=[3], **quiet),
         "top_tokens": lambda: sl.top_tokens(m, PROMPT),
         "audit": lambda: sl.audit(
             m, PROMPT, estimates=["Jacobian", "bound"][:1], n_probes=1, n_replacements=5, **quiet

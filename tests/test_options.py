@@ -96,6 +96,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
         lambda **more: sl.substitution_effect(model(), PROMPT, **QUIET, **more),
         ({"candidates": [5, 6, 7]}, *PLACES[::2]),
     ),
+    "knockout_effect": (
+        lambda **more: sl.knockout_effect(model(), PROMPT, **QUIET, **more),
+        ({"kind": "embedding"}, {"query": 2}),
+    ),
     "composition": (lambda **more: sl.paths.composition(model(), PROMPT, **more), (UNIFORM, {"query": 2})),
     "hops": (
         lambda **more: sl.paths.hops(model(), PROMPT, **more), (UNIFORM, {"attention": "topological"}, *PLACES),

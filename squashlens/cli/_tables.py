@@ -29,6 +29,7 @@ TABLES = {
         "estimate | rank_agreement rank_agreement_low rank_agreement_high position_trend |",
     ],
     "substitution_effect": ["position | effect effect_std kl |"],
+    "knockout_effect": ["position | effect kl total_variation |"],
     "profile": [
         "distance | influence | layer=first",
         "layer | exponent |",

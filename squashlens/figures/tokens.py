@@ -121,30 +121,33 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     return finish(figure, title=title, height=480, notes=notes_of(sensitivity, *notes))
 
 
-@draws("squashlens.substitution_effect", "effect effect_std: position", "token: position")
+@draws("squashlens.substitution_effect or squashlens.knockout_effect", "effect: position", "token: position")
 def substitution(found: xr.Dataset) -> go.Figure:
-    """Draw what replacing each token of a prompt does: to the representation and, for y, to the next token.
+    """Draw what replacing or knocking out each token of a prompt does: to the representation and, for y, to the next
+    token.
 
-    Bars are the standard deviation over the replacements of a token. Tokens that were not replaced have no mark.
+    Bars are the standard deviation over the replacements of a token. Tokens that were not changed have no mark.
     """
     found = of_one_prompt(found)
     tokens, places = tokens_of(found), found["position"].values
-    names = [name for name in ("effect", "kl") if name in found]
+    names = [name for name in ("effect", "kl", "total_variation") if name in found]
     figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True)
     texts = [numbered(place, tokens[place]) for place in map(int, places)]
-    colour = COLOURS["path_bound"]
+    colour, notes = COLOURS["path_bound"], list[str]()
     for row, name in enumerate(names, 1):
-        values, spread = found[name].values.astype(np.float64), found["effect_std"].values.astype(np.float64)
-        bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
-        line = _line(places, values, texts, colour=colour, error_y=bars if name == "effect" else None)
-        figure.add_trace(line, row=row, col=1)
-        _, axis = named(found[name].assign_attrs(long_name={"effect": "‖Δ‖₂", "kl": "KL"}[name]))
+        values, bars = found[name].values.astype(np.float64), None
+        if name == "effect" and "effect_std" in found:
+            spread = found["effect_std"].values.astype(np.float64)
+            bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
+            notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > values).any() else ''}"]
+        figure.add_trace(_line(places, values, texts, colour=colour, error_y=bars), row=row, col=1)
+        short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "TV"}[name]
+        _, axis = named(found[name].assign_attrs(long_name=short))
         figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
     _set_tokens(figure, tokens, len(names))
-    cut = bool((found["effect_std"] > found["effect"]).any())
-    notes = notes_of(found, f"bars: standard deviation over replacements{', cut at 0' if cut else ''}")
-    title = "What replacing each token changes"
-    return finish(figure, title=title, height=160 * len(names) + 60, notes=notes)
+    how = "replacing" if "effect_std" in found else "knocking out"
+    title = f"What {how} each token changes"
+    return finish(figure, title=title, height=160 * len(names) + 60, notes=notes_of(found, *notes))
 
 
 @draws("squashlens.jacobian", "singular_value share: position direction", "token: position")

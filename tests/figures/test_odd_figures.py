@@ -158,7 +158,7 @@ def test_each_result_has_the_figure_that_the_page_says() -> None:
         said |= {figure: {figure} for figure in drawn[len(names) :]}  # of a measurement's other results
     makers = {"collapse relative": "collapse", "families": "remedies"}
     for name in odd.result(""):
-        if name in ("substitution_effect", *specimens.NO_FIGURE):
+        if name in specimens.NO_FIGURE:
             continue
         result = odd.result(name)
         first = next(figure.__name__ for figure in usual_figures() if _fits(result, figure))

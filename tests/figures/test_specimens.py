@@ -12,7 +12,7 @@ from tests.figures import specimens
 
 NO_DRAWING = {"of", "panels", "save", "styled", "statements", "substitution"}  # the last two are drawn elsewhere
 # Drawn as they are measured, or like another.
-NOT_MADE_UP = {"jacobian_norms", "substitution_effect", "collapse relative", "convergence"}
+NOT_MADE_UP = {"jacobian_norms", "knockout_effect", "substitution_effect", "collapse relative", "convergence"}
 
 
 @pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "full"])

@@ -3,15 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
 import torch
 import xarray as xr
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Pieces, Target, positive
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, residual_site
+from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -27,7 +28,10 @@ from squashlens.measure.squashing.spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
-from squashlens.theory.distances import distance, divergence
+from squashlens.theory.distances import distance, divergence, total_variation
+from squashlens.theory.statistics.ranks import noise_ceiling
+
+CEILING = "rank correlation that the expected effects would have with these means"
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
@@ -37,7 +41,7 @@ def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    candidates: Sequence[int] | None = None,
+    candidates: Sequence[int] | Literal["predicted"] | None = None,
     n_replacements: int = 8,
     positions: Iterable[int] | None = None,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
@@ -56,7 +60,8 @@ def substitution_effect(
         model: as in `path_bound`.
         prompt: as in `path_bound`.
         candidates: token ids that may replace a token; by default the distinct tokens of the prompts except BOS
-            (of each prompt by itself, if the prompts are of unequal lengths).
+            (of each prompt by itself, if the prompts are of unequal lengths). ``"predicted"``: what the model itself
+            expects there, drawn without replacement with the probabilities p(· | tokens before); with BOS only.
         n_replacements: number of random replacements for each token or span, 8 by default. If fewer other candidates
             exist for a token, each of them is used once. A token is never replaced by itself.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
@@ -74,9 +79,11 @@ def substitution_effect(
         Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
         standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also `kl`,
         the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced are
-        NaN; positions after the query are zero, by causality, which one more prompt tests. Results of prompts of
-        unequal lengths are padded as in `path_bound`. With `spans` there is one value for each, labelled as in
-        `jacobian_norms`.
+        NaN; positions after the query are zero, by causality, which one more prompt tests. Without a position,
+        `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
+        few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
+        have a larger one. Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is
+        one value for each, labelled as in `jacobian_norms`.
 
     Raises:
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
@@ -95,52 +102,68 @@ def substitution_effect(
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
         model, prompt, bos, "substitution_effect",
-        candidates=None if candidates is None else list(candidates), n_replacements=n_replacements,
+        candidates=candidates if candidates is None or isinstance(candidates, str) else list(candidates),
+        n_replacements=n_replacements,
         query=query, to_layer=to_layer, seed=seed, **recorded(spans),
     )  # fmt: skip
     session.spans(0, to_layer)
-    n, first = session.query(query), session.facts["bos_count"]
+    n, natural = session.query(query), isinstance(candidates, str)
+    first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
     groups = Spans.of(session, spans)
-    together = _positions(positions, first, n) if groups is None else _within(groups, positions, first, n)
-    choices = require_choices(session, candidates, list(chain(*together.values())))
-    generator = torch.Generator().manual_seed(seed)
+    if groups is None:
+        require_replaceable(first, n)
+    together = chosen(positions, groups, first, n)
+    places = [*chain(*together.values())]
+    choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
     shape = session.ids.shape if groups is None else (1, len(groups.names))
     found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
+    ceilings = torch.full((len(session.ids),), torch.nan, dtype=torch.float64)
     for values in found.values():
         values[:, [p for p in range(n + 1) if p not in together] if groups is None else []] = torch.nan
-    drawn = [_variants(ids, together, choices, n_replacements, generator) for ids in session.ids.cpu()]
+    drawn = _drawn(session, together, None if natural else choices, n_replacements, seed)
     for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer, progress)
         if n + 1 < len(ids):
             _require_causal(session, ids, choices, n, to_layer, moved[:1])
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
-        apart = _kl(session, moved) if to_layer == "y" else torch.zeros(len(gaps), dtype=torch.float64)
+        apart = next_token(session.model, moved)[0] if to_layer == "y" else torch.zeros_like(gaps)
         owners = torch.tensor([variant.of for variant in variants[1:]])
+        before = [k for k, inside in together.items() if max(inside) < n]
+        ceilings[row] = noise_ceiling([gaps[owners == k] for k in before], seed)
         for place in together:
             here = owners == place
             found["effect"][row, place] = gaps[here].mean()
             found["effect_std"][row, place] = gaps[here].std(correction=0)
             found["kl"][row, place] = apart[here].mean()
-    dims, coords = session.coords() if groups is None else (("position",), groups.coords())
     what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
         "effect": (f"mean distance that the output moves when {what} replaced", MODEL_UNITS),
         "effect_std": ("standard deviation of that distance over replacements", MODEL_UNITS),
         "kl": (f"mean KL divergence of the next token when {what} replaced", "nats"),
     }
+    kept = {name: text for name, text in texts.items() if name != "kl" or to_layer == "y"}
+    found["noise_ceiling"], kept["noise_ceiling"] = ceilings, (CEILING, "1")
+    return labelled("substitution effect", session, groups, found, kept)
+
+
+def labelled(
+    long_name: str, session: Session, groups: Spans | None, found: Mapping[str, Tensor],
+    texts: Mapping[str, tuple[str, str]],
+) -> xr.Dataset:  # fmt: skip
+    """The Dataset of effects per token or span; `texts` has the long name and unit of each."""
+    dims, coords = session.coords() if groups is None else (("position",), groups.coords())
     kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
-    variables = {name: (dims, kept[name], *text) for name, text in texts.items() if name != "kl" or to_layer == "y"}
-    return session.knowing(**({} if groups is None else groups.facts())).dataset(
-        "substitution effect", coords, variables
-    )
+    variables = {name: (dims[: kept[name].ndim], kept[name], *text) for name, text in texts.items()}
+    return session.knowing(**({} if groups is None else groups.facts())).dataset(long_name, coords, variables)
 
 
-def _positions(given: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:
-    """The positions whose tokens are replaced, each by itself."""
-    require_replaceable(first, query)
-    chosen = list(range(first, query + 1) if given is None else given)
-    require_places(chosen, first, query)
-    return {place: [place] for place in chosen}
+def chosen(positions: Iterable[int] | None, groups: Spans | None, first: int, query: int) -> dict[int, list[int]]:
+    """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number."""
+    if groups is not None:
+        return _within(groups, positions, first, query)
+    places = list(range(first, query + 1) if positions is None else positions)
+    require_places(places, first, query)
+    return {place: [place] for place in places}
 
 
 def require_replaceable(first: int, query: int) -> None:
@@ -197,24 +220,54 @@ class Variant:
     tokens: list[int]
 
 
-def _variants(
-    ids: Int[Tensor, " position"], together: Mapping[int, Sequence[int]], choices: list[int], n_replacements: int,
-    generator: torch.Generator,
-) -> list[Variant]:  # fmt: skip
-    """The variants of a prompt, which differ from each other; the first is the prompt itself.
+def _drawn(
+    session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int, seed: int
+) -> list[list[Variant]]:
+    """The variants of each prompt, which differ from each other; the first is the prompt itself.
 
-    The variants are not written out as prompts, because those of a long prompt would not fit into memory.
+    Tokens come from `choices`, or from what the model expects. The variants are not written out as prompts, because
+    those of a long prompt would not fit into memory.
     """
-    drawn = [Variant(-1, [], [])]
-    for number, places in together.items():
-        others = [torch.tensor([t for t in choices if t != int(ids[place])]) for place in places]
-        if len(places) == 1:
-            rows = others[0][torch.randperm(len(others[0]), generator=generator)[:n_replacements]][:, None]
+    generator, found = torch.Generator().manual_seed(seed), []
+    for ids in session.ids.cpu():
+        places = [*chain(*together.values())]
+        if choices is None:
+            others = _predicted(session.model, ids, places, n_replacements, generator)
         else:
-            picked = [each[torch.randint(len(each), (n_replacements,), generator=generator)] for each in others]
-            rows = torch.stack(picked, dim=1).unique(dim=0)
-        drawn += [Variant(number, list(places), row) for row in rows.tolist()]
-    return drawn
+            others = {p: torch.tensor([token for token in choices if token != int(ids[p])]) for p in places}
+        variants = [Variant(-1, [], [])]
+        for number, inside in together.items():
+            if len(inside) == 1:
+                each = others[inside[0]]
+                rows = each[torch.randperm(len(each), generator=generator)[:n_replacements]][:, None]
+            else:
+                picked = [torch.randint(len(others[p]), (n_replacements,), generator=generator) for p in inside]
+                rows = torch.stack([others[p][k] for p, k in zip(inside, picked, strict=True)], dim=1).unique(dim=0)
+            variants += [Variant(number, list(inside), row) for row in rows.tolist()]
+        found.append(variants)
+    return found
+
+
+def _predicted(
+    model: Bridge, ids: Int[Tensor, " position"], places: Sequence[int], n_replacements: int, generator: torch.Generator
+) -> dict[int, Int[Tensor, " draw"]]:
+    """Other tokens for each place, drawn without replacement from what the model expects there.
+
+    The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
+    """
+    kept: list[Tensor] = []
+    device, before = device_of(model), torch.tensor(places) - 1
+    with torch.no_grad():
+        forward(model, ids[None].to(device), [(residual_site("y", model), lambda y: kept.append(y[0, before]))])
+    found: list[Tensor] = []
+    for logs in log_probabilities(model, kept[0]):
+        uniform = torch.rand(logs.shape, generator=generator, dtype=torch.float64)
+        keys = logs.cpu() - (-uniform.log()).log()
+        here = ids[places[len(found) : len(found) + len(logs)]]
+        keys[torch.arange(len(logs)), here] = -torch.inf
+        keys[:, [token for token in [bos_id(model)] if token is not None]] = -torch.inf
+        found += keys.topk(min(n_replacements, keys.shape[-1] - 2)).indices
+    return dict(zip(places, found, strict=True))
 
 
 def _require_causal(
@@ -246,11 +299,11 @@ def _read(
     return read(model, trunk, branches, [site], progress=progress).values[site]
 
 
-def _kl(session: Session, y: Tensor) -> Tensor:
-    """KL divergence of the next token for each variant, from that of the first variant."""
-    pieces = log_probabilities(session.model, y)
-    own, found = None, []
-    for logs in pieces:
+def next_token(model: Bridge, y: Float[Tensor, "variant d"]) -> tuple[Tensor, Tensor]:
+    """KL divergence and total variation of the next token of each variant, from that of the first."""
+    own, apart, moved = None, [], []
+    for logs in log_probabilities(model, y):
         own = logs[:1] if own is None else own
-        found.append(divergence(own, logs).cpu())
-    return torch.cat(found)[1:]
+        apart.append(divergence(own, logs).cpu())
+        moved.append(total_variation(own.exp().expand_as(logs), logs.exp()).cpu())
+    return torch.cat(apart)[1:], torch.cat(moved)[1:]

@@ -19,8 +19,9 @@ from squashlens.study.describing.arguments import MAKES, plain_of, require_hooks
 from squashlens.study.describing.code import code_of
 
 MEASUREMENTS = (
-    "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "needle",
-    "audit", "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit", "collapse", "mechanism",
+    "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "knockout_effect",
+    "needle", "audit", "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit",
+    "collapse", "mechanism",
     "separator_ablation", "tokenization", "precision", "compare", "search_separators",
     "top_tokens", "evaluate", "probe", "collapse_vs_readout",
     "synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation",

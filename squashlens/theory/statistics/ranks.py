@@ -1,6 +1,8 @@
 """Rank correlation: Spearman's ρ, partial Spearman's ρ, and a bootstrap interval of a mean."""
 
+import math
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -53,3 +55,23 @@ def bootstrap(
             ends[:, place] = found.confidence_interval
     low, high = torch.from_numpy(ends).reshape(2, *values.shape[:-1])
     return low, high
+
+
+def noise_ceiling(draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: int = 64) -> float:
+    """The mean Spearman ρ that exact expectations would have with means over a few draws of each outcome.
+
+    The draws of each outcome are split at random into halves, whose means have the rank correlation r, on average over
+    `splits`. By the formula of Spearman and Brown the means over all draws have the reliability ``2r/(1 + r)``, the
+    squared correlation with what they estimate. NaN for fewer than three outcomes with two draws, and for r < 0.
+
+    Source: Spearman 1910; Brown 1910.
+    """
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    held = [one.double() for one in draws if len(one) > 1]
+    halves = torch.empty(2, splits, len(held), dtype=torch.float64)
+    for outcome, one in enumerate(held):
+        for split in range(splits):
+            order = one[torch.randperm(len(one), generator=generator)]
+            halves[:, split, outcome] = torch.stack([order[::2].mean(), order[1::2].mean()])
+    r = float(spearman(halves[0], halves[1]).nanmean())
+    return math.sqrt(2 * r / (1 + r)) if r >= 0 else math.nan

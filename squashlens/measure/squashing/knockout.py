@@ -1,0 +1,137 @@
+"""The knockout effect: how far the output moves when later tokens cannot read a token, or its embedding is zero."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from squashlens._typing import Bos, Bridge, Knockout, Pieces
+from squashlens.bars import bar
+from squashlens.engine.anatomy import residual_site
+from squashlens.engine.budget import batch_memory, pass_bytes
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.hooking.hook import Hook
+from squashlens.engine.proving.effective import applied
+from squashlens.engine.running.forward import forward
+from squashlens.hooks.interventions import SCORES, grid
+from squashlens.measure.measurement import measurement
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.spans import Spans, recorded
+from squashlens.measure.squashing.substitution import chosen, labelled, next_token
+from squashlens.measure.unequal import one_by_one
+from squashlens.records.results import MODEL_UNITS
+from squashlens.theory.distances import distance
+
+EMBEDDING = "embed.hook_out"
+WITHOUT = {
+    "attention": "when no later token attends to the token",
+    "embedding": "when the token's embedding is zero",
+}
+
+
+@measurement("substitution")
+@one_by_one()
+def knockout_effect(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    kind: Knockout = "attention",
+    positions: Iterable[int] | None = None,
+    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    query: int = -1,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.Dataset:
+    """Distance that the output at the query moves when one token of the prompt is knocked out.
+
+    ``effect_i = ‖y_n(x) − y_n(x without i)‖₂``. With ``kind="attention"``, every attention logit of token i for a later
+    token is −∞, in all blocks and heads, and the weights of the other tokens grow to a sum of 1. Nothing of the token
+    reaches the query then, and it keeps its place. With ``kind="embedding"`` the embedding of the token is 0, which
+    leaves a token of no kind at its place. A derivative describes small changes; these are the largest ones.
+
+    Args:
+        model: as in `path_bound`.
+        prompt: as in `path_bound`.
+        kind: ``"attention"``, the default, or ``"embedding"``.
+        positions: positions that are knocked out, one at a time; by default all up to the query.
+        spans: as in `jacobian_norms`. All tokens of a span are knocked out at once: each of them attends to itself, and
+            no other token does. Cannot be used with `positions`.
+        query: as in `path_bound`.
+        bos: as in `path_bound`.
+        progress: as in `path_bound`.
+
+    Returns:
+        Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
+        of the next token, in nats; `total_variation` of the two, from 0 to 2. Positions up to the query that are not
+        knocked out are NaN, those after it 0. The query, which no later token reads, has 0 up to rounding with
+        ``kind="attention"``.
+        Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is one value for each,
+        labelled as in `jacobian_norms`.
+
+    Raises:
+        InputError: a position after the query; spans of several prompts, or together with positions.
+        UnsoundModelError: attention logits or embeddings of this model cannot be edited.
+
+    Source: Geva et al. 2023, arXiv 2304.14767, attention knockout, which they apply to the last token and a few blocks.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> found = sl.knockout_effect(model, "What is the last digit in this sequence? 0107 =", progress=False)
+    >>> found["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
+    [0.0, 0.0, 0.0, 12.8]
+    """
+    session = Session.start(
+        model, prompt, bos, "knockout_effect",
+        kind=kind, positions=None if positions is None else [*positions], query=query, **recorded(spans),
+    )  # fmt: skip
+    n, groups = session.query(query), Spans.of(session, spans)
+    together = chosen(positions, groups, 0, n)
+    shape = session.ids.shape if groups is None else (1, len(groups.names))
+    found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "kl", "total_variation")}
+    for values in found.values():
+        values[:, [place for place in range(n + 1) if place not in together] if groups is None else []] = torch.nan
+    hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)  # the first row is the prompt itself
+    for row, places in enumerate(together.values(), 1):
+        hidden[row, places] = True
+    for row, ids in enumerate(session.ids):
+        y = _knocked_out(session.model, ids[: n + 1], hidden, kind, progress)
+        found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
+        for name, values in zip(("kl", "total_variation"), next_token(session.model, y), strict=True):
+            found[name][row, [*together]] = values
+    texts = {
+        "effect": (f"distance that the output moves {WITHOUT[kind]}", MODEL_UNITS),
+        "kl": (f"KL divergence of the next token {WITHOUT[kind]}", "nats"),
+        "total_variation": (f"total variation of the next token {WITHOUT[kind]}", "1"),
+    }
+    return labelled("knockout effect", session, groups, found, texts)
+
+
+def _knocked_out(
+    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"], kind: Knockout, progress: bool
+) -> Float[Tensor, "variant d"]:
+    """y at the last token with the `hidden` positions of each variant knocked out."""
+    kept: list[Tensor] = []
+    watch = [(residual_site("y", model), lambda y: kept.append(y[:, -1].clone()))]
+    size = max(1, int(batch_memory(model) / pass_bytes(model, 1, len(ids))))
+    batches = bar(hidden.split(size), desc="variants", leave=False, progress=progress and len(hidden) > size)
+    with torch.inference_mode(False), torch.no_grad():
+        for rows in batches:
+            with applied(model, _hook(kind, rows.to(ids.device))):
+                forward(model, ids.expand(len(rows), -1).clone(), watch)
+    return torch.cat(kept)
+
+
+def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
+    """The hook that knocks the `hidden` positions of each prompt of a batch out."""
+
+    def unread(scores: Tensor) -> Tensor:
+        query, key = grid(scores)
+        return scores.masked_fill(hidden.to(scores.device)[:, None, None] & (query > key), -torch.inf)
+
+    def zeroed(embeddings: Tensor) -> Tensor:
+        return embeddings.masked_fill(hidden[..., None], 0.0)
+
+    site, edit = (SCORES, unread) if kind == "attention" else (EMBEDDING, zeroed)
+    return Hook(f"knockout of {kind}", site, edit, positional=True)

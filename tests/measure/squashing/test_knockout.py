@@ -1,0 +1,95 @@
+"""The knockout effect against plain models whose attention goes without a token, or whose embedding of it is zero."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError
+from tests.cases import FAMILIES
+from tests.references import model_without, plain_outputs
+
+IDS = [2, 7, 11, 30, 7, 9, 59, 12]
+QUERY = 6
+GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
+
+
+def without(plain: Any, places: list[int], kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """y and the log-probabilities of the next token at the query of a model that goes without some tokens."""
+    ids = torch.tensor([IDS[: QUERY + 1]])
+    model = model_without(plain, places, 0, "keys") if kind == "attention" else plain
+    embeddings = model.get_input_embeddings()(ids).detach()
+    embeddings[:, places if kind == "embedding" else []] = 0
+    found = plain_outputs(model, ids, embeddings)
+    return found.hidden_states[-1][0, -1].detach(), found.logits.detach()[0, -1].double().log_softmax(-1)
+
+
+@pytest.mark.parametrize("kind", ["attention", "embedding"])
+@pytest.mark.few(3)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_the_change_of_a_plain_model(
+    family: str, kind: Any, bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]
+) -> None:
+    plain = plain_of(family)
+    own_y, own = without(plain, [], kind)
+    expected: dict[str, list[float]] = {"effect": [], "kl": [], "total_variation": []}
+    for place in range(QUERY + 1):
+        y, logs = without(plain, [place], kind)
+        expected["effect"].append(float((y - own_y).double().norm()))
+        expected["kl"].append(float((own.exp() * (own - logs)).sum()))
+        expected["total_variation"].append(float((own.exp() - logs.exp()).abs().sum()))
+    found = sl.knockout_effect(bridge_of(family), IDS, kind=kind, query=QUERY, **GIVEN)
+    for name, values in expected.items():
+        size = max(values)
+        assert size > 1e-4
+        np.testing.assert_allclose(found[name].values[: QUERY + 1], values, rtol=2e-3, atol=1e-4 * size, err_msg=name)
+        assert (found[name].values[QUERY + 1 :] == 0).all()
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gpt2"])
+def test_nothing_of_a_token_passes_a_knockout(family: str, bridge_of: Callable[..., Any]) -> None:
+    """Whatever stands at a place that nobody reads, y is the same: only its distance to the prompt's own y differs."""
+    model, place, read = bridge_of(family), 3, []
+    for token in (4, 30, 55):
+        ids = [*IDS[:place], token, *IDS[place + 1 :]]
+        found = sl.knockout_effect(model, ids, positions=[place], **GIVEN)["effect"].values
+        assert np.isnan(found[:place]).all()
+        own, hidden = y_of(model, ids), y_of(model, ids, sl.hooks.mask_tokens([place]))
+        assert found[place] == pytest.approx(float((own - hidden).norm()), rel=1e-4)
+        read.append(hidden)
+    for other in read[1:]:
+        torch.testing.assert_close(other, read[0], rtol=1e-5, atol=1e-5)
+
+
+def y_of(model: Any, ids: list[int], *hooks: Any) -> torch.Tensor:
+    """The output of the final norm at the last token."""
+    seen: list[torch.Tensor] = []
+    with sl.applied(model, *hooks, ("ln_final.hook_out", lambda y: seen.append(y[0, -1].double()))):
+        model(torch.tensor([ids]))
+    return seen[-1]
+
+
+def test_a_span_is_knocked_out_at_once(bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]) -> None:
+    model, plain = bridge_of("llama"), plain_of("llama")
+    found = sl.knockout_effect(model, IDS, spans={"a": [1, 3], "b": [4]}, query=QUERY, **GIVEN)
+    (own, _), (y, _) = without(plain, [], "attention"), without(plain, [1, 3], "attention")
+    assert float(found["effect"][0]) == pytest.approx(float((y - own).double().norm()), rel=1e-3)
+    assert found["span_size"].values.tolist() == [2, 1]
+    with pytest.raises(InputError, match="exclude each other"):
+        sl.knockout_effect(model, IDS, spans={"a": [1]}, positions=[1], **GIVEN)
+    with pytest.raises(InputError, match="positions from 0 to 6"):
+        sl.knockout_effect(model, IDS, positions=[7], query=QUERY, **GIVEN)
+
+
+def test_several_prompts_and_batches(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = bridge_of("gemma"), [*IDS[:4], *reversed(IDS[4:])]
+    both = sl.knockout_effect(model, [IDS, other], **GIVEN)
+    monkeypatch.setattr("squashlens.measure.squashing.knockout.batch_memory", lambda _: 0.0)  # one variant at a time
+    for number, ids in enumerate((IDS, other)):
+        alone = sl.knockout_effect(model, ids, **GIVEN)
+        for name in ("effect", "kl", "total_variation"):
+            size = float(alone[name].max())
+            np.testing.assert_allclose(both[name][number], alone[name], rtol=1e-3, atol=1e-4 * size)

@@ -1,0 +1,76 @@
+"""Replacements that the model expects, and how far means over a few replacements can be trusted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare, spearmanr
+
+import squashlens as sl
+from squashlens.errors import InputError
+from squashlens.measure.squashing.substitution import _predicted
+from squashlens.theory.statistics.ranks import noise_ceiling
+from tests.references import plain_outputs
+
+IDS = [2, 7, 11, 30, 7, 9]
+GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
+
+
+def test_tokens_are_drawn_with_the_probabilities_of_the_model(
+    bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]
+) -> None:
+    model, place, draws = bridge_of("gemma"), 3, 2000
+    ids = torch.tensor(IDS)
+    with torch.no_grad():
+        p = plain_outputs(plain_of("gemma"), ids[None]).logits[0, place - 1].double().softmax(-1)
+    p[[IDS[place], 2]] = 0  # neither the token itself nor BOS
+    generator = torch.Generator().manual_seed(0)
+    counts = np.zeros(len(p))
+    for _ in range(draws):
+        (token,) = _predicted(model, ids, [place], 1, generator)[place].tolist()
+        counts[token] += 1
+    assert counts[[IDS[place], 2]].sum() == 0
+    likely = (p > 0).numpy()
+    assert p[likely].max() > 2 * p[likely].min()  # far enough from uniform for the test to tell
+    expected = (p / p.sum()).numpy()[likely] * draws
+    assert chisquare(counts[likely], expected).pvalue > 1e-4
+    assert chisquare(counts[likely]).pvalue < 1e-6
+    four = _predicted(model, ids, [1, place], 4, generator)
+    assert all(len({*drawn.tolist()}) == 4 for drawn in four.values())
+
+
+def test_effects_of_expected_tokens(bridge_of: Callable[..., Any]) -> None:
+    """With as many replacements as there are other tokens, the two ways to choose them are the same."""
+    model = bridge_of("gemma")
+    every = [token for token in range(60) if token != 2]
+    options: dict[str, Any] = {"n_replacements": 60, **GIVEN}
+    natural = sl.substitution_effect(model, IDS, candidates="predicted", **options)
+    given = sl.substitution_effect(model, IDS, candidates=every, **options)
+    np.testing.assert_allclose(natural["effect"], given["effect"], rtol=1e-4)
+    np.testing.assert_allclose(natural["kl"], given["kl"], rtol=1e-3)
+    few = sl.substitution_effect(model, IDS, candidates="predicted", n_replacements=4, spans={"a": [1, 2]}, **GIVEN)
+    assert few["effect"].shape == (1,)
+    with pytest.raises(InputError, match="positions from 1 to 4"):
+        sl.substitution_effect(model, IDS[1:], candidates="predicted", positions=[0], **GIVEN)
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0])
+def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    ceilings, truths = [], []
+    for seed in range(24):
+        expected = rng.normal(size=30)
+        draws = expected[:, None] + spread * rng.normal(size=(30, 8))
+        ceilings.append(noise_ceiling([*torch.from_numpy(draws)], seed, splits=16))
+        truths.append(spearmanr(expected, draws.mean(axis=1)).statistic)
+    assert np.mean(ceilings) == pytest.approx(np.mean(truths), abs=0.02)
+    assert np.mean(truths) < 0.99
+
+
+def test_there_is_no_ceiling_without_replacements(bridge_of: Callable[..., Any]) -> None:
+    one = sl.substitution_effect(bridge_of("gemma"), IDS, n_replacements=1, **GIVEN)
+    assert np.isnan(float(one["noise_ceiling"]))
+    both = sl.substitution_effect(bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], n_replacements=4, **GIVEN)
+    assert both["noise_ceiling"].dims == ("prompt",)
