@@ -130,7 +130,7 @@ def path_bound(
             attention patterns.
         CapacityError: the matrices do not fit into memory; the message states their size.
 
-    Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; docs/bound.md derives measured constants.
+    Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; docs/certificates.md derives measured constants.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)

@@ -19,7 +19,7 @@ The n diagonal edges are exact in all three kinds. If softmax saturates, ``w_i â
 relative to the key with the largest weight. An attention sink is a key without a value; the other weights then sum to
 less than 1.
 
-Source: Barbero et al. 2024, Theorem 5.1; these are its constants for a real model. Derivation in docs/bound.md.
+Source: Barbero et al. 2024, Theorem 5.1; these are its constants for a real model. Derivation in docs/certificates.md.
 """
 
 from collections.abc import Callable, Sequence
