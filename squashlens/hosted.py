@@ -23,12 +23,12 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
 from squashlens.tasks.paper import PAPER as TASKS
+from squashlens.tasks.task import seeds_of
 
 try:
     from inspect_ai import Task as InspectTask
@@ -77,12 +77,9 @@ def inspect_task(
     >>> len(asked.dataset), asked.dataset[0].id
     (12, 'answer_only-10-0')
     """
-    if seeds is None:
-        seeds = DRAWN_SEEDS if task.random else 1
-    if isinstance(seeds, int):
-        positive(seeds, "seeds", "a number of draws")
-        seeds = range(seeds)
-    chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "mode": _listed(mode)}
+    given = seeds if seeds is None or isinstance(seeds, int) else _numbers(seeds)
+    numbers = seeds_of(given, DRAWN_SEEDS if task.random else 1)
+    chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": numbers, "mode": _listed(mode)}
     samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]
     both = [lenient(task), strict(task)]
     return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=both, name=task.name)

@@ -1,6 +1,6 @@
 """The session of a measurement: it checks the model and the prompt, and labels the result with its provenance."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
+from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
 from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.start import start_of
@@ -154,9 +155,12 @@ class Session:
     def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
         """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""
         dims, coords = self.coords()
-        array = values.detach().cpu().numpy()
-        values_of = array[0] if len(self.ids) == 1 else array
-        found = xr.DataArray(values_of, coords, dims, name, attributes(long_name, units))
+        return self.array(name, coords, (dims, values[0] if len(self.ids) == 1 else values, long_name, units), **extra)
+
+    def array(self, name: str, coords: Mapping[str, Any], variable: Variable, **extra: Any) -> xr.DataArray:
+        """A DataArray of one variable, given as (dimensions, values, long name, units), with its provenance."""
+        dims, values, text, units = variable
+        found = xr.DataArray(_numpy(values), coords, dims, name, attributes(text, units))
         return sealed(found, {**self.facts, **extra})
 
     def dataset(self, long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable]) -> xr.Dataset:
@@ -185,6 +189,20 @@ def different(positions: Sequence[int], last: int) -> list[int]:
     if len({*positions}) < len(positions):
         raise InputError(f"positions={short_repr(positions)} has a position twice.", "Give different positions.")
     return [*positions]
+
+
+def streams_at(
+    model: Bridge, ids: Int[Tensor, "prompt position"], sites: Iterable[str], context: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """The activations at some hook points in one forward pass, detached."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(site: str) -> Callable[[Tensor], None]:
+        return lambda tensor: seen.update({site: tensor.detach().clone()})
+
+    with torch.no_grad():
+        forward(model, ids, [(site, keep(site)) for site in sites], context)
+    return seen
 
 
 def require_seen(model: Bridge, what: str) -> None:

@@ -81,7 +81,7 @@ def report(
     """
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import squash_map
-    from squashlens.measure.answers.readout import top_tokens
+    from squashlens.measure.answers.accuracy import top_tokens
     from squashlens.measure.squashing.bound import composition
     from squashlens.measure.squashing.sensitivity import sensitivity
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from squashlens._typing import dtype_name
 from squashlens.errors import InputError
 from squashlens.records.results import Variable, versions
-from squashlens.synthetic.stacks.stack import Stack
+from squashlens.synthetic.stack import Stack
 from squashlens.theory.norms import mean_interval
+from squashlens.theory.statistics.trends import Labelled, with_ends
 
 FEWEST = 3  # points for a fit
-INTERVAL = ("mean over seeds", "lower end of the mean's 95 % interval", "upper end of the mean's 95 % interval")
 DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
 
 
@@ -51,15 +51,12 @@ def power_law(
     return torch.where(few, torch.nan, xy / xx), torch.where(few | (least == most), torch.nan, xy.square() / (xx * yy))
 
 
-def mean_of(
-    slopes: Float[Tensor, "seed ..."],
-) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The mean over draws and the ends of its 95 % interval (Student's t): NaN for fewer than five draws."""
-    if len(slopes) < DRAWS:
-        none = torch.full_like(slopes[0], torch.nan)
-        return slopes.mean(dim=0), none, none
+def of_draws(name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()) -> Labelled:
+    """The mean over draws with the ends of its 95 % interval (Student's t); NaN for fewer than five draws."""
     mean, half = mean_interval(slopes)
-    return mean, mean - half, mean + half
+    half = half if len(slopes) >= DRAWS else torch.full_like(half, torch.nan)
+    found = with_ends(name, dims, (mean, mean - half, mean + half), f"{text}, mean over seeds")
+    return {f"{name}_mean": found.pop(name), **found}
 
 
 def slopes_of(
@@ -68,15 +65,9 @@ def slopes_of(
 ) -> dict[str, Variable]:  # fmt: skip
     """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset."""
     slope, share = power_law(lengths, values)
-    mean, low, high = mean_of(slope)
     by_seed, text = ("seed", *dims), f"slope of log {what} on log n in the tail"
-    return {
-        name: (by_seed, slope, text, "1"),
-        fit: (by_seed, share, f"R² of the fitted line of the {text}", "1"),
-        f"{name}_mean": (dims, mean, f"{text}, {INTERVAL[0]}", "1"),
-        f"{name}_low": (dims, low, f"{text}, {INTERVAL[1]}", "1"),
-        f"{name}_high": (dims, high, f"{text}, {INTERVAL[2]}", "1"),
-    }
+    each = {name: (by_seed, slope, text, "1"), fit: (by_seed, share, f"R² of the fitted line of the {text}", "1")}
+    return each | of_draws(name, slope, text, dims)
 
 
 def facts(

@@ -4,14 +4,18 @@ Prompts are quoted verbatim, with their typing errors; `{sequence}` replaces *se
 chain-of-thought examples for the sum only; those of the other tasks follow the same scheme and are ours. It does not
 say which other words its sentences contain, how frequent 'car' is, or what separates the items. In every sequence of
 figure 2 the right answer is 0; with random digits the right answer varies, as a probe requires.
+
+Below them are the tasks that the bundled model was trained on: a short question, the end marker, then the answer.
 """
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from random import Random
 
+from squashlens.tasks import reading
 from squashlens.tasks.reading import counted, digit
-from squashlens.tasks.task import Items, Task
+from squashlens.tasks.task import PLACE, Items, Task, joined
+from squashlens.zoo.curriculum import END, PATTERNS, TASKS, spell
 
 # Figure 5.
 COUNT = "How many ones are in the following sequences?"
@@ -181,3 +185,47 @@ PAPER = (
     _ones("count_alternating", ALTERNATING),
     _ones("count_numbered", _bernoulli, show=_numbered, examples="", random=True),
 )  # fmt: skip
+
+
+DRAWN = ("alternating", "bernoulli", "any_bernoulli", "random")
+READERS = {"copy": reading.digits, "first": reading.digit, "last": reading.digit}
+
+
+def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
+    """The task that asks one of the bundled model's questions about one of its patterns (`squashlens.zoo.curriculum`).
+
+    Each question uses its first wording. With `commas`, a comma follows every third digit.
+    """
+    question = TASKS[name].questions[0]
+
+    def grouped(items: Sequence[str]) -> str:
+        return spell(list(map(int, items)), commas=True)
+
+    show = grouped if commas else joined
+
+    def right(items: Items) -> str:
+        return show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))
+
+    return Task(
+        f"taught_{name}_{pattern}{'_commas' if commas else ''}",
+        f"{question} {PLACE} {END}",
+        _drawn(pattern),
+        right,
+        show,
+        READERS.get(name, ONE),
+        numeric=name != "copy",
+        random=pattern in DRAWN,
+        source="the bundled model's card",
+    )
+
+
+def _drawn(pattern: str) -> Callable[[int, Random], list[str]]:
+    return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
+
+
+TAUGHT = tuple(
+    taught(name, pattern, commas=commas)
+    for name, task in TASKS.items()
+    for pattern in task.patterns
+    for commas in (False, True)
+)

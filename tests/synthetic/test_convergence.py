@@ -21,8 +21,8 @@ from squashlens.synthetic import (
     survey,
 )
 from squashlens.synthetic.convergence import HALVING, rate
-from squashlens.synthetic.fits import mean_of, power_law, tail_of
-from squashlens.synthetic.stacks.draws import draw
+from squashlens.synthetic.fits import of_draws, power_law, tail_of
+from squashlens.synthetic.stack import draw
 
 LENGTHS = [10, 30, 100, 200, 400, 800, 1600]
 QUIET: dict[str, Any] = {"progress": False}
@@ -67,12 +67,15 @@ def test_the_tail_is_the_upper_part_of_log_n() -> None:
 
 def test_means_and_intervals_against_scipy() -> None:
     slopes = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    mean, low, high = mean_of(slopes)
+    mean, low, high = (value for _, value, *_ in of_draws("slope", slopes, "").values())
     expected = stats.t.interval(0.95, 5, loc=slopes.numpy().mean(0), scale=stats.sem(slopes.numpy()))
     np.testing.assert_allclose(mean, slopes.numpy().mean(0))
     np.testing.assert_allclose(high - low, expected[1] - expected[0], rtol=1e-9)
     np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-9)
-    assert all(edge.isnan().all() for edge in mean_of(slopes[:4])[1:])
+    assert all(
+        value.isnan().all() == (name != "slope_mean")
+        for name, (_, value, *_) in of_draws("slope", slopes[:4], "").items()
+    )
 
 
 @pytest.mark.few(1)

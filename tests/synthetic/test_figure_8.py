@@ -8,8 +8,8 @@ import torch
 
 from squashlens.synthetic import PAPER, Stack, convergence, last_tokens, lengths_up_to
 from squashlens.synthetic.convergence import HALVING
-from squashlens.synthetic.fits import mean_of, power_law, tail_of
-from squashlens.synthetic.stacks.draws import draw, sinusoids
+from squashlens.synthetic.fits import of_draws, power_law, tail_of
+from squashlens.synthetic.stack import draw, sinusoids
 
 QUIET: dict[str, Any] = {"progress": False}
 
@@ -66,11 +66,11 @@ def test_figure_8_with_the_rest_of_a_transformer_around_it() -> None:
         ends.append(layernorm(z + (z @ up / 8).relu() @ down / 16))
     n, among = torch.tensor(lengths).double(), tail_of(lengths, 0.5)
     whole, bare = (
-        mean_of(power_law(n[among], gap.abs().sum(-1)[:, among])[0])
+        of_draws("slope", power_law(n[among], gap.abs().sum(-1)[:, among])[0], "")
         for gap in (ends[0] - ends[1], (found.v - found.star)[:, 0])
     )
-    assert whole[2] < HALVING
-    assert whole[0].item() == pytest.approx(bare[0].item(), abs=0.1)
+    assert whole["slope_high"][1] < HALVING
+    assert whole["slope_mean"][1].item() == pytest.approx(bare["slope_mean"][1].item(), abs=0.1)
 
 
 @pytest.mark.few(1)

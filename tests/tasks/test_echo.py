@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.tasks.echo import is_echo, slips
+from squashlens.tasks.task import is_echo, slips
 
 
 def brute(piece: str, text: str) -> int:

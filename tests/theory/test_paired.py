@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from squashlens.theory.statistics.paired import least_p, median_interval, ratio, share_interval, sign_test
+from squashlens.theory.statistics.ranks import least_p, median_interval, ratio, share_interval, sign_test
 
 values = st.lists(st.integers(-3, 3), min_size=1, max_size=9)
 

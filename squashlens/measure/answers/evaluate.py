@@ -22,6 +22,7 @@ from squashlens.measure.session import Session
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task
+from squashlens.tasks.task import seeds_of
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,7 @@ def answers_file(session: Session, task: Task, path: str | Path | None, temperat
 def _seeds(given: int | Iterable[int] | None, task: Task, sampled: bool, n_seeds: int) -> list[int]:
     """The seeds as a list. Raises for several seeds that would all give the same answer."""
     differ = task.random or sampled
-    if given is None:
-        return list(range(n_seeds if differ else 1))
-    if isinstance(given, int):
-        positive(given, "seeds", "a number of samples")
-    seeds = list(range(given) if isinstance(given, int) else given)
+    seeds = seeds_of(given, n_seeds if differ else 1)
     if len(seeds) > 1 and not differ:
         raise InputError(
             f"The task {task.name!r} has the same question for every seed, and decoding is greedy, so that "

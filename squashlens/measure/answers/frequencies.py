@@ -14,6 +14,7 @@ from squashlens.errors import InputError
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
+from squashlens.theory.statistics.trends import with_ends
 
 Z = 1.959964  # normal quantile of a 95 % interval
 
@@ -59,9 +60,6 @@ def scored(
     right = (value == truth) & (why == "read")
     as_asked = table((reading.as_asked for reading in readings), bool)
     error = np.vectorize(_error, otypes=[float])(value, truth) if task.numeric else np.full(shape, np.nan)
-    share, (low, high) = right.mean(axis=-1), interval(right.mean(axis=-1), len(seeds))
-    strict = (right & as_asked).mean(axis=-1)
-    strict_low, strict_high = interval(strict, len(seeds))
     first, median, third = _quartiles(error)
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
     cell, tokens = OVER[:2], "tokens"
@@ -77,12 +75,8 @@ def scored(
         "error": (OVER, error, "|parsed value − right answer|", "items"),
         "prompt_tokens": (OVER, table((a.prompt_tokens for a in said), int), "tokens of the prompt", tokens),
         "answer_tokens": (OVER, table((a.answer_tokens for a in said), int), "tokens of the answer", tokens),
-        "accuracy": (cell, share, "share of right answers (lenient); answers without a parsed value are wrong", "1"),
-        "accuracy_low": (cell, low, "lower end of its 95 % interval (Wilson)", "1"),
-        "accuracy_high": (cell, high, "upper end of its 95 % interval (Wilson)", "1"),
-        "accuracy_strict": (cell, strict, "share of right answers in the requested form", "1"),
-        "accuracy_strict_low": (cell, strict_low, "lower end of its 95 % interval (Wilson)", "1"),
-        "accuracy_strict_high": (cell, strict_high, "upper end of its 95 % interval (Wilson)", "1"),
+        **with_ends("accuracy", cell, _share(right), "share of right answers (lenient); unread answers are wrong"),
+        **with_ends("accuracy_strict", cell, _share(right & as_asked), "share of right answers in the requested form"),
         "mean_error": (cell, _mean(error), "mean error of the parsed answers", "items"),
         "median_error": (cell, median, "median error of the parsed answers", "items"),
         "error_q1": (cell, first, "first quartile of the error of the parsed answers", "items"),
@@ -155,6 +149,12 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
         },
         facts,
     )
+
+
+def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The share of right answers over seeds, and Wilson's interval."""
+    share = right.mean(axis=-1)
+    return share, *interval(share, right.shape[-1])
 
 
 def _different(prompts: np.ndarray) -> np.ndarray:

@@ -35,8 +35,7 @@ from squashlens.engine.capturing.pairs import (
 )
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.collapse.metric import Metric
-from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
+from squashlens.measure.collapse.metric import REPLAYED, Metric, captured, coords
 from squashlens.measure.measurement import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
@@ -124,8 +123,7 @@ def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
     text = "Spearman correlation with the length of the mean over blocks and heads"
     parts: dict[str, Variable] = {}
     for place, name in enumerate(rows):
-        one = Association(*(part[place] for part in found))
-        parts |= {full: ((), value, label, "1") for full, (value, label) in one.named(name, text).items()}
+        parts |= Association(*(part[place] for part in found)).variables(name, text)
     return parts
 
 

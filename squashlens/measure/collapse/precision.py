@@ -25,8 +25,16 @@ from squashlens.engine.running.unembed import most_likely
 from squashlens.errors import InputError, RangeError, SquashlensError
 from squashlens.hooks.rounding import Format, Stored, rounded, rounding, within
 from squashlens.measure.collapse.distance import collapse
-from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
-from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
+from squashlens.measure.collapse.metric import (
+    NOISE,
+    REPLAYED,
+    Metric,
+    captured,
+    coords,
+    from_then_on,
+    next_token_is_known,
+    with_y,
+)
 from squashlens.measure.measurement import measurement
 from squashlens.records.joining import joined
 from squashlens.records.results import Variable, attributes

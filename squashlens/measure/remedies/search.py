@@ -20,8 +20,7 @@ from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, ca
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer
 from squashlens.measure.collapse.distance import collapse
-from squashlens.measure.collapse.metric import Metric
-from squashlens.measure.collapse.pairs import sequence_session
+from squashlens.measure.collapse.metric import Metric, sequence_session
 from squashlens.measure.measurement import measurement
 from squashlens.measure.remedies.compare import Comparison
 from squashlens.prompts import Token, one_token

@@ -29,9 +29,8 @@ from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing._attention import of_attention, one_hot, patterns_of
 from squashlens.measure.squashing.certificates.certified import certified_bounds
-from squashlens.measure.squashing.spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
-from squashlens.records.results import attributes, sealed
 from squashlens.theory.bounds.paths import sweep
 from squashlens.theory.probes import seed_of
 
@@ -265,12 +264,10 @@ def composition(
     all constants 1, divided by 4^L.
 
     Args:
-        model: as in `path_bound`.
+        model, query, bos: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
         attention: attention weights to compose: ``"model"`` (the default), those of the model, or ``"uniform"``, in
             which each token attends evenly to all tokens that its block lets it see.
-        query: as in `path_bound`.
-        bos: as in `path_bound`.
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
@@ -293,11 +290,7 @@ def composition(
     rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
     stacked = torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
     dims, coords = session.coords()
-    found = xr.DataArray(
-        stacked[:, 0] if len(session.ids) == 1 else stacked,
-        dims=("layer", *dims),
-        coords={"layer": np.arange(top + 1), **coords},
-        name="composition",
-        attrs=attributes(f"share of attention paths into the query{of_attention(attention)}", "1"),
-    )
-    return sealed(found, session.facts)
+    shares = stacked[:, 0] if len(session.ids) == 1 else stacked
+    text = f"share of attention paths into the query{of_attention(attention)}"
+    coords["layer"] = np.arange(top + 1)
+    return session.array("composition", coords, (("layer", *dims), shares, text, "1"))

@@ -23,7 +23,7 @@ from squashlens.errors import InputError
 from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session, require_places
 from squashlens.measure.squashing.jacobians.rows import not_causal
-from squashlens.measure.squashing.spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,77 +31,23 @@ def right(question: Question) -> Answer:
     return Answer(f"I count.\n\n{OPENING} {question.truth}", True, 80 + question.length, 20)
 
 
-def off_by(difference: int) -> Say:
-    return lambda question: Answer(f"{OPENING} {int(question.truth) + difference}", True)
-
-
-def nothing(question: Question) -> Answer:
-    return Answer("I'm sorry, but I can't help with that.", True)
-
-
-def many(question: Question) -> Answer:
-    return Answer(f"{OPENING} {question.truth}\n{OPENING} {int(question.truth) + 1}", True)
-
-
-def cut(question: Question) -> Answer:
-    return Answer(f"{OPENING} {question.truth}", False)
-
-
-def loose(question: Question) -> Answer:
-    return Answer(f"There are about {question.truth} ones.", True)
-
-
-def otherwise(question: Question) -> Answer:
-    return Answer(f"There are {question.truth} ones.", True)
-
-
-def in_words(question: Question) -> Answer:
-    return Answer(f"{OPENING} a dozen", True)
-
-
-# What a model says to each question, then: what is read, why, whether it is right, by how much it is off.
-SAYS: dict[str, tuple[Say, Callable[[int], str], str, bool, float]] = {
-    "right": (right, str, "read", True, 0),
-    "too many": (off_by(3), lambda n: str(n + 3), "read", False, 3),
-    "too few": (off_by(-30), lambda n: str(n - 30), "read", False, 30),
-    "nothing": (nothing, lambda n: "", "none", False, np.nan),
-    "many": (many, lambda n: "", "several", False, np.nan),
-    "cut": (cut, lambda n: "", "cut", False, np.nan),
-    "loose": (loose, lambda n: "", "form", False, np.nan),
-    "in words": (in_words, lambda n: "", "words", False, np.nan),
-    "otherwise": (otherwise, str, "read", True, 0),  # unambiguous, and not as asked
-}
-
-
-@pytest.mark.parametrize("kind", SAYS)
-def test_a_model_that_always_does_the_same(kind: str) -> None:
-    say, value, why, is_right, error = SAYS[kind]
-    given = answered(COUNT, say, lengths=[2, 11], seeds=range(3), mode=["answer_only", "cot"])
-    found = scored(COUNT, given, FACTS)
-    assert found.sizes == {"mode": 2, "length": 2, "seed": 3, "why": len(reading.WHY) - 1}
-    for m, (n, length), s in product(range(2), enumerate([2, 11]), range(3)):
-        at = found.isel(mode=m, length=n, seed=s)
-        assert at["value"].item() == value(length)
-        assert at["reading"].item() == why
-        assert at["truth"].item() == str(length)
-    assert (found["right"] == is_right).all()
-    np.testing.assert_array_equal(found["error"], np.full((2, 2, 3), error))
-    np.testing.assert_array_equal(found["accuracy"], np.full((2, 2), float(is_right)))
-    np.testing.assert_array_equal(found["accuracy_strict"], np.full((2, 2), float(kind == "right")))
-    np.testing.assert_array_equal(found["median_error"], np.full((2, 2), error))
-    np.testing.assert_array_equal(found["mean_error"], np.full((2, 2), error))
-    for reason in UNREAD:
-        assert (found["unread"].sel(why=reason) == (reason == why)).all()
+# What a model says to eleven ones, whether it stops, and why it is read or not.
+SAYS = [
+    (f"I count.\n\n{OPENING} 11", True, "read"), (f"{OPENING} 14", True, "read"), (f"{OPENING} -19", True, "read"),
+    ("I'm sorry, but I can't help with that.", True, "none"), (f"{OPENING} 11\n{OPENING} 12", True, "several"),
+    (f"{OPENING} 11", False, "cut"), ("There are about 11 ones.", True, "form"), (f"{OPENING} a dozen", True, "words"),
+    ("There are 11 ones.", True, "read"),  # unambiguous, and not as asked
+]  # fmt: skip
 
 
 def test_answers_side_by_side() -> None:
     """One of each kind, at one length: shares, the mean error of what was read, and every answer as it was said."""
-    says = [say for say, *_ in SAYS.values()]
-    given = answered(COUNT, lambda question: says[question.seed](question), lengths=[11], seeds=range(len(says)))
+    said = [Answer(text, ended, 91 * (not seed), 20 * (not seed)) for seed, (text, ended, _) in enumerate(SAYS)]
+    given = answered(COUNT, lambda question: said[question.seed], lengths=[11], seeds=range(len(said)))
     found = scored(COUNT, given, FACTS)
     cell = found.isel(mode=0, length=0)
     assert cell["right"].values.tolist() == [True] + [False] * 7 + [True]
-    assert cell["reading"].values.tolist() == [why for _, _, why, _, _ in SAYS.values()]
+    assert cell["reading"].values.tolist() == [why for *_, why in SAYS]
     assert cell["value"].values.tolist() == ["11", "14", "-19", "", "", "", "", "", "11"]
     np.testing.assert_array_equal(cell["error"], [0, 3, 30] + [np.nan] * 5 + [0])
     assert (cell["accuracy"], cell["accuracy_strict"]) == (2 / 9, 1 / 9)
@@ -164,23 +109,6 @@ def test_what_is_no_number_has_no_error() -> None:
     last = sl.tasks.find("copy_last")
     given = answered(last, lambda q: Answer("The answer to your question is: one", True), lengths=[300])
     assert scored(last, given, FACTS)["error"].item() == 1
-
-
-def test_results_say_what_they_are() -> None:
-    found = scored(COUNT, answered(COUNT, right, lengths=[3]), FACTS)
-    facts = sl.results.provenance(found)
-    assert facts["model"] == "scripted"
-    assert facts["nested"] == FACTS["nested"]
-    assert facts["task"]["name"] == "count_ones"
-    assert facts["task"]["template"] == COUNT.template
-    assert facts["task"]["opening"] == OPENING
-    assert facts["task"]["read_as"] == "number"
-    assert facts["task"]["examples"] == COUNT.examples
-    for made in (found, sl.results.answer_frequencies(found)):
-        assert sl.results.provenance(made) == facts
-        for name, variable in made.data_vars.items():
-            assert variable.attrs["long_name"], name
-            assert variable.attrs["units"], name
 
 
 def numbers() -> xr.Dataset:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from squashlens.measure.answers._scores import Answers, gains, interval, of_length, scored
-from squashlens.measure.answers._verdicts import (
+from squashlens.measure.answers.collapse_vs_readout import (
     BASELINE,
     COLLAPSED,
     LENGTH,

@@ -9,7 +9,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.remedies.changes import AS_IT_IS
+from squashlens.measure.remedies.named_interventions import AS_IT_IS
 from tests import captured
 from tests.odd import together
 from tests.references import fingerprint, last_streams, raw

@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from squashlens.measure.remedies.changes import lengths_with, stated
+from squashlens.measure.remedies.named_interventions import lengths_with, stated
 from squashlens.sequences import GrowingSequence
 
 

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.squashing.audits.estimates import one_cotangent, rollout
+from squashlens.measure.squashing.audit import one_cotangent, rollout
 from tests.cases import COMMON, CONFIGS, random_model, save_random
 from tests.references import jacobian_by_jacrev, plain_outputs, raw
 
@@ -128,6 +128,6 @@ def test_arguments_are_checked_before_any_work(
     def work(*_: Any, **__: Any) -> None:
         raise AssertionError("the work was begun")
 
-    monkeypatch.setattr("squashlens.measure.squashing.audits.audit._warm_up", work)
+    monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", work)
     with pytest.raises(InputError, match=complaint):
         sl.audit(tiny, "110 =", **options)

@@ -36,7 +36,7 @@ from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.measure.squashing.jacobians.sketch import PROBES, resolved, sketched, until
 from squashlens.measure.squashing.jacobians.upper import Ends, upper_sketch
-from squashlens.measure.squashing.spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.measure.unequal import one_by_one
 from squashlens.remarks import remark
 from squashlens.theory.probes import seed_of
