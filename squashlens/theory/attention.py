@@ -202,12 +202,9 @@ Gradients = tuple[
 
 
 def gradients(
-    attention: Attention,
-    values: Float[Tensor, "prompt group key value"],
-    cotangents: Float[Tensor, "cotangent prompt head query value"],
-    frozen: bool = False,
-    reached: slice | None = None,
-) -> Gradients:
+    attention: Attention, values: Float[Tensor, "prompt group key value"],
+    cotangents: Float[Tensor, "cotangent prompt head query value"], frozen: bool = False, reached: slice | None = None,
+) -> Gradients:  # fmt: skip
     """Pull cotangents of `attention_output` back to queries, keys and values; with `frozen` weights only to the values.
 
     With ``P`` the weights: ``dw = Pᵀ dz``, ``ds = P ∘ (dz wᵀ − rowsum(P ∘ dz wᵀ))``, times the cap's derivative, then

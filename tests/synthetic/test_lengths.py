@@ -25,12 +25,6 @@ def test_lengths_are_even_on_a_log_scale_and_can_be_fitted(longest: int, many: i
         assert len(found) > many / 2
 
 
-def test_lengths_by_hand() -> None:
-    assert lengths_up_to(100_000, 9) == [10, 32, 100, 316, 1000, 3162, 10_000, 31_623, 100_000]
-    assert lengths_up_to(14, 40) == [10, 11, 12, 13, 14]
-    assert len(lengths_up_to(10**6)) == 40
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

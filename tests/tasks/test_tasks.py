@@ -138,13 +138,6 @@ def test_right_answers_follow_from_the_prompt(name: str) -> None:
             assert question.truth == str(right)
 
 
-@pytest.mark.parametrize("end", ["last", "first"])
-def test_copying_in_the_figure_is_always_zero(end: str) -> None:
-    for name in (f"copy_{end}", f"copy_{end}_hint", f"copy_{end}_alternating"):
-        assert {find(name).ask(n).truth for n in range(1, 60)} == {"0"}
-    assert {find(f"copy_{end}_random").ask(5, seed=seed).truth for seed in range(30)} == {"0", "1"}
-
-
 def test_a_chain_of_thought_is_asked_for_in_the_papers_words() -> None:
     for name in NAMES:
         plain, steps = (find(name).ask(9, seed=2, mode=mode) for mode in ("answer_only", "cot"))
@@ -162,14 +155,6 @@ def test_examples_are_the_papers() -> None:
             name == "count_word" and "We divide the sentence into groups of 5. " in prompt
         )
         assert prompt.endswith(f"\n\n{find(name).ask(6).prompt}")
-
-
-def test_tasks_without_examples_have_no_such_mode() -> None:
-    without = [name for name in sl.tasks.names() if not find(name).examples]
-    assert set(without) == {n for n in NAMES if n.startswith("copy_")} | {"count_numbered"} | set(TAUGHT)
-    for name in without:
-        with pytest.raises(InputError, match="has no examples to show"):
-            find(name).ask(4, mode="cot_few_shot")
 
 
 @pytest.mark.parametrize("name", sl.tasks.names())
@@ -254,18 +239,6 @@ def test_doubled_has_the_last_item_once_more(name: str) -> None:
         else:
             counted = question.items[-1] in ("1", "car")
             assert int(doubled.truth) == int(question.truth) + counted
-
-
-def test_shown_with_something_between() -> None:
-    task = find("count_ones").shown(" ")
-    assert sequence_in(task.ask(4).prompt, ONES) == "1 1 1 1"
-    assert task.ask(4).truth == "4"
-    assert task.name == "count_ones, joined by ' '"
-    assert task.ask(4).task == task.name
-    assert sequence_in(find("copy_last").shown(", ").ask(3).prompt, LAST) == "1, 1, 0"
-    assert find("sum").shown(" + ").ask(5).prompt == find("sum").ask(5).prompt
-    assert replace(task, name="count_ones", show=find("count_ones").show) == find("count_ones")
-    assert find("count_ones").ask(4).prompt == ONES[0] + "1111" + ONES[1]  # as it was
 
 
 @pytest.mark.parametrize(

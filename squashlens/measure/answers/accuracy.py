@@ -81,14 +81,9 @@ def accuracy(
 
 
 def answered_right(
-    model: Bridge,
-    sequences: Sequence[GrowingSequence],
-    answer: Answer,
-    lengths: Sequence[int],
-    *,
-    batch_size: int | None = None,
-    progress: bool = True,
-) -> np.ndarray:
+    model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int], *,
+    batch_size: int | None = None, progress: bool = True,
+) -> np.ndarray:  # fmt: skip
     """Whether each sequence is answered correctly at each length: truth values of shape (sequence, length)."""
     tokenizer = require_tokenizer(model)
     if not outputs_are_tokens(model):

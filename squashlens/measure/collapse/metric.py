@@ -137,14 +137,9 @@ REPLAYED = 4  # lengths that are run a second time for the noise floor, if no ca
 
 
 def captured(
-    model: Bridge,
-    given: SequenceOrCapture,
-    function: str,
-    *,
-    patterns: bool = False,
-    noise_lengths: int = 0,
+    model: Bridge, given: SequenceOrCapture, function: str, *, patterns: bool = False, noise_lengths: int = 0,
     **arguments: Any,
-) -> tuple[Session, PairCapture]:
+) -> tuple[Session, PairCapture]:  # fmt: skip
     """The session of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
 
     A capture without the `patterns` that are needed raises. `noise_lengths` are replayed only if the sequence is run.

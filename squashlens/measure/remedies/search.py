@@ -174,14 +174,9 @@ OF_DISTANCES = ("separation", "gain", "distance", "random", "advantage")  # firs
 
 
 def _variables(
-    plain: GrowingSequence,
-    lengths: tuple[int, ...],
-    metric: Metric,
-    designs: dict[Design, GrowingSequence],
-    none: dict[str, Any],
-    grid: dict[Design, dict[str, Any]],
-    control: list[float],
-) -> dict[str, Variable]:
+    plain: GrowingSequence, lengths: tuple[int, ...], metric: Metric, designs: dict[Design, GrowingSequence],
+    none: dict[str, Any], grid: dict[Design, dict[str, Any]], control: list[float],
+) -> dict[str, Variable]:  # fmt: skip
     """The variables of the result."""
     longest, units = lengths[-1], metric.units
     names, periods = (list(dict.fromkeys(design[axis] for design in designs)) for axis in (0, 1))

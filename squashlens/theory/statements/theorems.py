@@ -366,13 +366,9 @@ def proposition_b9(
 
 
 def _through(
-    layers: Sequence[Layer],
-    symbols: Float[Tensor, "symbol d"],
-    chosen: Sequence[int],
-    causal: bool,
-    positions: Callable[[int], Float[Tensor, "position d"]] | None,
-    generator: torch.Generator,
-) -> tuple[Float[Tensor, "position d"], bool]:
+    layers: Sequence[Layer], symbols: Float[Tensor, "symbol d"], chosen: Sequence[int], causal: bool,
+    positions: Callable[[int], Float[Tensor, "position d"]] | None, generator: torch.Generator,
+) -> tuple[Float[Tensor, "position d"], bool]:  # fmt: skip
     """The tokens after the last layer, and whether every layer commutes with the random orders."""
     tokens, fair = symbols[list(chosen)], True
     if positions is not None:

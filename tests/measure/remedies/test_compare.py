@@ -77,26 +77,6 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
     assert set(compared.data_vars) == {*names, "bound", "accuracy", "native_window"}
 
 
-def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> None:
-    assert compared["change"].values.tolist() == [AS_IT_IS, *several]
-    assert compared["distance"].dims == ("change", "layer", "length")
-    assert compared["accuracy"].dims == ("change", "length")
-    assert compared["bound"].dims == ("change", "content")
-    last = compared["distance"].isel(layer=-1, length=-1).values
-    assert len(set(np.round(last, 4))) == 6
-    bounds = compared["bound"].isel(content=0).values
-    assert len(set(np.round(bounds, 3))) >= 5  # rounding alone moves it less
-    assert compared["accuracy"].sel(change=AS_IT_IS).min() == 1
-    assert compared["accuracy"].sel(change="window", length=12) == 0  # apart, but broken
-    facts = sl.results.provenance(compared)
-    assert facts["ambient_hooks"][0] == []
-    assert len(facts["ambient_hooks"][1]) == 6
-    assert sl.results.provenance(compared.sel(change=AS_IT_IS))["ambient_hooks"] == []
-    assert all(
-        set(values.attrs) == {"long_name", "units", "source", "provenance"} for values in compared.data_vars.values()
-    )
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "llama", "qwen3", "gpt2"])
 def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: Any) -> None:
