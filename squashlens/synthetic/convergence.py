@@ -6,23 +6,26 @@ premise holds in a given stack. D can decrease without it, as `rate` explains. `
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-from squashlens._typing import Distance, short_repr
+from squashlens._typing import Distance, dtype_name, short_repr
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.results import Variable, signed
-from squashlens.synthetic.fits import facts, slopes_of, tail_of
+from squashlens.records.results import Variable, signed, versions
 from squashlens.synthetic.stack import Stack, chosen_lengths, chosen_seeds
 from squashlens.synthetic.stack_passes import last_tokens
 from squashlens.theory.distances import distance
+from squashlens.theory.norms import mean_interval
+from squashlens.theory.statistics.trends import Labelled, with_ends
 
 HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
 NORMS: dict[Distance, str] = {"linf": "L∞", "l1": "L1", "l2": "L2"}
@@ -186,9 +189,9 @@ def survey(
     >>> found["premise"].values.tolist()
     [True, False]
     """
-    values = _checked(over)
+    values = _check(over)
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
-    cells = [_varied(stack, dict(zip(values, cell, strict=True))) for cell in product(*values.values())]
+    cells = [_vary(stack, dict(zip(values, cell, strict=True))) for cell in product(*values.values())]
     for cell in cells:
         cell.check_lengths(chosen)
     settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
@@ -230,7 +233,7 @@ def _summary(found: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(picked)
 
 
-def _checked(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+def _check(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     """The options with their values as lists; an error for unknown options or repeated values."""
     if not over:
         raise InputError("over is empty: there is nothing to vary.", "Give an option of Stack with its values.")
@@ -245,7 +248,7 @@ def _checked(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     return {name: list(values) for name, values in over.items()}
 
 
-def _varied(stack: Stack, options: dict[str, Any]) -> Stack:
+def _vary(stack: Stack, options: dict[str, Any]) -> Stack:
     """The stack of one cell; a window also sets the mask, and without a window there are no sinks."""
     if "window" in options and "mask" not in options:
         mask = "causal" if options["window"] is None else "window"
@@ -258,3 +261,73 @@ def _labels(values: list[Any]) -> list[Any]:
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return values
     return ["all" if value is None else str(value) for value in values]
+
+
+FEWEST = 3  # points for a fit
+DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
+
+
+def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
+    """A mask of the lengths in the upper share `tail` of the range of log n; an error if there are fewer than three."""
+    if not 0 < tail <= 1:
+        raise InputError(f"tail={tail!r} is not a share.", "Give a number above 0 and at most 1.")
+    logs = torch.tensor(lengths, dtype=torch.float64).log()
+    chosen = logs >= logs[-1] - tail * (logs[-1] - logs[0]) - 1e-12  # the range includes its end
+    if int(chosen.sum()) < FEWEST:
+        raise InputError(
+            f"Only {int(chosen.sum())} of the lengths are in the tail that is fitted.",
+            f"Give at least {FEWEST} lengths there, or a larger tail=.",
+        )
+    return chosen
+
+
+def power_law(
+    lengths: Float[Tensor, " length"], values: Float[Tensor, "*many length"]
+) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
+    """Slope and R² of the least-squares line of log value on log length, which describes these lengths only.
+
+    Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN.
+    """
+    there = (values > 0) & values.isfinite()
+    count = there.sum(dim=-1, keepdim=True)
+    x = torch.where(there, lengths.log(), 0.0)
+    y = torch.where(there, values.clamp(min=torch.finfo(values.dtype).tiny).log(), 0.0)
+    x = torch.where(there, x - x.sum(dim=-1, keepdim=True) / count, 0.0)
+    y = torch.where(there, y - y.sum(dim=-1, keepdim=True) / count, 0.0)
+    xy, xx, yy = (x * y).sum(dim=-1), x.square().sum(dim=-1), y.square().sum(dim=-1)
+    few = count[..., 0] < FEWEST
+    least, most = values.where(there, torch.inf).amin(dim=-1), values.where(there, 0).amax(dim=-1)
+    return torch.where(few, torch.nan, xy / xx), torch.where(few | (least == most), torch.nan, xy.square() / (xx * yy))
+
+
+def of_draws(name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()) -> Labelled:
+    """The mean over draws with the ends of its 95 % interval (Student's t); NaN for fewer than five draws."""
+    mean, half = mean_interval(slopes)
+    half = half if len(slopes) >= DRAWS else torch.full_like(half, torch.nan)
+    found = with_ends(name, dims, (mean, mean - half, mean + half), f"{text}, mean over seeds")
+    return {f"{name}_mean": found.pop(name), **found}
+
+
+def slopes_of(
+    name: str, fit: str, what: str, lengths: Float[Tensor, " length"], values: Float[Tensor, "seed *many length"],
+    dims: tuple[str, ...] = (),
+) -> dict[str, Variable]:  # fmt: skip
+    """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset."""
+    slope, share = power_law(lengths, values)
+    by_seed, text = ("seed", *dims), f"slope of log {what} on log n in the tail"
+    each = {name: (by_seed, slope, text, "1"), fit: (by_seed, share, f"R² of the fitted line of the {text}", "1")}
+    return each | of_draws(name, slope, text, dims)
+
+
+def facts(
+    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype, device: str, **arguments: Any
+) -> dict[str, Any]:
+    """The facts for the provenance of a result on a random stack."""
+    return {
+        "stack": None if stack is None else asdict(stack),
+        "seeds": seeds,
+        "dtype": dtype_name(dtype),
+        "device": device,
+        "versions": versions(),
+        "call": {"function": function} | arguments,
+    }

@@ -90,7 +90,7 @@ def pairs(stack: Stack, lengths: Sequence[int], device: torch.device) -> Iterato
         yield Pair(plain, doubled, torch.tensor([n - 1], device=device), torch.tensor([n], device=device))
     together = [n for n in lengths if n not in set(alone)]
     if together:
-        yield _shared(stack, together, device)
+        yield _share(stack, together, device)
 
 
 def _whole(stack: Stack, content: Sequence[int], device: torch.device) -> Pack:
@@ -105,7 +105,7 @@ def _whole(stack: Stack, content: Sequence[int], device: torch.device) -> Pack:
     )
 
 
-def _shared(stack: Stack, lengths: Sequence[int], device: torch.device) -> Pair:
+def _share(stack: Stack, lengths: Sequence[int], device: torch.device) -> Pair:
     """Trunk and branches in one pass, ordered by position; no token attends to a later one."""
     trunk, n = torch.arange(lengths[-1]), torch.tensor(lengths)
     position = torch.cat((trunk, n))
@@ -147,14 +147,14 @@ class Attention:
             weights, state = None, None
             key, value = (drawn.direct[which][:, pack.content] for which in (1, 2))
         else:
-            weights, state = drawn.layers[layer], normed(x, stack.norm)
+            weights, state = drawn.layers[layer], normalise(x, stack.norm)
             key, value = state @ weights.key, state @ weights.value
-        return cls(drawn, pack, weights, x, state, _placed(drawn, key, pack.position), _heads(drawn, value))
+        return cls(drawn, pack, weights, x, state, _place(drawn, key, pack.position), _heads(drawn, value))
 
     def rows(self, rows: Int[Tensor, " row"]) -> tuple[Float[Tensor, "seed row d"], Float[Tensor, "seed head row key"]]:
         """The layer's output at these tokens, and their attention rows up to the last token that any of them sees."""
         stack, reach = self.drawn.stack, self.pack.reach(rows)
-        query = _placed(self.drawn, self._queries(rows), self.pack.position[rows])
+        query = _place(self.drawn, self._queries(rows), self.pack.position[rows])
         scores = query @ self.key[:, :, :reach].mT / stack.per_head**0.5
         if stack.encoding == "alibi":
             scores = scores + alibi(self.pack.distance(rows, reach), stack.heads).to(scores)
@@ -163,14 +163,14 @@ class Attention:
             scores = scores + self.drawn.biases[:, :, bucket]
         pattern = scores.masked_fill(~self.pack.visible(rows, reach), -torch.inf).softmax(dim=-1)
         mixed = rearrange(pattern @ self.value[:, :, :reach], "seed head row dot -> seed row (head dot)")
-        return self._finished(rows, mixed), pattern
+        return self._finish(rows, mixed), pattern
 
     def _queries(self, rows: Int[Tensor, " row"]) -> Float[Tensor, "seed row d"]:
         if self.state is None or self.weights is None:
             return self.drawn.direct[0][:, self.pack.content[rows]]
         return self.state[:, rows] @ self.weights.query
 
-    def _finished(self, rows: Int[Tensor, " row"], mixed: Float[Tensor, "seed row d"]) -> Float[Tensor, "seed row d"]:
+    def _finish(self, rows: Int[Tensor, " row"], mixed: Float[Tensor, "seed row d"]) -> Float[Tensor, "seed row d"]:
         """The output after W_O, the residual connection and the MLP."""
         stack, weights = self.drawn.stack, self.weights
         if weights is None or self.x is None:
@@ -179,11 +179,11 @@ class Attention:
         z = z + self.x[:, rows] if stack.residual else z
         if weights.up is None or weights.down is None:
             return z
-        grown = functional.gelu(normed(z, stack.norm) @ weights.up) @ weights.down
+        grown = functional.gelu(normalise(z, stack.norm) @ weights.up) @ weights.down
         return z + grown if stack.residual else grown
 
 
-def normed(x: Float[Tensor, "seed row d"], norm: StackNorm) -> Float[Tensor, "seed row d"]:
+def normalise(x: Float[Tensor, "seed row d"], norm: StackNorm) -> Float[Tensor, "seed row d"]:
     """x ÷ √(mean x² + ε) (``"rms"``), the same after subtracting the mean (``"layer"``), or x (``"none"``)."""
     if norm == "none":
         return x
@@ -196,7 +196,7 @@ def blocks(stack: Stack, rows: Int[Tensor, " row"], keys: int, seeds: int) -> Se
     return rows.split(max(1, CELLS // (seeds * stack.heads * keys)))
 
 
-def _placed(
+def _place(
     drawn: Drawn, x: Float[Tensor, "seed token d"], position: Int[Tensor, " token"]
 ) -> Float[Tensor, "seed head token dot"]:
     """Queries or keys with positional encodings, split into heads."""
@@ -270,12 +270,12 @@ def last_tokens(
             _several(draw(stack, chosen[-1], group, dtype, place), chosen, place)
             for group in bar(groups, desc="seeds", unit="pass", progress=progress)
         ]
-    return _joined(found, dim=0)
+    return _join(found, dim=0)
 
 
 def _several(drawn: Drawn, lengths: list[int], device: torch.device) -> LastTokens:
     """All lengths for a few seeds. The lengths that need separate passes are the shortest ones, or all."""
-    return _joined([_through(drawn, pair) for pair in pairs(drawn.stack, lengths, device)], dim=2)
+    return _join([_through(drawn, pair) for pair in pairs(drawn.stack, lengths, device)], dim=2)
 
 
 def _through(drawn: Drawn, pair: Pair) -> LastTokens:
@@ -288,9 +288,9 @@ def _through(drawn: Drawn, pair: Pair) -> LastTokens:
         doubled = plain if pair.shared else Attention.of(drawn, pair.doubled, layer, two)
         found.append(_read(pair, plain, doubled))
         if layer < drawn.stack.depth - 1:
-            one = _advanced(plain)
-            two = one if pair.shared else _advanced(doubled)
-    return _joined(found, dim=1)
+            one = _advance(plain)
+            two = one if pair.shared else _advance(doubled)
+    return _join(found, dim=1)
 
 
 def _read(pair: Pair, plain: Attention, doubled: Attention) -> LastTokens:
@@ -313,10 +313,10 @@ def _read(pair: Pair, plain: Attention, doubled: Attention) -> LastTokens:
                 row_star.gather(-1, own)[..., 0].double().mT[:, None].cpu(),
             )
         )
-    return _joined(parts, dim=2)
+    return _join(parts, dim=2)
 
 
-def _advanced(attention: Attention) -> Float[Tensor, "seed token d"]:
+def _advance(attention: Attention) -> Float[Tensor, "seed token d"]:
     """All tokens of a pass after one layer."""
     size, seeds = len(attention.pack), len(attention.key)
     rows = torch.arange(size, device=attention.key.device)
@@ -324,7 +324,7 @@ def _advanced(attention: Attention) -> Float[Tensor, "seed token d"]:
     return torch.cat([attention.rows(group)[0] for group in groups], dim=1)
 
 
-def _joined(parts: Sequence[LastTokens], dim: int) -> LastTokens:
+def _join(parts: Sequence[LastTokens], dim: int) -> LastTokens:
     """Several results joined along seeds (0), layers (1) or lengths (2)."""
     names = ("v", "star", "total_variation", "self_weight")
     return LastTokens(*(torch.cat([getattr(part, name) for part in parts], dim=dim) for name in names))

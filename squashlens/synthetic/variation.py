@@ -14,7 +14,7 @@ from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import signed
-from squashlens.synthetic.fits import FEWEST, facts, of_draws, power_law, slopes_of, tail_of
+from squashlens.synthetic.convergence import FEWEST, facts, of_draws, power_law, slopes_of, tail_of
 from squashlens.synthetic.stack import chosen_lengths, chosen_seeds
 from squashlens.theory.distances import total_variation
 

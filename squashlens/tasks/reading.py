@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, spoken, stated, unread, value
+from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, find_numbers, find_stated, unread, value
 
 Why = Literal[
     "read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut", "retracted"
@@ -124,7 +124,7 @@ def digit(text: str, opening: str, ended: bool) -> Reading:
     >>> digit("The answer to your question is: one", "The answer to your question is:", True)
     Reading(value='1', why='read', as_asked=True)
     """
-    return _read(text, opening, ended, _strict_digit, _lenient_digit)
+    return _read(text, opening, ended, lambda line: _one_digit(_strict_core(line), "form"), _lenient_digit)
 
 
 def digits(text: str, opening: str, ended: bool) -> Reading:
@@ -216,7 +216,7 @@ def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
 def _first_clause(text: str) -> str:
     """The first clause of a text if it begins with a number; otherwise an empty text."""
     begins = text.lstrip(_AROUND)
-    if not any(start == 0 for start, _, _ in spoken(begins)):
+    if not any(start == 0 for start, _, _ in find_numbers(begins)):
         return ""
     return re.split(r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins)[0]
 
@@ -288,7 +288,7 @@ def _strict_number(line: str) -> Reading:
 
 def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
     core = _core(line)
-    said = stated(core, _COUNTS, units)
+    said = find_stated(core, _COUNTS, units)
     if said is None:
         return Reading("", unread(core))
     if sum(c.isdecimal() for c in said.partition(".")[0]) > LONGEST:
@@ -296,13 +296,9 @@ def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
     return Reading(str(value(said)), "read")
 
 
-def _strict_digit(line: str) -> Reading:
-    return _one_digit(_strict_core(line), "form")
-
-
 def _lenient_digit(line: str) -> Reading:
     core = _core(line)
-    said = stated(core, _NOUNS)
+    said = find_stated(core, _NOUNS)
     return Reading("", unread(core)) if said is None else _one_digit(said, "digit")
 
 

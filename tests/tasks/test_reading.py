@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from squashlens.tasks import find, reading
-from squashlens.tasks.numerals import stated, value
+from squashlens.tasks.numerals import find_stated, value
 from squashlens.tasks.reading import WHY, Reader
 
 READ = reading.counted("ones", "1s", "1's")
@@ -158,7 +158,7 @@ def test_any_form_is_read_back(n: int, form: str) -> None:
 def test_words_are_read_back(n: int) -> None:
     said = spelt(n)
     assert value(said) == n
-    assert stated(said, ()) == said
+    assert find_stated(said, ()) == said
     for text in (said, f"{n} ({said})", f"{said} ({n})", f"There are {said} ones."):
         assert READ(text, "", True).value == str(n)
     if n:

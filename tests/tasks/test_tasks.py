@@ -3,15 +3,18 @@
 import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.tasks import Task, reading
+from squashlens.tasks.task import is_echo, slips
 from tests.references import raw
 from training.gemma import curriculum
 
@@ -250,22 +253,22 @@ def test_an_unknown_name_is_refused_with_near_ones(name: str, near: str) -> None
         find(name)
 
 
-@pytest.mark.parametrize("template", ["How many?", "{sequence} and {sequence}", "{Sequence}", "{ sequence }", ""])
+@pytest.mark.parametrize("template", ["How many?", "{sequence} and {sequence}", "{Sequence}", ""])
 def test_a_template_has_one_place(template: str) -> None:
     with pytest.raises(InputError, match=f"contains {{sequence}} {template.count('{sequence}')} times"):
         vowels(template=template)
 
 
-@pytest.mark.parametrize("drawn", [[], ["a"], ["a", "b", "c", "d"], ["a", "", "c"], ["a", 1, "c"], [None] * 3])
-def test_a_draw_gives_that_many_texts(drawn: list[Any]) -> None:
-    with pytest.raises(InputError, match="for 3 items"):
-        raw(Task.ask)(vowels(draw=lambda n, rng: drawn), 3)
-
-
-@pytest.mark.parametrize("answer", ["", "  ", "\n", 7, None])
-def test_a_right_answer_is_text(answer: Any) -> None:
-    with pytest.raises(InputError, match="as the right answer"):
-        raw(Task.ask)(vowels(answer=lambda items: answer), 3)
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        *(({"draw": lambda n, rng, drawn=drawn: drawn}, "for 3 items") for drawn in ([], ["a"], ["a", ""], [1] * 3)),
+        *(({"answer": lambda items, said=said: said}, "as the right answer") for said in ("", "\n", 7, None)),
+    ],
+)
+def test_a_draw_gives_that_many_texts_and_a_right_answer_is_text(others: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        raw(Task.ask)(vowels(**others), 3)
 
 
 PLAIN = [name for name in sl.tasks.names() if name != "count_numbered" and not name.endswith("_commas")]
@@ -378,3 +381,49 @@ def test_what_is_no_number_is_no_answer_where_numbers_are() -> None:
         assert task.understood(question, said, True) == reading.Reading(value, why)
     assert task.understood(question, "2", False).why == "cut"
     assert replace(task, numeric=False).understood(question, "2 of them", True).value == "2 of them"
+
+
+def brute(piece: str, text: str) -> int:
+    """The edit distance to the nearest piece of a text, by the definition."""
+
+    def distance(a: str, b: str) -> int:
+        rows = list(range(len(b) + 1))
+        for i, x in enumerate(a, start=1):
+            before, rows[0] = rows[0], i
+            for j, y in enumerate(b, start=1):
+                before, rows[j] = rows[j], min(rows[j] + 1, rows[j - 1] + 1, before + (x != y))
+        return rows[-1]
+
+    ends = range(len(text) + 1)
+    return min(distance(piece, text[a:b]) for a, b in product(ends, ends) if a <= b)
+
+
+@settings(deadline=None, max_examples=60)
+@given(piece=st.text("012", max_size=6), text=st.text("01", max_size=8))
+def test_slips_are_the_edit_distance_to_the_nearest_piece(piece: str, text: str) -> None:
+    assert slips(piece, text) == brute(piece, text)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("digits", "words", "ones"), [(3, 0.005, 0.0012), (4, 0.02, 0.0045)])
+def test_few_numbers_are_near_by_chance(digits: int, words: float, ones: float) -> None:
+    """Of all numbers of so many digits: against a sequence with every binary word of that length, and one of ones."""
+    every = "".join(map("".join, product("01", repeat=digits)))
+    numbers = [str(n) for n in range(10 ** (digits - 1), 10**digits)]
+    assert sum(is_echo(n, (every,)) for n in numbers) <= words * len(numbers)
+    assert sum(is_echo(n, ("1" * 20,)) for n in numbers) <= ones * len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("said", "sequence", "echo"),
+    [
+        ("1" * 12, "1" * 12, True), ("1" * 200, "1" * 12, True), ("1" * 11 + "9", "1" * 12, True), ("119",
+        "1" * 12, False),
+        ("1191", "1" * 12, True), ("999111", "1" * 12, False), ("110110", "110", True), ("", "110", False), ("5",
+        "", False),
+        ("car car tree", "car tree car car tree", True), ("12" * 40, "12" * 6, True), ("1234567", "1101", False),
+    ],
+)  # fmt: skip
+def test_echoes(said: str, sequence: str, echo: bool) -> None:
+    assert is_echo(said, (sequence,)) == echo
+    assert is_echo(said, ("5", sequence)) == echo or said == "5"

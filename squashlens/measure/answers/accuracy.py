@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, positive
+from squashlens._typing import Bos, Bridge
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
@@ -15,8 +15,7 @@ from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import sequence_session
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, measurement
 from squashlens.prompts import tokenize_after
 from squashlens.sequences import GrowingSequence, Ids
 
@@ -31,7 +30,6 @@ def accuracy(
     answer: Answer,
     *,
     lengths: Iterable[int] | None = None,
-    batch_size: int | None = None,
     progress: bool = True,
 ) -> xr.DataArray:
     """The share of sequences that the model answers correctly at each length, with greedy decoding and current hooks.
@@ -46,7 +44,6 @@ def accuracy(
             `GrowingSequence.unrelated` draws others of the same form.
         answer: function from the texts of the content tokens to the text of the right answer.
         lengths: numbers of content tokens, in increasing order; all from 1 by default.
-        batch_size: number of prompts in a forward pass; chosen to fit in about a gigabyte by default.
         progress: whether to show a progress bar; yes by default.
 
     Returns:
@@ -70,20 +67,17 @@ def accuracy(
             "sequence= has parts that are not growing sequences with equal numbers of content tokens.",
             "Give at least one sequence from `squashlens.prompts`, all with the same number of content tokens.",
         )
-    if batch_size is not None:
-        positive(batch_size, "batch_size", "a number of prompts")
     run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None, progress=progress)
     session = sequence_session(run.model, run, "accuracy")
-    right = answered_right(run.model, given, answer, run.lengths, batch_size=batch_size, progress=progress)
+    right = answered_right(run.model, given, answer, run.lengths, progress=progress)
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
     return session.array("accuracy", {"length": np.array(run.lengths)}, shares, **facts)
 
 
 def answered_right(
-    model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int], *,
-    batch_size: int | None = None, progress: bool = True,
-) -> np.ndarray:  # fmt: skip
+    model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int], *, progress: bool
+) -> np.ndarray:
     """Whether each sequence is answered correctly at each length: truth values of shape (sequence, length)."""
     tokenizer = require_tokenizer(model)
     if not outputs_are_tokens(model):
@@ -102,7 +96,7 @@ def answered_right(
         for question in _questions(model, sequence, length, answer)
     ]
     prompts = [ids for *_, ids, _ in questions]
-    predicted = at_last_tokens(model, prompts, batch_size=batch_size, progress=progress, label="answers").next.tolist()
+    predicted = at_last_tokens(model, prompts, progress=progress, label="answers").next.tolist()
     right = np.ones((len(sequences), len(lengths)), dtype=bool)
     for (row, column, _, token), said in zip(questions, predicted, strict=True):
         right[row, column] &= ends_answer(said) if token is None else said == token

@@ -22,12 +22,12 @@ from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
-from squashlens.measure.answers.evaluate import answered, answers_file, prepare_questions
+from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import interval as wilson
-from squashlens.measure.answers.frequencies import scored
-from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probed, streams
-from squashlens.measure.collapse.metric import Dtype, Metric, dtype_named
-from squashlens.measure.measurement import measurement
+from squashlens.measure.answers.frequencies import score_answers
+from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probe_layers, streams
+from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
+from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
@@ -117,7 +117,7 @@ def collapse_vs_readout(
     32 samples have 32 distinct prompts; a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
     """
     metric = Metric(norm, scale)
-    rounding = replace(metric, round_to=dtype_named(round_to))
+    rounding = replace(metric, round_to=find_dtype(round_to))
     resume = checked(resume)
     if not 0 < r2_threshold <= 1:
         raise InputError(
@@ -138,8 +138,8 @@ def collapse_vs_readout(
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
     last = at_last_tokens(sound, [*v, *star], residual_sites(sound), batch_size=batch_size, progress=progress)
     own, other = streams(sound, last).split(len(v), dim=1)
-    answers = answered(sound, prepared, ids, journal, batch_size=batch_size, progress=progress)
-    scores = scored(task, {q: answers[q] for q in questions}, session.facts, prefill=True).isel(mode=0)
+    answers = answer_questions(sound, prepared, ids, journal, batch_size=batch_size, progress=progress)
+    scores = score_answers(task, {q: answers[q] for q in questions}, session.facts, prefill=True).isel(mode=0)
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
     gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
@@ -162,7 +162,7 @@ def collapse_vs_readout(
         found[name] = (over[:1], scores[name].values, scores[name].attrs["long_name"], "1")
     coords = {"length": scores["length"].values, "seed": scores["seed"].values}
     if data.probed:
-        probes, facts = probed(sound, data, own, v, "own", n_random_models, batch_size, progress)
+        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models, batch_size, progress)
         found |= probes
         session = replace(session, facts={**session.facts, **facts})
         coords |= {"layer": list(range(n_blocks(sound) + 1))}
@@ -226,13 +226,13 @@ class Evidence:
     probe: Callable[[str], float]
 
 
-def judged(evidence: Evidence, r2_threshold: float) -> Judgement:
+def judge(evidence: Evidence, r2_threshold: float) -> Judgement:
     """The judgement of the first step that decides, or that is undecided."""
     e, differing = evidence, "pairs with different right answers are bit-identical"
     found = _at_least_half(READ, e.right, e.samples, e.random, "answers are right")
     if found is None and e.pairs:
         found = _at_least_half(COLLAPSED, e.same_bits, e.pairs, e.random, differing)
-    return found or _given(e, r2_threshold) or _represented(e, r2_threshold)
+    return found or _judge_length(e, r2_threshold) or _judge_probe(e, r2_threshold)
 
 
 def share(count: int, total: int, random: bool) -> tuple[float, float]:
@@ -254,7 +254,7 @@ def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str
     return None
 
 
-def _given(e: Evidence, r2_threshold: float) -> Judgement | None:
+def _judge_length(e: Evidence, r2_threshold: float) -> Judgement | None:
     """Step 3: whether the length determines the right answer."""
     if e.constant:
         if not e.random or e.samples >= e.n_train:
@@ -274,7 +274,7 @@ def _given(e: Evidence, r2_threshold: float) -> Judgement | None:
     return None
 
 
-def _represented(e: Evidence, r2_threshold: float) -> Judgement:
+def _judge_probe(e: Evidence, r2_threshold: float) -> Judgement:
     """Steps 4 to 6: whether a probe finds more of the right answer than the best baseline, and how much."""
     low, high = e.probe("gain_low"), e.probe("gain_high")
     if np.isnan(e.probe("r2")):
@@ -319,7 +319,7 @@ def verdicts(
         return lambda name: float(probe[name][at]) if name in probe else float("nan")
 
     return [
-        judged(
+        judge(
             Evidence(
                 int(right[at].sum()), right.shape[1], int((same_bits & differ)[at].sum()), int(differ[at].sum()),
                 random, not data.varied[at], data.prompts[at], data.needed, data.n_train, n_random_models,

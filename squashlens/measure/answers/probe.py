@@ -21,10 +21,10 @@ from squashlens.engine.proving.proof import status
 from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, scored
+from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, score_probes
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
-from squashlens.measure.measurement import measurement
+from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
 from squashlens.tasks import Question, Task
@@ -127,7 +127,7 @@ def probe(
     _require_probed(data, questions.each)
     last = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size, progress=progress)
     own = streams(sound, last)
-    found, facts = probed(sound, data, own, prompts, direction, n_random_models, batch_size, progress)
+    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models, batch_size, progress)
     session = replace(session, facts={**session.facts, **facts})
     layers = list(range(n_blocks(sound) + 1))
     return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
@@ -146,12 +146,12 @@ def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:
     return torch.stack([last.values[site].float() for site in residual_sites(model)])
 
 
-def probed(
+def probe_layers(
     model: Bridge, data: Answers, representations: Float[Tensor, "layer branch d"], prompts: list[Ids],
     direction: Direction, n_random_models: int, batch_size: int | None, progress: bool,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:  # fmt: skip
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
-    own = scored(representations.double().numpy(), data, direction, range(data.splits), "probes", progress)
+    own = score_probes(representations.double().numpy(), data, direction, range(data.splits), "probes", progress)
     r2, control = own.r2, own.control  # (split, layer, length)
     length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
     for seed in range(n_random_models if data.probed else 0):
@@ -165,7 +165,7 @@ def probed(
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()
         label = f"probes of random weights {seed}"
-        r2_random[seed::n_random_models] = scored(theirs, data, direction, numbers, label, progress).r2
+        r2_random[seed::n_random_models] = score_probes(theirs, data, direction, numbers, label, progress).r2
     found = {
         **_over_layers("r2", interval(r2), "R² of the right answer on test prompts"),
         **_over_layers("r2_random_model", interval(r2_random), "R² in models with random weights"),

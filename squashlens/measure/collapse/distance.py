@@ -17,13 +17,13 @@ from squashlens.measure.collapse.metric import (
     NOISE,
     Dtype,
     Metric,
-    captured,
     coords,
-    dtype_named,
+    find_dtype,
     next_token_is_known,
+    take_pairs,
     with_y,
 )
-from squashlens.measure.measurement import measurement
+from squashlens.measure.session import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.statistics.trends import association
@@ -89,8 +89,8 @@ def collapse(
     >>> bool(last["distance"] < last["contrast"])
     True
     """
-    metric = Metric(norm, scale, dtype_named(round_to))
-    session, pairs = captured(
+    metric = Metric(norm, scale, find_dtype(round_to))
+    session, pairs = take_pairs(
         model, sequence, "collapse", patterns=by_head == "value", norm=norm, by_head=by_head, scale=scale,
         round_to=metric.form,
     )  # fmt: skip

@@ -24,7 +24,7 @@ Dtype = DtypeName | torch.dtype  # as a user may give it
 NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
 
 
-def dtype_named(given: Dtype | None) -> torch.dtype | None:
+def find_dtype(given: Dtype | None) -> torch.dtype | None:
     """The dtype of a name, a dtype itself, or None."""
     return getattr(torch, full_name(given)) if isinstance(given, str) else given
 
@@ -136,7 +136,7 @@ def with_y(
 REPLAYED = 4  # lengths that are run a second time for the noise floor, if no capture is given
 
 
-def captured(
+def take_pairs(
     model: Bridge, given: SequenceOrCapture, function: str, *, patterns: bool = False, noise_lengths: int = 0,
     **arguments: Any,
 ) -> tuple[Session, PairCapture]:  # fmt: skip
@@ -152,7 +152,7 @@ def captured(
 def sequence_session(model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any) -> Session:
     """The session of a measurement on a growing sequence, whose provenance describes the sequence."""
     session = Session.without_prompt(model, of.ids, of.sequence.bos, function, **arguments)
-    return replace(session, facts={**session.facts, "sequence": _described(session.model, of.sequence)})
+    return replace(session, facts={**session.facts, "sequence": _describe(session.model, of.sequence)})
 
 
 def with_passes(session: Session, *streams: Streams, **facts: Any) -> Session:
@@ -179,7 +179,7 @@ def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) 
     return known[tail]
 
 
-def _described(model: Any, sequence: GrowingSequence) -> dict[str, Any]:
+def _describe(model: Any, sequence: GrowingSequence) -> dict[str, Any]:
     """The facts that the provenance states about a sequence."""
 
     def as_text(ids: Ids) -> str:

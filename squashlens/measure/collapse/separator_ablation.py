@@ -35,7 +35,7 @@ from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, z
 from squashlens.hooks.patches import drawn_from, stream_hooks
 from squashlens.hooks.sources import Activations, mean_activations
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
-from squashlens.measure.measurement import measurement
+from squashlens.measure.session import measurement
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
@@ -117,7 +117,7 @@ def separator_ablation(
         raise InputError(
             "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
         )
-    found, over, ways, facts = _ablated(
+    found, over, ways, facts = _ablate(
         run, metric, kinds, from_blocks, substitute, source, seed, noise_lengths, progress
     )
     session = sequence_session(
@@ -128,7 +128,7 @@ def separator_ablation(
     return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
 
 
-def _ablated(
+def _ablate(
     run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, substitute: Token | None,
     source: Sequence[GrowingSequence] | None, seed: int, replay: int, progress: bool,
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
@@ -136,9 +136,9 @@ def _ablated(
     sequence, blocks = run.sequence, _blocks(run, from_blocks)
     other = substitute_for(run, substitute, seed) if "substitute" in kinds else -1
     inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
-    inputs |= {kind: edited(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
+    inputs |= {kind: edit(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
     hooks = makers(run, [kind for kind in get_args(Ablation) if kind in kinds], source, seed)
-    acting = {(kind, block): hooked(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
+    acting = {(kind, block): hook_separators(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
 
     distances, ways, floors = {}, [], []
     for name, variant in bar({**inputs, **acting}.items(), desc="ablations", progress=progress):
@@ -158,13 +158,13 @@ def _ablated(
         "distance", edits, metric.distance("distance of v and v*"), metric.units, ("edit", "layer", "length")
     )
     text = metric.derived("share of the separators' effect that remains")
-    found |= with_y("retained", _retained(edits, none, separators, floor), text, "1", ("edit", "layer", "length"))
+    found |= with_y("retained", _retain(edits, none, separators, floor), text, "1", ("edit", "layer", "length"))
     found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
     if acting:
         from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
         dims = ("hook", "from_block", "layer", "length")
         found |= with_y("distance_from", from_block, metric.distance(HOOKED), metric.units, dims)
-        found |= with_y("retained_from", _retained(from_block, none, separators, floor), text, "1", dims)
+        found |= with_y("retained_from", _retain(from_block, none, separators, floor), text, "1", dims)
     over = coords(run) | {"edit": list(inputs)} | ({"hook": list(hooks), "from_block": blocks} if acting else {})
     counts = [[len(variant.sequence.plain(n)) for n in run.lengths] for variant in inputs.values()]
     over["tokens"] = (("edit", "length"), np.array(counts))
@@ -172,7 +172,7 @@ def _ablated(
     return found, over, ways, facts
 
 
-def _retained(ablated: Tensor, none: Tensor, separators: Tensor, floor: Tensor) -> Tensor:
+def _retain(ablated: Tensor, none: Tensor, separators: Tensor, floor: Tensor) -> Tensor:
     """The share of the separators' effect that remains; NaN where the effect may be rounding."""
     effect = separators - none
     clear = effect.abs() > NOISE_FLOORS * floor[:, None]
@@ -204,12 +204,12 @@ class Variant:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def edited(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
+def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
     """The ablation that edits the separators of the prompt itself; `other` is the token for "substitute"."""
     sequence = run.sequence
     breaks = sequence.breaks
     if kind == "delete":
-        return Variant(_deleted(sequence))
+        return Variant(_delete(sequence))
     if kind == "substitute":
         return Variant(sequence.separated([other] * len(breaks), breaks))
     if kind == "extra_digits":
@@ -258,7 +258,7 @@ def _uses_position_ids(model: Bridge) -> bool:
     return agree(missing, masked, dtype_of(model))
 
 
-def _deleted(sequence: GrowingSequence) -> GrowingSequence:
+def _delete(sequence: GrowingSequence) -> GrowingSequence:
     """The sequence without its separator tokens; all remaining tokens after the prefix are content."""
     removed = set(sequence.separator_places())
     left = [token for place, token in enumerate(sequence.trunk) if place not in removed]
@@ -270,7 +270,7 @@ def separators_within(run: PairRun) -> tuple[int, ...]:
     return run.sequence.separator_places(run.lengths[-1])
 
 
-def hooked(run: PairRun, kind: Ablation, from_block: int, make: MakeHooks) -> Variant:
+def hook_separators(run: PairRun, kind: Ablation, from_block: int, make: MakeHooks) -> Variant:
     """The unchanged sequence with hooks on its separators in all blocks from `from_block` on.
 
     Raises if a hook point has no effect on the logits.

@@ -7,7 +7,7 @@ Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -20,8 +20,7 @@ from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, start_ids, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, measurement
 from squashlens.records.results import Variable, signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
 
@@ -106,44 +105,39 @@ def tokenization(
     >>> (artefact > 0).to_series().to_dict()
     {'joined': False, 'spaced': False, 'commas': True, 'commas spaced': True}
     """
-    metric = Metric(norm, scale)
-    if getattr(model, "original_model", None) is None:
-        return splits(model, n, repeat=repeat, separator=separator, prefix=prefix)
-    sound = require_sound(model)
-    texts = written_texts(sound, n, repeat, separator, prefix)
-    lead = start_ids(sound, "family")
-    compared = [_compared(lead, row) for row in texts.values()]
+    metric, asked = Metric(norm, scale), {"n": n, "repeat": repeat, "separator": dict(separator), "prefix": prefix}
+    alone = getattr(model, "original_model", None) is None
+    held = held_by(model) if alone else require_sound(model)
+    texts = write_texts(held, n, repeat, separator, prefix)
+    coords: dict[str, Any] = {
+        "form": np.array(list(separator), dtype=object), "repeats": np.arange(1, n + 1),
+        "between": ("form", np.array(list(separator.values()), dtype=object)),
+    }  # fmt: skip
+    about = {"tokenizer": type(held.tokenizer).__name__, "vocabulary_size": len(held.tokenizer.get_vocab())}
+    found = table_of(held, texts, repeat)
+    if alone:
+        facts = {**about, "versions": versions(), "call": {"function": "tokenization", **asked}}
+        return signed("tokenization of repeats", coords, found, facts)
+    lead = start_ids(held, "family")
+    compared = [_prompts_to_compare(lead, row) for row in texts.values()]
     every = [ids for row in compared for ids in row]
     for ids in every:
-        tokenize(sound, torch.tensor(ids))
+        tokenize(held, torch.tensor(ids))
     session = Session.without_prompt(
-        sound, torch.tensor(max(every, key=len)), "family", "tokenization", n=n, repeat=repeat,
-        separator=dict(separator), prefix=prefix, norm=norm, scale=scale,
-    )  # fmt: skip
-    streams = [_run(sound, row, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
+        held, torch.tensor(max(every, key=len)), "family", "tokenization", **asked, norm=norm, scale=scale
+    )
+    streams = [_run(held, row, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
     true = torch.stack([metric.gap(text, doubled) for text, _, doubled in thirds])
     dims = ("form", "layer", "repeats")
-    found = table_of(sound, texts, repeat)
     found |= with_y("naive", naive, f"{norm} distance of the texts with n and n + 1 repeats", metric.units, dims)
     found |= with_y("distance", true, f"{norm} distance of v and v*", metric.units, dims)
-    coords = coords_of(n, separator) | {"layer": np.arange(len(streams[0].values) - 1)}
-    return with_passes(session, *streams, **facts_of(sound)).dataset("tokenization and collapse", coords, found)
+    coords["layer"] = np.arange(len(streams[0].values) - 1)
+    return with_passes(session, *streams, **about).dataset("tokenization and collapse", coords, found)
 
 
-def splits(
-    tokenizer: Any, n: int = 12, *, repeat: str = "1", separator: Mapping[str, str] = FORMS, prefix: str = ""
-) -> xr.Dataset:
-    """The part of `tokenization` that needs only a tokenizer, or a model that has one."""
-    held = held_by(tokenizer)
-    texts = written_texts(held, n, repeat, separator, prefix)
-    call = {"function": "tokenization", "n": n, "repeat": repeat, "separator": dict(separator), "prefix": prefix}
-    facts = {**facts_of(held), "versions": versions(), "call": call}
-    return signed("tokenization of repeats", coords_of(n, separator), table_of(held, texts, repeat), facts)
-
-
-def _compared(lead: Ids, row: list[Text]) -> list[Ids]:
+def _prompts_to_compare(lead: Ids, row: list[Text]) -> list[Ids]:
     """The prompts with 1 … n repeats, the same with one more repeat, and v* of each prompt with 1 … n repeats."""
     whole = [(*lead, *text.ids) for text in row]
     pairs = [Pair(ids, (*ids, ids[-1])) for ids in whole[:-1]]
@@ -161,15 +155,8 @@ BETWEEN = "·"  # separates tokens where several are displayed in a row
 SPACE = "␣"
 
 
-@dataclass(frozen=True)
-class _Holder:
-    """A tokenizer without a model, in an object with the attribute that `squashlens.engine.text.tokens` expects."""
-
-    tokenizer: Any
-
-
 def held_by(given: Any) -> Bridge:
-    """An object with the attribute `tokenizer`: the given model, or a holder of the given tokenizer."""
+    """An object with the attribute `tokenizer`, which reading token ids needs: the model, or one with the tokenizer."""
     if hasattr(given, "tokenizer"):
         require_tokenizer(given)
         return given
@@ -178,12 +165,10 @@ def held_by(given: Any) -> Bridge:
             f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
             "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
         )
-    return cast(Bridge, _Holder(given))
+    return cast(Bridge, SimpleNamespace(tokenizer=given))
 
 
-def written_texts(
-    held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str
-) -> dict[str, list[Text]]:
+def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str) -> dict[str, list[Text]]:
     """The texts of 1 … n + 1 repeats in each form."""
     positive(n, "n", "a number of repeats")
     if not repeat.strip():
@@ -200,7 +185,7 @@ def written_texts(
                 f"Use a separator that does not form {repeat!r}.",
             )
         if between.strip():
-            _encoded(held, form, between)  # a tokenizer without a byte fallback would silently drop it
+            _encode(held, form, between)  # a tokenizer without a byte fallback would silently drop it
     before = tuple(encode(held, prefix)) if prefix.strip() else ()
     return {
         form: [_text(held, form, k, between.join([repeat] * k), prefix, before) for k in range(1, n + 2)]
@@ -210,7 +195,7 @@ def written_texts(
 
 def _text(held: Bridge, form: str, repeats: int, written: str, prefix: str, before: Ids) -> Text:
     """A text after its prefix. Its own tokens start where the ids differ from those of the prefix alone."""
-    ids = _encoded(held, form, prefix + written)
+    ids = _encode(held, form, prefix + written)
     start = next((k for k, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), min(len(before), len(ids)))
     if start == len(ids):
         raise InputError(
@@ -219,7 +204,7 @@ def _text(held: Bridge, form: str, repeats: int, written: str, prefix: str, befo
     return Text(repeats, written, ids, start)
 
 
-def _encoded(held: Bridge, form: str, text: str) -> Ids:
+def _encode(held: Bridge, form: str, text: str) -> Ids:
     """The token ids of a text of a form. Raises an error that names the form."""
     try:
         return tuple(encode(held, text))
@@ -228,20 +213,6 @@ def _encoded(held: Bridge, form: str, text: str) -> Ids:
             f"The form {form!r} of separator= cannot be tokenized as {text!r}: {error.cause}",
             f"{error.remedy} Or leave the form out of separator=.",
         ) from error
-
-
-def coords_of(n: int, separator: Mapping[str, str]) -> dict[str, Any]:
-    """The coordinates of results over forms and numbers of repeats."""
-    return {
-        "form": np.array(list(separator), dtype=object),
-        "repeats": np.arange(1, n + 1),
-        "between": ("form", np.array(list(separator.values()), dtype=object)),
-    }
-
-
-def facts_of(held: Bridge) -> dict[str, Any]:
-    """The facts that the provenance states about the tokenizer."""
-    return {"tokenizer": type(held.tokenizer).__name__, "vocabulary_size": len(held.tokenizer.get_vocab())}
 
 
 def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[str, Variable]:

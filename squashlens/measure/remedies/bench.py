@@ -247,8 +247,10 @@ def with_differences(found: xr.Dataset) -> xr.Dataset:
     if "kl" in found:
         dims, values = _values(found, "kl")
         _summarise(made, "kl", dims, median_interval(values), "KL divergence of the next token, median over texts")
-    tests = {name: _without_first(sign_test(each)) for name, each in differences.items()}
-    corrected = _corrected(tests)
+    tests = {name: sign_test(each) for name, each in differences.items()}
+    for p in tests.values():
+        p[0] = torch.nan  # the unchanged model is not tested against itself
+    corrected = _correct(tests)
     for name, p in tests.items():
         dims = _values(found, "right" if name == "accuracy" else name)[0][:-1]
         text = "p-value of the exact sign test of the paired differences to the unchanged model"
@@ -298,11 +300,7 @@ def _summarise(
         made[f"{name}_median" if median else full] = (over, values, label)
 
 
-def _without_first(p: Tensor) -> Tensor:
-    return torch.cat([torch.full_like(p[:1], torch.nan), p[1:]])
-
-
-def _corrected(tests: dict[str, Tensor]) -> dict[str, Tensor]:
+def _correct(tests: dict[str, Tensor]) -> dict[str, Tensor]:
     """The p-values of all tests together, corrected by Holm's method."""
     flat = torch.cat([p.flatten() for p in tests.values()])
     parts = torch.tensor(holm(flat.tolist())).double().split([p.numel() for p in tests.values()])

@@ -138,10 +138,6 @@ def _occlusion(model: Bridge, ids: Tensor, query: int) -> Tensor:
     return found[0, :, 0].abs()  # a token's coordinates are set to 0 together, and have the same number
 
 
-def _attn_lrp(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    return relevances(model, ids, query).abs()
-
-
 def _value_weighted(model: Bridge, ids: Tensor, query: int) -> Tensor:
     blocks = range(n_blocks(model))
     sites = {block: (pattern_site(block), f"blocks.{block}.attn.hook_v") for block in blocks}
@@ -172,7 +168,7 @@ SCORES: dict[str, Callable[[Bridge, Tensor, int], Tensor]] = {
     "gradient_times_input": _gradient_times_input,
     "integrated_gradients": _integrated_gradients,
     "occlusion": _occlusion,
-    "attn_lrp": _attn_lrp,
+    "attn_lrp": lambda model, ids, query: relevances(model, ids, query).abs(),
     "value_weighted": _value_weighted,
     "leave_one_out": _leave_one_out,
 }

@@ -16,18 +16,17 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, Target, choices_of, dtype_name, positive
+from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.checks.results import require_reference, takes
 from squashlens.checks.words import and_frozen
-from squashlens.engine.anatomy import dtype_of, quantization
+from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.unembed import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session, require_places
+from squashlens.measure.session import Session, measurement, require_places
 from squashlens.measure.squashing.attributions import attribution, captum_for
 from squashlens.measure.squashing.bound import composition, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
@@ -74,8 +73,6 @@ def audit(
     n_replacements: int = 8,
     candidates: Iterable[int] | None = None,
     query: int = -1,
-    from_layer: int = 0,
-    to_layer: Target = "y",
     seed: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
@@ -85,11 +82,11 @@ def audit(
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
     a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the substitution
-    effect; and the proxies rollout, all-ones cotangent and top-logit gradient. From the embeddings to ``"y"`` they are
-    also attribution methods that other libraries offer, and the metric by which Jacobian Scopes (arXiv 2601.16407)
-    judges them: gradient times input, integrated gradients and occlusion (captum), AttnLRP (LXT), value-weighted
-    attention, and leave-one-out KL, the change of the next token's distribution when a token's embedding is set to 0.
-    captum and LXT come with ``pip install "squashlens[compare]"``.
+    effect; the proxies rollout, all-ones cotangent and top-logit gradient; and attribution methods that other libraries
+    offer, with the metric by which Jacobian Scopes (arXiv 2601.16407) judges them: gradient times input, integrated
+    gradients and occlusion (captum), AttnLRP (LXT), value-weighted attention, and leave-one-out KL, the change of the
+    next token's distribution when a token's embedding is set to 0. captum and LXT come with ``pip install
+    "squashlens[compare]"``. All are of y at the query, and of the embeddings.
 
     Args:
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
@@ -102,9 +99,7 @@ def audit(
             included.
         n_probes: number of random directions of each sketch; 16 by default.
         n_replacements, candidates: as in `substitution_effect`.
-        query, from_layer, bos, progress: as in `path_bound`.
-        to_layer: layer at which influence is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
-            of the final norm.
+        query, bos, progress: as in `path_bound`.
         seed: random seed of certificates, sketches, replacements and bootstrap; by default as in `jacobian_norms`.
 
     Returns:
@@ -139,20 +134,18 @@ def audit(
     seed = seed_of(seed)
     session = Session.start(
         model, prompt, bos, "audit", **lists,
-        n_probes=n_probes, n_replacements=n_replacements, query=query, from_layer=from_layer, to_layer=to_layer,
-        seed=seed,
+        n_probes=n_probes, n_replacements=n_replacements, query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session)
-    session.spans(from_layer, to_layer)
     n = session.query(query)
     if lists["positions"] is None:
         require_replaceable(session.facts["bos_count"], n)
     places = _content(session, lists["positions"], n)
     every_estimate = all_estimates(
-        query=n, from_layer=from_layer, to_layer=to_layer, n_probes=n_probes,
+        query=n, n_probes=n_probes,
         n_replacements=n_replacements, candidates=lists["candidates"], seed=seed,
     )  # fmt: skip
-    selected = chosen(list(every_estimate), lists["estimates"])
+    selected = choose(list(every_estimate), lists["estimates"])
     if any(estimate.name == SWAP for estimate in selected):
         require_choices(session, lists["candidates"], range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
@@ -279,29 +272,27 @@ def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
 
 
 def all_estimates(
-    *, query: int, from_layer: int, to_layer: Target, n_probes: int, n_replacements: int, candidates: list[int] | None,
-    seed: int,
+    *, query: int, n_probes: int, n_replacements: int, candidates: list[int] | None, seed: int
 ) -> Iterator[Estimate]:  # fmt: skip
     """All estimates, from the printed path bound to the replacement of tokens."""
     read: dict[str, Any] = {"query": query, "bos": "as-given"}
-    walk: dict[str, Any] = read | {"from_layer": from_layer, "to_layer": to_layer}
-    quiet: dict[str, Any] = walk | {"progress": False}
+    quiet: dict[str, Any] = read | {"progress": False}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
     def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
         arguments: dict[str, Any] = quiet | options | {"freeze": freeze, "seed": seed}
         measure: Any = lambda model, ids: path_bound(model, ids, constants="measured", **arguments)  # noqa: E731
-        return Estimate(name + _named(freeze), "bound", measure, TRUTH + _named(freeze))
+        return Estimate(name + _frozen_suffix(freeze), "bound", measure, TRUTH + _frozen_suffix(freeze))
 
-    def attributed(name: str, kind: str, of: Attribution) -> Estimate:
+    def attribute(name: str, kind: str, of: Attribution) -> Estimate:
         return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **read))
 
     def derivative(name: str, **options: Any) -> Estimate:
         arguments: dict[str, Any] = quiet | options
         return Estimate(name, "derivative", lambda model, ids: jacobian_norms(model, ids, **arguments))
 
-    yield Estimate("paper form", "printed", lambda model, ids: path_bound(model, ids, **walk))
-    yield Estimate(NULL, "printed", lambda model, ids: path_bound(model, ids, attention="uniform", **walk))
+    yield Estimate("paper form", "printed", lambda model, ids: path_bound(model, ids, **read))
+    yield Estimate(NULL, "printed", lambda model, ids: path_bound(model, ids, attention="uniform", **read))
     for freeze in sets:
         yield bound("analytic edges", freeze)
     yield bound("local edges", edges="local")
@@ -309,39 +300,32 @@ def all_estimates(
     yield bound("exact edges", edges="exact")
     yield bound("exact edges", ("attention",), edges="exact")
     yield bound("two blocks composed", edges="exact", n_composed=2)
-    if to_layer == "y":
-        if from_layer == 0:
-            yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
-            for name, of in ATTRIBUTIONS.items():
-                yield attributed(name, "attribution", of)
-        yield Estimate(
-            "top-logit gradient", "proxy", lambda model, ids: one_cotangent(model, ids, of="top_logit", **walk)
-        )
-    yield Estimate("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **walk))
+    yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
+    for name, of in ATTRIBUTIONS.items():
+        yield attribute(name, "attribution", of)
+    top: Any = lambda model, ids: one_cotangent(model, ids, of="top_logit", **read)  # noqa: E731
+    yield Estimate("top-logit gradient", "proxy", top)
+    yield Estimate("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **read))
     options = {"method": "sketch", "n_probes": n_probes, "seed": seed}
     yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", **options)
     yield derivative(f"sketch of {n_probes}, spectral", **options)
     raised = derivative(f"sketch of {n_probes}, certified", **options | {"method": "sketch_upper"})
     yield replace(raised, kind="bound", bounds=TRUTH)
     for freeze in reversed(sets[1:]):
-        yield derivative(TRUTH + _named(freeze), freeze=freeze)
+        yield derivative(TRUTH + _frozen_suffix(freeze), freeze=freeze)
     yield derivative("Frobenius norm", norm="frobenius")
     yield derivative(TRUTH)
-    swapped = read | {
-        "to_layer": to_layer, "n_replacements": n_replacements, "seed": seed, "progress": False,
-        "candidates": candidates,
-    }  # fmt: skip
-    if from_layer == 0 and to_layer == "y":
-        yield attributed(LEFT_OUT, "swap", "leave_one_out")
+    yield attribute(LEFT_OUT, "swap", "leave_one_out")
+    swapped = quiet | {"n_replacements": n_replacements, "seed": seed, "candidates": candidates}
     yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **swapped)["effect"])
 
 
-def _named(parts: tuple[str, ...]) -> str:
+def _frozen_suffix(parts: tuple[str, ...]) -> str:
     """The part of an estimate's name that says what is frozen."""
     return ", all frozen" if len(parts) == len(choices_of(Freezable)) else and_frozen(parts)
 
 
-def chosen(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:
+def choose(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:
     """The estimates whose names start with one of `names`, the estimates that they bound, the Jacobian and the null."""
     if names is None:
         return estimates
@@ -365,24 +349,15 @@ def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1, bos: Bo
 
 @measured
 def one_cotangent(
-    model: Bridge,
-    prompts: PromptOrCapture,
-    *,
-    of: Proxy = "ones",
-    query: int = -1,
-    from_layer: int = 0,
-    to_layer: Target = "y",
-    bos: Bos = "family",
+    model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1, bos: Bos = "family"
 ) -> xr.DataArray:
     """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
-    session = Session.start(
-        model, prompts, bos, "one_cotangent", of=of, query=query, from_layer=from_layer, to_layer=to_layer
-    )
-    n, top = session.query(query), session.spans(from_layer, to_layer)[to_layer]
+    session = Session.start(model, prompts, bos, "one_cotangent", of=of, query=query)
+    n, top = session.query(query), n_blocks(session.model)
     rows = []
     for ids in session.ids:
-        span = open_spans(session.model, ids[None], [], [from_layer], top)[from_layer]
-        output = span.outputs[to_layer]
+        span = open_spans(session.model, ids[None], [], [0], top)[0]
+        output = span.outputs["y"]
         direction = torch.ones_like(output[:, 0]) if of == "ones" else _top_logit(session, output[:, n])
         rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms)[0])
     return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")

@@ -25,12 +25,10 @@ from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import of_attention, one_hot, patterns_of
+from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.squashing.token_spans import Spans, recorded
-from squashlens.measure.unequal import one_by_one
+from squashlens.measure.squashing.walks import of_attention, one_hot, patterns_of
 from squashlens.theory.bounds.paths import sweep
 from squashlens.theory.probes import seed_of
 
@@ -176,7 +174,7 @@ def path_bound(
         long_name += and_frozen(parts)
         stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
         labelled: dict[Target, xr.DataArray] = {
-            to: _labelled(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+            to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
             for to, row in rows.items()
         }
         return session.by_layer(to_layer, labelled)
@@ -220,7 +218,7 @@ def _as_printed(
         rows = [start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)]
         row = rows[-1].cpu()
         row = row / betas["beta3"] if to == "y" else row
-        found[to] = _labelled(session, groups, row, long_name)
+        found[to] = _label(session, groups, row, long_name)
         if not np.isfinite(found[to].values).all():
             require_range([*rows, row, torch.as_tensor(found[to].values)], betas, attention)
     return found
@@ -238,7 +236,7 @@ def require_range(rows: Iterable[Tensor], betas: Mapping[str, float], attention:
         )
 
 
-def _labelled(
+def _label(
     session: Session, groups: Spans | None, row: Float[Tensor, "prompt position"], long_name: str, **extra: Any
 ) -> xr.DataArray:
     """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""

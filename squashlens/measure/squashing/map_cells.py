@@ -18,14 +18,13 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import patterns_of, written_out
 from squashlens.measure.squashing.jacobians.pullback import Pullback
 from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolved
 from squashlens.measure.squashing.profiles.profile import ENDS, profile
 from squashlens.measure.squashing.profiles.pullbacks import Sketch, norms_of, require_held
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Given, Spans, recorded
-from squashlens.measure.squashing.walks import strongest, without
+from squashlens.measure.squashing.walks import patterns_of, strongest, without, written_out
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.theory.spread import first_share, has_sink
 
@@ -89,7 +88,7 @@ def measure(
         variables |= norms
         sketch = {"sketch": {"n_probes": PROBES, "seed": seed, "failure_probability": MISSED}} if len(norms) > 1 else {}
     if n_replacements:
-        variables |= _replaced(session, opened, queries, n_replacements, seed, progress)
+        variables |= _replace(session, opened, queries, n_replacements, seed, progress)
     if session.positions <= LONGEST:
         chosen = spread(queries, opened, len(layers), CELLS)
         rows = whole["path_bound"].sel(query=chosen).values
@@ -184,7 +183,7 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     return signed(str(found.attrs["long_name"]), coords, variables, facts | later)
 
 
-def _replaced(
+def _replace(
     session: Session, opened: int, queries: list[int], n_replacements: int, seed: int, progress: bool
 ) -> dict[str, Variable]:
     """What replacing each token does to y of the opened query; NaN for the other queries."""

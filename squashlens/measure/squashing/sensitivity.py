@@ -1,6 +1,6 @@
 """Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,16 +11,15 @@ from squashlens._typing import AttentionKind, Bos, Bridge, Norm, Pieces
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.running.last_tokens import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
 from squashlens.errors import InputError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import PROBES, resolved
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans, recorded
-from squashlens.measure.unequal import one_by_one
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import bootstrap
@@ -227,11 +226,12 @@ def needle(
     swaps: dict[str, Any] = {"candidates": candidates, "n_replacements": n_replacements, "seed": seed}
     asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
     sessions = []
-    for rows, present in _alike(prompt):
+    for length, rows in batches(map(len, prompt), lambda _: TOGETHER):
         ids = torch.tensor([list(prompt[k]) for k in rows])
+        present = {token for one in prompt if len(one) == length for token in one}
         session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
         sessions.append(session)
-        places = [_checked(session, positions[k], f"positions[{k}]") for k in rows]
+        places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
         shown = display_tokens(session.model, session.ids)
         every = swaps | {"candidates": sorted(present - {bos_id(session.model)}) if candidates is None else candidates}
         for name, values in _by_position(session, places, norm, certified, every).items():
@@ -241,20 +241,10 @@ def needle(
         counter.update(len(rows))
     counter.close()
     texts = {name: (text.format(norm=norm), units) for name, (text, units) in MEASURES.items()}
-    return _grouped(sessions[0], found, texts, groups, positions, tokens, seed)
+    return _group(sessions[0], found, texts, groups, positions, tokens, seed)
 
 
-def _alike(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], set[int]]]:
-    """Batches of prompts of one length, as indices, with the distinct tokens of all prompts of that length."""
-    lengths: dict[int, list[int]] = {}
-    for k, ids in enumerate(prompts):
-        lengths.setdefault(len(ids), []).append(k)
-    for rows in lengths.values():
-        present = {token for k in rows for token in prompts[k]}
-        yield from ((rows[start : start + TOGETHER], present) for start in range(0, len(rows), TOGETHER))
-
-
-def _checked(session: Session, position: int, argument: str) -> int:
+def _check_position(session: Session, position: int, argument: str) -> int:
     """A position of interest as an index from the start. Raises for a BOS token."""
     place = session.query(position, argument)
     if place < session.facts["bos_count"]:
@@ -286,7 +276,7 @@ def _by_position(
     return found
 
 
-def _grouped(
+def _group(
     session: Session, found: dict[str, np.ndarray], texts: dict[str, tuple[str, str]],
     groups: Sequence[tuple[str, int]], positions: Sequence[int], tokens: list[str], seed: int,
 ) -> xr.Dataset:  # fmt: skip

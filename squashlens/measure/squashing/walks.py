@@ -1,4 +1,4 @@
-"""The attention paths that the path bound sums over: by number of hops, the strongest ones, and their depth limit."""
+"""The attention patterns that path bounds multiply, and paths: by hops, the strongest, and their depth limit."""
 
 import math
 from collections.abc import Sequence
@@ -10,14 +10,55 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Target, positive, short_repr
-from squashlens.engine.anatomy import n_blocks
+from squashlens._typing import ATTENTION, AttentionKind, Bos, Bridge, Target, positive, short_repr
+from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.memory import require_room, to_cpu
+from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import of_attention, one_hot, patterns_of, written_out
-from squashlens.theory.bounds.paths import by_hops, heaviest_paths, sweep
+from squashlens.measure.session import Session, measurement
+from squashlens.theory.attention import Attention
+from squashlens.theory.bounds.paths import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
+
+
+def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
+    """A row for each prompt that is 1 at the query and 0 elsewhere."""
+    row = torch.zeros(len(session.ids), session.positions, dtype=torch.float64)
+    row[:, session.query(query)] = 1.0
+    return row
+
+
+def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> dict[int, Pattern]:
+    """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
+    if attention != "model":
+        make = Uniform if attention == "uniform" else Visible
+        native = windows(session.model)
+        return {b: make(native[b]) for b in blocks}
+    held = {} if session.capture is None else session.capture.patterns
+    if not held:
+        return dict(attention_of(session.model, session.ids, blocks))
+    missing = sorted(set(blocks) - set(held))
+    if missing:
+        raise InputError(
+            f"The capture has no attention patterns of blocks {missing}.",
+            "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
+        )
+    return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
+
+
+def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:
+    """The attention pattern of one prompt as a full n × n matrix."""
+    n = session.positions
+    require_room(n * n * 8, torch.device("cpu"), "A full attention pattern", "Use a shorter prompt.")
+    if isinstance(pattern, Uniform | Visible):
+        return pattern.pushed(torch.eye(n, dtype=torch.float64))
+    dense = pattern.averaged().cpu() if isinstance(pattern, Attention) else pattern
+    return dense.reshape(n, n)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def of_attention(attention: AttentionKind) -> str:
+    """What a long name says of attention weights that are not the model's."""
+    return f", {ATTENTION[attention]}" if ATTENTION[attention] else ""
 
 
 @measurement("hops")

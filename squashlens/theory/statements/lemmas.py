@@ -205,7 +205,7 @@ def _exp(x: float) -> float:
 
 
 ROUNDING = 1e-9
-TRIANGULAR, TWO = "triangular", "each row after the first has at least two entries"
+TWO = "each row after the first has at least two entries"
 
 
 @validated
@@ -249,9 +249,7 @@ def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
 
 
 @validated
-def lemma_b7(
-    first: Float[Tensor, "query key"], second: Float[Tensor, "query key"], *, triangular: bool = True
-) -> Statement:
+def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key"]) -> Statement:
     """Check Lemma B.7: a product of triangular row-stochastic matrices is triangular and row-stochastic.
 
     Σ_j (AB)_ij = Σ_k A_ik Σ_j B_kj = Σ_k A_ik = 1. The sum (AB)_ij = Σ_{j≤k≤i} A_ik B_kj is empty for j > i, and
@@ -260,7 +258,6 @@ def lemma_b7(
     Args:
         first: the matrix A, (query, key).
         second: the matrix B, (query, key).
-        triangular: False checks only the lemma's first half, for any two row-stochastic matrices.
 
     Returns:
         The statement; its left side is the largest error: of a row sum from 1, of an entry above the diagonal from 0,
@@ -281,15 +278,11 @@ def lemma_b7(
             f"first and second have shapes {tuple(a.shape)} and {tuple(b.shape)}.", "Give two matrices of equal size."
         )
     product = a @ b
-    parts = [(product.sum(dim=-1) - 1).abs(), -product, *[product.triu(1).abs()] * triangular]
+    parts = [(product.sum(dim=-1) - 1).abs(), -product, product.triu(1).abs()]
     off, allowed = max(float(part.max()) for part in parts), rounding(first) + rounding(second)
-    premises = {
-        f"{name}: {premise}": true
-        for name, m in (("A", first), ("B", second))
-        for premise, true in _stochastic(m).items()
-        if triangular or premise != TRIANGULAR
-    }
-    claim = "AB is triangular and row-stochastic" if triangular else "AB is row-stochastic"
+    both = (("A", first), ("B", second))
+    premises = {f"{name}: {premise}": true for name, m in both for premise, true in _stochastic(m).items()}
+    claim = "AB is triangular and row-stochastic"
     return Statement("Lemma B.7", claim, premises, off, "≤", allowed, off <= allowed * (1 + allowed))
 
 
@@ -383,7 +376,7 @@ def _off_diagonal(a: Float[Tensor, "query key"]) -> Float[Tensor, " query"]:
 
 
 def _stochastic(pattern: Tensor) -> dict[str, bool]:
-    return {TRIANGULAR: not bool(pattern.triu(1).any()), "rows are distributions": distributions(pattern)}
+    return {"triangular": not bool(pattern.triu(1).any()), "rows are distributions": distributions(pattern)}
 
 
 def _two_each(a: Tensor) -> bool:

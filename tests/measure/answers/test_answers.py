@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import UNREAD, Answer, described, interval, scored
+from squashlens.measure.answers.frequencies import UNREAD, Answer, describe, interval, score_answers
 from squashlens.tasks import Question, Task, reading
 
 COUNT = sl.tasks.find("count_ones")
@@ -44,7 +44,7 @@ def test_answers_side_by_side() -> None:
     """One of each kind, at one length: shares, the mean error of what was read, and every answer as it was said."""
     said = [Answer(text, ended, 91 * (not seed), 20 * (not seed)) for seed, (text, ended, _) in enumerate(SAYS)]
     given = answered(COUNT, lambda question: said[question.seed], lengths=[11], seeds=range(len(said)))
-    found = scored(COUNT, given, FACTS)
+    found = score_answers(COUNT, given, FACTS)
     cell = found.isel(mode=0, length=0)
     assert cell["right"].values.tolist() == [True] + [False] * 7 + [True]
     assert cell["reading"].values.tolist() == [why for *_, why in SAYS]
@@ -79,20 +79,20 @@ def test_an_opened_answer_begins_with_its_words() -> None:
     texts = [" 4", "4.", "4\n\nBecause", " 4 ones", " four", ""]
     extent: dict[str, Any] = {"lengths": [4], "seeds": range(len(texts))}
     given = answered(COUNT, lambda q: Answer(texts[q.seed], True), **extent)
-    found = scored(COUNT, given, FACTS, prefill=True).isel(mode=0, length=0)
+    found = score_answers(COUNT, given, FACTS, prefill=True).isel(mode=0, length=0)
     assert found["reading"].values.tolist() == ["read", "read", "read", "read", "read", "none"]
     assert found["as_asked"].values.tolist() == [True, True, True, False, False, False]
     assert found["value"].values.tolist() == ["4", "4", "4", "4", "4", ""]
     assert found["answer"].values.tolist() == texts  # as it was said
     assert (found["accuracy"], found["accuracy_strict"]) == (5 / 6, 0.5)
-    closed = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    closed = score_answers(COUNT, given, FACTS).isel(mode=0, length=0)
     assert closed["reading"].values.tolist() == ["read", "read", "form", "read", "read", "none"]
     halved = answered(COUNT, lambda q: Answer(texts[q.seed], False), **extent)
-    found = scored(COUNT, halved, FACTS, prefill=True).isel(mode=0, length=0)
+    found = score_answers(COUNT, halved, FACTS, prefill=True).isel(mode=0, length=0)
     assert found["reading"].values.tolist() == ["cut", "cut", "read", "cut", "cut", "cut"]
     alone = sl.tasks.find("taught_count_repeated")  # asked for alone: nothing to open with
     given = answered(alone, lambda q: Answer("4", True), lengths=[4])
-    assert scored(alone, given, FACTS, prefill=True)["accuracy"].item() == 1
+    assert score_answers(alone, given, FACTS, prefill=True)["accuracy"].item() == 1
 
 
 def test_what_is_no_number_has_no_error() -> None:
@@ -100,7 +100,7 @@ def test_what_is_no_number_has_no_error() -> None:
     given = answered(
         copied, lambda q: Answer(("1 1 1 0", "111", "the same")[q.seed], True), lengths=[4], seeds=range(3)
     )
-    found = scored(copied, given, FACTS).isel(mode=0, length=0)
+    found = score_answers(copied, given, FACTS).isel(mode=0, length=0)
     assert found["right"].values.tolist() == [True, False, False]
     assert found["value"].values.tolist() == ["1110", "111", ""]
     assert np.isnan(found["error"]).all()
@@ -108,7 +108,7 @@ def test_what_is_no_number_has_no_error() -> None:
     assert found["accuracy"].item() == pytest.approx(1 / 3)
     last = sl.tasks.find("copy_last")
     given = answered(last, lambda q: Answer("The answer to your question is: one", True), lengths=[300])
-    assert scored(last, given, FACTS)["error"].item() == 1
+    assert score_answers(last, given, FACTS)["error"].item() == 1
 
 
 def numbers() -> xr.Dataset:
@@ -117,7 +117,7 @@ def numbers() -> xr.Dataset:
     given = answered(
         COUNT, lambda q: Answer(f"{OPENING} {told[q.length, q.seed]}", True), lengths=[2, 9, 10], seeds=range(2)
     )
-    return scored(COUNT, given, FACTS)
+    return score_answers(COUNT, given, FACTS)
 
 
 def test_frequencies_of_answers() -> None:
@@ -136,7 +136,7 @@ def test_answers_in_another_order_are_refused() -> None:
     """Else they would be filed under the wrong length, and nothing would show it."""
     given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), mode=["answer_only"])
     with pytest.raises(InputError, match="in that order"):
-        scored(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
+        score_answers(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
 
 
 class Reads:
@@ -151,17 +151,17 @@ def test_any_reader_has_a_name_that_is_the_same_tomorrow() -> None:
     named = {}
     for name, read in {"partial": functools.partial(reading.number), "object": Reads()}.items():
         task = dataclasses.replace(COUNT, read=read)
-        found = scored(task, answered(task, right, lengths=[3]), FACTS)
+        found = score_answers(task, answered(task, right, lengths=[3]), FACTS)
         assert found["accuracy"].item() == 1
         named[name] = sl.results.provenance(found)["task"]["read_as"]
         assert "0x" not in named[name]
     assert named["partial"] == "functools.partial(<function number>)"
     assert named["object"].endswith("Reads object>")
-    assert described(dataclasses.replace(COUNT, read=Reads())) == described(dataclasses.replace(COUNT, read=Reads()))
+    assert describe(dataclasses.replace(COUNT, read=Reads())) == describe(dataclasses.replace(COUNT, read=Reads()))
 
 
 def test_a_character_that_files_cannot_hold_is_shown(tmp_path: Path) -> None:
-    found = scored(COUNT, {COUNT.ask(2): Answer("2\0 ones", True)}, FACTS)
+    found = score_answers(COUNT, {COUNT.ask(2): Answer("2\0 ones", True)}, FACTS)
     assert found["answer"].item() == "2␀ ones"
     assert sl.results.open(sl.results.save(found, tmp_path / "a.nc")).identical(found)
 
@@ -173,7 +173,7 @@ def test_both_accuracies_and_quartiles() -> None:
         f"{OPENING} 20", f"{OPENING} 11111111011", "about 12", f"{OPENING} 112",
     ]  # fmt: skip
     given = answered(COUNT, lambda q: Answer(texts[q.seed], True), lengths=[12], seeds=range(len(texts)))
-    cell = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    cell = score_answers(COUNT, given, FACTS).isel(mode=0, length=0)
     assert cell["value"].values.tolist() == ["12", "12", "12", "14", "20", "", "", "112"]
     assert cell["reading"].values.tolist() == ["read"] * 5 + ["echo", "form", "read"]
     assert cell["as_asked"].values.tolist() == [True, False, False, False, True, False, False, True]

@@ -22,14 +22,13 @@ from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import patterns_of
+from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.jacobians.pullback import Pullback
 from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolved
 from squashlens.measure.squashing.profiles.pullbacks import CertifiedSketch, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
+from squashlens.measure.squashing.walks import patterns_of
 from squashlens.records.results import Variable
 from squashlens.theory.bounds.paths import compositions
 from squashlens.theory.probes import seed_of
