@@ -3,26 +3,24 @@ from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
 from .engine.proving.effective import applied
 from .maps.view import squash_map
-from .measure.answers.accuracy import accuracy
+from .measure.answers.accuracy import accuracy, top_tokens
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
 from .measure.answers.probe import probe
-from .measure.answers.readout import top_tokens
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
 from .measure.collapse.precision import precision
-from .measure.collapse.separators import separator_ablation
+from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
 from .measure.remedies.search import search_separators
-from .measure.squashing.audits.audit import audit
+from .measure.squashing.audit import audit
 from .measure.squashing.bound import path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.knockout import knockout_effect
-from .measure.squashing.needle import needle
 from .measure.squashing.profiles.profile import profile
-from .measure.squashing.sensitivity import sensitivity
+from .measure.squashing.sensitivity import needle, sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .reporting.page import report
 from .reporting.paper.write import paper

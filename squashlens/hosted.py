@@ -23,12 +23,12 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
 from squashlens.tasks.paper import PAPER as TASKS
+from squashlens.tasks.task import seeds_of
 
 try:
     from inspect_ai import Task as InspectTask
@@ -77,12 +77,9 @@ def inspect_task(
     >>> len(asked.dataset), asked.dataset[0].id
     (12, 'answer_only-10-0')
     """
-    if seeds is None:
-        seeds = DRAWN_SEEDS if task.random else 1
-    if isinstance(seeds, int):
-        positive(seeds, "seeds", "a number of draws")
-        seeds = range(seeds)
-    chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": _numbers(seeds), "mode": _listed(mode)}
+    given = seeds if seeds is None or isinstance(seeds, int) else _numbers(seeds)
+    numbers = seeds_of(given, DRAWN_SEEDS if task.random else 1)
+    chosen: dict[str, list[Any]] = {"lengths": _numbers(lengths), "seeds": numbers, "mode": _list(mode)}
     samples = [_sample(place, question) for place, question in enumerate(task.asked(**chosen))]
     both = [lenient(task), strict(task)]
     return InspectTask(MemoryDataset(samples, task.name), solver=generate(), scorer=both, name=task.name)
@@ -116,9 +113,9 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     ...     from_log(log)["accuracy"].values.tolist()
     [[1.0, 0.0]]
     """
-    from squashlens.measure.answers.frequencies import Answer, scored  # with torch, which asking does without
+    from squashlens.measure.answers.frequencies import Answer, score_answers  # with torch, which asking does without
 
-    found = log if isinstance(log, EvalLog) else _opened(log)
+    found = log if isinstance(log, EvalLog) else _open(log)
     samples = _whole(found)
     name = samples[0].metadata["task"]
     if name != task.name if task else name not in names():
@@ -132,7 +129,7 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
             "Run the task with seeds=1.",
         )
     answers = {q: Answer(said.completion, _ended(said), *_tokens(said.usage)) for q, said in outputs.items()}
-    return scored(known, answers, facts)
+    return score_answers(known, answers, facts)
 
 
 @scores.metric
@@ -149,17 +146,17 @@ def unread() -> scores.Metric:
 @validated
 def lenient(task: Task | str) -> scores.Scorer:
     """Score answers to a task, or one of the name, with its reader: the value read, or the reason why none was read."""
-    return _scored(task, as_asked=False)
+    return _score(task, as_asked=False)
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
 @validated
 def strict(task: Task | str) -> scores.Scorer:
     """Score answers like `lenient`, but count answers in another than the requested form as wrong."""
-    return _scored(task, as_asked=True)
+    return _score(task, as_asked=True)
 
 
-def _scored(task: Task | str, *, as_asked: bool) -> scores.Scorer:
+def _score(task: Task | str, *, as_asked: bool) -> scores.Scorer:
     asked = find(task) if isinstance(task, str) else task
 
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
@@ -193,7 +190,7 @@ def _by_name(task: Task) -> Callable[..., InspectTask]:
 PAPER = {task.name: _by_name(task) for task in TASKS}  # Inspect finds them in this module
 
 
-def _listed(values: Any) -> list[Any]:
+def _list(values: Any) -> list[Any]:
     """Values as a list, whether given in Python or as text on the command line."""
     if isinstance(values, str):
         return [value.strip() for value in values.split(",")]
@@ -202,7 +199,7 @@ def _listed(values: Any) -> list[Any]:
 
 def _numbers(values: Numbers) -> list[int]:
     try:
-        return [int(value) for value in _listed(values)]
+        return [int(value) for value in _list(values)]
     except ValueError:
         raise InputError(f"{values!r} are not whole numbers.", "Give a list such as [10, 20], or '10,20'.") from None
 
@@ -224,7 +221,7 @@ def _tokens(usage: ModelUsage | None) -> tuple[int, int]:
     return known.input_tokens + cached, known.output_tokens
 
 
-def _opened(log: str | Path) -> EvalLog:
+def _open(log: str | Path) -> EvalLog:
     try:
         return read_eval_log(log, exclude_fields={"messages", "events", "store", "attachments"})
     except Exception as error:  # the kind of exception depends on what the file is

@@ -25,7 +25,7 @@ from inspect_ai.model._model_output import StopReason
 import squashlens as sl
 from squashlens import hosted
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import Answer, scored
+from squashlens.measure.answers.frequencies import Answer, score_answers
 from squashlens.tasks import Task, reading
 
 ONES = sl.tasks.find("count_ones")
@@ -110,7 +110,7 @@ def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog
     found = hosted.from_log(log)
     questions = ONES.asked(list(SAID))
     answers = {q: Answer(SAID[q.length][0], SAID[q.length][1] in ("stop", "unknown"), 41, 5) for q in questions}
-    same(found, scored(ONES, answers, {}))
+    same(found, score_answers(ONES, answers, {}))
     assert found["reading"].values[0, :, 0].tolist() == [SAID[length][2] for length in sorted(SAID)]
     assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [10, 17, 18, 21]
     assert found["prompt_tokens"].values.flat[0] == 41  # 7 new, 30 and 4 that were cached
@@ -161,7 +161,7 @@ def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., Eval
     answers = {
         q: Answer(right(q.prompt).completion, True, 41, 5) for q in DRAWN.asked([12, 5], [3, 1], found["mode"].values)
     }
-    same(found, scored(DRAWN, answers, {}))
+    same(found, score_answers(DRAWN, answers, {}))
     assert [*found["length"].values, *found["seed"].values] == [5, 12, 3, 1]
     assert found["mode"].values.tolist() == ["cot", "answer_only"]
     assert sl.results.provenance(found)["call"]["lengths"] == [5, 12]

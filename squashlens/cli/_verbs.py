@@ -1,7 +1,7 @@
 """The verbs: one for each public measurement, called as the function is.
 
 They are found in the sources, without importing them: the stub of the package lists the public names, and the decorator
-`squashlens.measure.measurement` says which figures show a result. A verb's options are the parameters of its function.
+`squashlens.measure.session` says which figures show a result. A verb's options are the parameters of its function.
 """
 
 import ast

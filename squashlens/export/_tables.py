@@ -9,9 +9,9 @@ import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.measure.remedies.differences import remedies_table
+from squashlens.measure.remedies.bench import remedies_table
 from squashlens.measure.remedies.search import separator_table
-from squashlens.measure.squashing.audits.audit import audit_table
+from squashlens.measure.squashing.audit import audit_table
 from squashlens.records.facts import told
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown

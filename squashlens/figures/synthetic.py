@@ -92,7 +92,7 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     return finish(figure, title="Total variation of the softmax of two growing sequences", height=290)
 
 
-@draws("squashlens.synthetic.survey", "premise exponent_mean variation_exponent_mean: ...")
+@draws("squashlens.synthetic.convergence", "premise exponent_mean variation_exponent_mean: ...")
 def survey(found: xr.Dataset) -> go.Figure:
     """Draw the exponents of D and δ with their intervals for many stacks, one row for each stack.
 

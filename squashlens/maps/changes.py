@@ -13,7 +13,7 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
-from squashlens.measure.remedies.changes import AS_IT_IS, lengths_with
+from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with
 from squashlens.records.results import provenance
 
 SAME = ("fingerprint", "dtype", "ambient_hooks", "replaced_functions")  # of a map, and of its interventions

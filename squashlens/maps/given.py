@@ -7,7 +7,7 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
-from squashlens.measure.squashing.maps.measured import of_profile
+from squashlens.measure.squashing.map_cells import of_profile
 from squashlens.records.results import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.

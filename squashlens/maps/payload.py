@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.measure.squashing.maps.spread import spread
+from squashlens.measure.squashing.map_cells import spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 

@@ -16,8 +16,8 @@ from squashlens.maps.given import measured_query, of_result, refuse_options
 from squashlens.maps.live import Measure, widget
 from squashlens.maps.page import frame, page, section
 from squashlens.maps.payload import payload
-from squashlens.measure.measurement import measurement
-from squashlens.measure.squashing.maps.measured import Method, joined, measure
+from squashlens.measure.session import measurement
+from squashlens.measure.squashing.map_cells import Method, joined, measure
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
 from squashlens.theory.probes import seed_of

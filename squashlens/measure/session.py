@@ -1,9 +1,16 @@
-"""The session of a measurement: it checks the model and the prompt, and labels the result with its provenance."""
+"""What all measurements share: their registration, the session that checks and labels, prompts of unequal lengths.
 
-from collections.abc import Iterable, Mapping, Sequence
+Padding the token ids of a forward pass would shift positions and change sums. Therefore each of several prompts of
+unequal lengths is measured by itself, and its numbers are bit-identical to those of a separate call. Only the result is
+padded.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -12,19 +19,37 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Target, dtype_name, short_repr
+from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
+from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
 from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import count_bos, display_tokens, tokenize, tokenizer_digest
-from squashlens.errors import InputError
-from squashlens.records.joining import restated
-from squashlens.records.results import Variable, attributes, position_coords, sealed, signed, versions
+from squashlens.engine.text.tokens import count_bos, display_tokens, rows_of, tokenize, tokenizer_digest
+from squashlens.errors import InputError, SquashlensError
+from squashlens.records.joining import joined, restated
+from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
 from squashlens.saving.journal import Journal
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def measurement(
+    *figures: str, captured: bool = False, command: bool = True
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator for a function that is public as `squashlens.NAME`, runs a model, and is a verb of the command line.
+
+    `make names` and the command line read its arguments in the source: the names of figures in `squashlens.figures`,
+    the usual one first; whether the command line has the options of `capture` too; and whether it has the function at
+    all.
+    """
+
+    return registry.measured  # what else it says is read in the source, before anything is imported
 
 
 @dataclass(frozen=True)
@@ -154,9 +179,12 @@ class Session:
     def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
         """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""
         dims, coords = self.coords()
-        array = values.detach().cpu().numpy()
-        values_of = array[0] if len(self.ids) == 1 else array
-        found = xr.DataArray(values_of, coords, dims, name, attributes(long_name, units))
+        return self.array(name, coords, (dims, values[0] if len(self.ids) == 1 else values, long_name, units), **extra)
+
+    def array(self, name: str, coords: Mapping[str, Any], variable: Variable, **extra: Any) -> xr.DataArray:
+        """A DataArray of one variable, given as (dimensions, values, long name, units), with its provenance."""
+        dims, values, text, units = variable
+        found = xr.DataArray(_numpy(values), coords, dims, name, attributes(text, units))
         return sealed(found, {**self.facts, **extra})
 
     def dataset(self, long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable]) -> xr.Dataset:
@@ -187,6 +215,20 @@ def different(positions: Sequence[int], last: int) -> list[int]:
     return [*positions]
 
 
+def streams_at(
+    model: Bridge, ids: Int[Tensor, "prompt position"], sites: Iterable[str], context: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """The activations at some hook points in one forward pass, detached."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(site: str) -> Callable[[Tensor], None]:
+        return lambda tensor: seen.update({site: tensor.detach().clone()})
+
+    with torch.no_grad():
+        forward(model, ids, [(site, keep(site)) for site in sites], context)
+    return seen
+
+
 def require_seen(model: Bridge, what: str) -> None:
     """Raise an error if hooks on the model use objects of which a digest shows only a part, or that may change."""
     run = registry.run_state(model)
@@ -210,3 +252,81 @@ def model_name(model: Bridge) -> str:
     name = str(model.cfg.model_name)
     folder = Path(name).expanduser()
     return folder.resolve().name if folder.is_dir() or name.startswith(("/", ".", "~")) else name
+
+
+R = TypeVar("R", xr.DataArray, xr.Dataset)
+NOTE = "each prompt was measured by itself; after its own tokens, values are NaN, token is '' and token_id is -1"
+
+
+def one_by_one(*, always: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator that lets a measurement, whose second parameter is the prompts, take prompts of unequal lengths.
+
+    Prompts of equal length are passed to the measurement together, unless `always` is true.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        second = list(signature.parameters)[1]
+
+        @functools.wraps(function)
+        def measure(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)  # raises Python's own error about the arguments
+            bound.apply_defaults()
+            given, arguments = bound.arguments[second], bound.arguments
+            if isinstance(given, Capture | str) or _single(given):
+                return function(*args, **kwargs)
+            model = proof.require_sound(arguments["model"])
+            if arguments.get("spans") is not None:
+                raise InputError(
+                    "spans= is for a single prompt, and this call has several.",
+                    "Measure prompts one by one: each has spans of its own.",
+                )
+            lengths = [len(row) for row in rows_of(model, given, arguments["bos"])]
+            if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
+                return function(*args, **kwargs)
+            rest = {name: value for name, value in arguments.items() if name not in ("model", second)}
+            quiet: Any = rest | ({"progress": False} if "progress" in rest else {})
+            measured: list[R] = []
+            prompts = bar(each_of(given), desc="prompts", progress=rest.get("progress", True))
+            for number, prompt in enumerate(prompts):
+                try:
+                    measured.append(cast(Any, function)(model, prompt, **quiet))
+                except SquashlensError as error:
+                    error.args = (f"Prompt {number}: {error}",)
+                    raise
+                if "seed" in quiet:  # all prompts have the seed that the first one drew
+                    quiet["seed"] = provenance(measured[0])["call"].get("seed")
+            return side_by_side(measured, lengths)
+
+        measure.takes_several = not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans
+        return measure
+
+    return decorate
+
+
+def _single(given: Any) -> bool:
+    """Whether `given` is a single prompt, or something that `each_of` does not accept. The measurement handles both."""
+    try:
+        return len(each_of(given)) <= 1
+    except SquashlensError:
+        return True
+
+
+def side_by_side(measured: list[R], lengths: list[int]) -> R:
+    """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
+    longest = np.arange(max(len(one["position"]) for one in measured))
+    padding: Any = {name: np.nan for name in _variables(measured[0])} | {"token": "", "token_id": -1}
+    padded = [one.reindex(position=longest, fill_value=padding) for one in measured]
+    found: Any = joined(dict(enumerate(padded)), "prompt")
+    order = [name for name in ("to_layer", "prompt") if name in found.dims]
+    found = found.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
+    return restated(found, {"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {})
+
+
+def _variables(one: xr.DataArray | xr.Dataset) -> set[str]:
+    """The names of the variables and coordinates of a result."""
+    own = one.data_vars if isinstance(one, xr.Dataset) else [one.name]
+    return {str(name) for name in (*own, *one.coords)}

@@ -57,7 +57,7 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
     from squashlens.engine.capturing.capture import capture
     from squashlens.measure.collapse.distance import collapse
     from squashlens.measure.collapse.mechanism import mechanism
-    from squashlens.measure.collapse.separators import separator_ablation
+    from squashlens.measure.collapse.separator_ablation import separator_ablation
     from squashlens.theory.statistics.trends import holm
 
     panels, every = prompts.figure5(model, n), n_blocks(model)

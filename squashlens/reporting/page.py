@@ -11,7 +11,7 @@ from squashlens._typing import Bridge, Norm, Quantized, choices_of
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
 from squashlens.maps.payload import said
-from squashlens.measure.measurement import measurement
+from squashlens.measure.session import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.reporting import collapse
@@ -81,7 +81,7 @@ def report(
     """
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import squash_map
-    from squashlens.measure.answers.readout import top_tokens
+    from squashlens.measure.answers.accuracy import top_tokens
     from squashlens.measure.squashing.bound import composition
     from squashlens.measure.squashing.sensitivity import sensitivity
 

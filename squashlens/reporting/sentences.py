@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.reporting.strength import Rank, beside
-from squashlens.theory.statistics.sinks import first_share, has_sink
+from squashlens.theory.spread import first_share, has_sink
 
 
 def prompt_summary(ds: xr.Dataset, answer: xr.DataArray) -> str:

@@ -5,11 +5,9 @@ and δ by length, `survey` does so for many stacks, `softmax_total_variation` is
 representations, and `lengths_up_to` makes lengths to measure at. No model is loaded and nothing is trained.
 """
 
-from squashlens.synthetic.convergence import convergence
-from squashlens.synthetic.stacks.draws import lengths_up_to
-from squashlens.synthetic.stacks.forward import LastTokens, last_tokens
-from squashlens.synthetic.stacks.stack import PAPER, Stack
-from squashlens.synthetic.survey import survey
+from squashlens.synthetic.convergence import convergence, survey
+from squashlens.synthetic.stack import PAPER, Stack, lengths_up_to
+from squashlens.synthetic.stack_passes import LastTokens, last_tokens
 from squashlens.synthetic.variation import softmax_total_variation, softmax_variation
 
 __all__ = [

@@ -1,23 +1,31 @@
 """Representational collapse in random stacks (figure 8), measured together with the premise of Theorem B.3.
 
 If positional information decays with distance, δ(α_n, α*_{n+1}) → 0, and D ≤ max_i ‖value_i‖ δ. So δ shows whether the
-premise holds in a given stack. D can decrease without it, as `rate` explains.
+premise holds in a given stack. D can decrease without it, as `rate` explains. `survey` does this for many stacks.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from itertools import product
+from typing import Any
 
+import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
 
-from squashlens._typing import Distance
+from squashlens._typing import Distance, dtype_name, short_repr
+from squashlens.bars import bar
 from squashlens.checks.arguments import validated
-from squashlens.records.results import signed
-from squashlens.synthetic.fits import facts, slopes_of, tail_of
-from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
-from squashlens.synthetic.stacks.forward import last_tokens
-from squashlens.synthetic.stacks.stack import Stack
+from squashlens.errors import InputError
+from squashlens.records.results import Variable, signed, versions
+from squashlens.synthetic.stack import Stack, chosen_lengths, chosen_seeds
+from squashlens.synthetic.stack_passes import last_tokens
 from squashlens.theory.distances import distance
+from squashlens.theory.norms import mean_interval
+from squashlens.theory.statistics.trends import Labelled, with_ends
 
 HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
 NORMS: dict[Distance, str] = {"linf": "L∞", "l1": "L1", "l2": "L2"}
@@ -129,3 +137,197 @@ def never_decays(stack: Stack) -> bool:
     has to be measured: scores that stop depending on distance lead to 0, others (RoPE, sines) need not.
     """
     return stack.encoding == "alibi" or stack.mask == "window"
+
+
+OPTIONS = tuple(field.name for field in fields(Stack))
+TOP, FIRST = "top layer", "first layer"
+BY_CELL = {
+    **{name: TOP for name in ("exponent_mean", "exponent_low", "exponent_high", "fit")},
+    **{f"variation_{name}": FIRST for name in ("exponent_mean", "exponent_low", "exponent_high", "fit", "zero")},
+    "premise": FIRST,
+    "rate": "",
+}
+BY_SEED = {"distance": TOP, "total_variation": FIRST, "self_weight": FIRST}
+
+
+@validated
+def survey(
+    stack: Stack,
+    over: Mapping[str, Sequence[Any]],
+    lengths: Iterable[int],
+    *,
+    seeds: int | Iterable[int] = 5,
+    norm: Distance = "l1",
+    tail: float = 0.5,
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+    progress: bool = True,
+) -> xr.Dataset:
+    """`convergence` for every combination of options of a stack: D after the last layer, δ in the first layer.
+
+    Theorem B.3 starts at the first layer, where the last tokens of v and v* have the same content and their attention
+    rows differ only by position. Therefore δ and the premise are those of the first layer, and D is that of the last.
+
+    Args:
+        stack: the stack whose options are varied.
+        over: options of `Stack`, each with a list of values. ``window`` sets the mask too: None means no window
+            (``mask="causal"``).
+        lengths, seeds, norm, tail, dtype, device, progress: as in `convergence`.
+
+    Returns:
+        Dataset with one dimension for each option, in the order of `over`: `exponent_mean`, `exponent_low`,
+        `exponent_high` and `fit` (mean R²) of D; `variation_exponent_mean`, `_low`, `_high`, `variation_fit`,
+        `variation_zero` and `premise` of δ; and `rate`, all as `convergence` defines them. With an additional dimension
+        `seed`, at the longest length: `distance`, `total_variation`, `self_weight`. A window of None is labelled
+        ``all``.
+
+    Raises:
+        InputError: if a name in `over` is not an option, an option has no values, or values contradict each other.
+
+    >>> over = {"encoding": ["none", "alibi"]}
+    >>> found = survey(Stack(projections="direct"), over, [100, 1000, 3000, 10000], progress=False)
+    >>> found["premise"].values.tolist()
+    [True, False]
+    """
+    values = _check(over)
+    chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
+    cells = [_vary(stack, dict(zip(values, cell, strict=True))) for cell in product(*values.values())]
+    for cell in cells:
+        cell.check_lengths(chosen)
+    settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
+    found = [
+        _summary(convergence(cell, chosen, progress=False, **settings))
+        for cell in bar(cells, desc="survey", unit="stack", progress=progress)
+    ]
+    shape, options = tuple(len(each) for each in values.values()), tuple(values)
+    variables: dict[str, Variable] = {}
+    for name in (*BY_CELL, *BY_SEED):
+        numbers_of = np.stack([cell[name].values for cell in found])
+        text = str(found[0][name].attrs["long_name"])
+        dims = (*options, "seed") if name in BY_SEED else options
+        variables[name] = (dims, numbers_of.reshape(*shape, *numbers_of.shape[1:]), text, "1")
+    return signed(
+        "synthetic stacks by their options",
+        {name: _labels(each) for name, each in values.items()} | {"seed": numbers},
+        variables,
+        facts(
+            "survey", stack, numbers, dtype, str(device), lengths=chosen, norm=norm, tail=tail,
+            over={name: list(each) for name, each in values.items()},
+        ),
+    )  # fmt: skip
+
+
+def _summary(found: xr.Dataset) -> xr.Dataset:
+    """A summary of one stack: D of its last layer and δ of its first, as exponents and at the longest length."""
+    longest = found.isel(length=-1, drop=True).assign(
+        fit=found["fit"].mean("seed", keep_attrs=True),
+        variation_fit=found["variation_fit"].mean("seed", keep_attrs=True),
+    )
+    picked = {}
+    for name, layer in (BY_CELL | BY_SEED).items():
+        values = longest[name]
+        if layer:
+            values = values.isel(layer=-1 if layer == TOP else 0, drop=True)
+        where = [str(values.attrs["long_name"]), *[layer] * bool(layer), *["longest length"] * (name in BY_SEED)]
+        picked[name] = values.assign_attrs(long_name=", ".join(where))
+    return xr.Dataset(picked)
+
+
+def _check(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """The options with their values as lists; an error for unknown options or repeated values."""
+    if not over:
+        raise InputError("over is empty: there is nothing to vary.", "Give an option of Stack with its values.")
+    for name, values in over.items():
+        if name not in OPTIONS:
+            raise InputError(f"over: {name!r} is not an option of Stack.", f"Use some of: {', '.join(OPTIONS)}.")
+        if not len(values) or len(set(map(str, values))) < len(values):
+            raise InputError(
+                f"over[{name!r}]={short_repr(values)} is not a list of different values.",
+                "Give a list in which each value occurs once.",
+            )
+    return {name: list(values) for name, values in over.items()}
+
+
+def _vary(stack: Stack, options: dict[str, Any]) -> Stack:
+    """The stack of one cell; a window also sets the mask, and without a window there are no sinks."""
+    if "window" in options and "mask" not in options:
+        mask = "causal" if options["window"] is None else "window"
+        options = options | {"mask": mask} | ({"sinks": 0} if mask == "causal" else {})
+    return replace(stack, **options)
+
+
+def _labels(values: list[Any]) -> list[Any]:
+    """Values as a coordinate: as numbers if all are numbers, otherwise as text."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return values
+    return ["all" if value is None else str(value) for value in values]
+
+
+FEWEST = 3  # points for a fit
+DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
+
+
+def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
+    """A mask of the lengths in the upper share `tail` of the range of log n; an error if there are fewer than three."""
+    if not 0 < tail <= 1:
+        raise InputError(f"tail={tail!r} is not a share.", "Give a number above 0 and at most 1.")
+    logs = torch.tensor(lengths, dtype=torch.float64).log()
+    chosen = logs >= logs[-1] - tail * (logs[-1] - logs[0]) - 1e-12  # the range includes its end
+    if int(chosen.sum()) < FEWEST:
+        raise InputError(
+            f"Only {int(chosen.sum())} of the lengths are in the tail that is fitted.",
+            f"Give at least {FEWEST} lengths there, or a larger tail=.",
+        )
+    return chosen
+
+
+def power_law(
+    lengths: Float[Tensor, " length"], values: Float[Tensor, "*many length"]
+) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
+    """Slope and R² of the least-squares line of log value on log length, which describes these lengths only.
+
+    Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN.
+    """
+    there = (values > 0) & values.isfinite()
+    count = there.sum(dim=-1, keepdim=True)
+    x = torch.where(there, lengths.log(), 0.0)
+    y = torch.where(there, values.clamp(min=torch.finfo(values.dtype).tiny).log(), 0.0)
+    x = torch.where(there, x - x.sum(dim=-1, keepdim=True) / count, 0.0)
+    y = torch.where(there, y - y.sum(dim=-1, keepdim=True) / count, 0.0)
+    xy, xx, yy = (x * y).sum(dim=-1), x.square().sum(dim=-1), y.square().sum(dim=-1)
+    few = count[..., 0] < FEWEST
+    least, most = values.where(there, torch.inf).amin(dim=-1), values.where(there, 0).amax(dim=-1)
+    return torch.where(few, torch.nan, xy / xx), torch.where(few | (least == most), torch.nan, xy.square() / (xx * yy))
+
+
+def of_draws(name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()) -> Labelled:
+    """The mean over draws with the ends of its 95 % interval (Student's t); NaN for fewer than five draws."""
+    mean, half = mean_interval(slopes)
+    half = half if len(slopes) >= DRAWS else torch.full_like(half, torch.nan)
+    found = with_ends(name, dims, (mean, mean - half, mean + half), f"{text}, mean over seeds")
+    return {f"{name}_mean": found.pop(name), **found}
+
+
+def slopes_of(
+    name: str, fit: str, what: str, lengths: Float[Tensor, " length"], values: Float[Tensor, "seed *many length"],
+    dims: tuple[str, ...] = (),
+) -> dict[str, Variable]:  # fmt: skip
+    """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset."""
+    slope, share = power_law(lengths, values)
+    by_seed, text = ("seed", *dims), f"slope of log {what} on log n in the tail"
+    each = {name: (by_seed, slope, text, "1"), fit: (by_seed, share, f"R² of the fitted line of the {text}", "1")}
+    return each | of_draws(name, slope, text, dims)
+
+
+def facts(
+    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype, device: str, **arguments: Any
+) -> dict[str, Any]:
+    """The facts for the provenance of a result on a random stack."""
+    return {
+        "stack": None if stack is None else asdict(stack),
+        "seeds": seeds,
+        "dtype": dtype_name(dtype),
+        "device": device,
+        "versions": versions(),
+        "call": {"function": function} | arguments,
+    }

@@ -14,8 +14,8 @@ from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import signed
-from squashlens.synthetic.fits import FEWEST, INTERVAL, facts, mean_of, power_law, slopes_of, tail_of
-from squashlens.synthetic.stacks.draws import chosen_lengths, chosen_seeds
+from squashlens.synthetic.convergence import FEWEST, facts, of_draws, power_law, slopes_of, tail_of
+from squashlens.synthetic.stack import chosen_lengths, chosen_seeds
 from squashlens.theory.distances import total_variation
 
 LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is finite
@@ -93,7 +93,7 @@ def softmax_total_variation(
         )
     x, star = (torch.from_numpy(values) for values in _sequences(numbers, chosen[-1], k, noise))
     found = torch.stack([softmax_variation(x[:, :length], star[:, :length]) for length in chosen], dim=-1)
-    leading = mean_of(power_law(n[among], found[:, among] / (1 - k / n[among]))[0])
+    leading = power_law(n[among], found[:, among] / (1 - k / n[among]))[0]
     expected = torch.where(n > k, expected_variation(n, k, noise), torch.nan)
     return signed(
         "total variation of two growing softmaxes",
@@ -101,10 +101,7 @@ def softmax_total_variation(
         {
             "total_variation": (("seed", "length"), found, "δ of softmax x and softmax x*", "1"),
             **slopes_of("exponent", "fit", "δ", n[among], found[:, among]),
-            **{
-                f"leading_{edge}": ((), value, f"slope of log δ ÷ (1 − k/n) on log n in the tail, {what}", "1")
-                for edge, value, what in zip(("mean", "low", "high"), leading, INTERVAL, strict=True)
-            },
+            **of_draws("leading", leading, "slope of log δ ÷ (1 − k/n) on log n in the tail"),
             "rate": ((), -1.0, "exponent of δ that can be derived, for n beyond k", "1"),
             "expected": (("length",), expected, "derived mean of δ over draws, for n beyond k", "1"),
             "perturbed": ((), k, "entries that are perturbed", "entries"),

@@ -87,7 +87,7 @@ def value(text: str) -> int:
     return whole + part
 
 
-def spoken(text: str) -> list[tuple[int, int, str]]:
+def find_numbers(text: str) -> list[tuple[int, int, str]]:
     """Every number in a text, in digits or words: its start, its end, and its value as text.
 
     The word "one" counts as a pronoun. The text of a number of more than 30 characters, a sequence, is returned
@@ -98,12 +98,12 @@ def spoken(text: str) -> list[tuple[int, int, str]]:
     return sorted((one.start(), one.end(), text) for one, text in zip(found, said, strict=True))
 
 
-def stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:
+def find_stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:
     """The number that a text states, as written, if the text states nothing else; otherwise None.
 
-    >>> stated("The answer is 7", ("answer",)), stated("There are seven (7) ones", (), ("ones",))
+    >>> find_stated("The answer is 7", ("answer",)), find_stated("There are seven (7) ones", (), ("ones",))
     ('7', 'seven')
-    >>> stated("about 7", ("answer",)), stated("7 (eight)", ()), stated("7 zeros", (), ("ones",))
+    >>> find_stated("about 7", ("answer",)), find_stated("7 (eight)", ()), find_stated("7 zeros", (), ("ones",))
     (None, None, None)
     """
     text = _right_side(text)

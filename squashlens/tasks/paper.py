@@ -4,14 +4,18 @@ Prompts are quoted verbatim, with their typing errors; `{sequence}` replaces *se
 chain-of-thought examples for the sum only; those of the other tasks follow the same scheme and are ours. It does not
 say which other words its sentences contain, how frequent 'car' is, or what separates the items. In every sequence of
 figure 2 the right answer is 0; with random digits the right answer varies, as a probe requires.
+
+Below them are the tasks that the bundled model was trained on: a short question, the end marker, then the answer.
 """
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from random import Random
 
+from squashlens.tasks import reading
 from squashlens.tasks.reading import counted, digit
-from squashlens.tasks.task import Items, Task
+from squashlens.tasks.task import PLACE, Items, Task, joined
+from squashlens.zoo.curriculum import END, PATTERNS, TASKS, spell
 
 # Figure 5.
 COUNT = "How many ones are in the following sequences?"
@@ -32,22 +36,6 @@ WORD = (
 )
 COUNT_ANSWER = "The final answer to your maths question is:"
 
-SUM_EXAMPLES = """We divide the sum into groups of 5. (1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1
-
-The answer is then 2 * 5 + 2 = 12
-
-The final answer to your maths question is: 12
-
-Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1
-
-We divide the sum into groups of 5.
-
-(1 + 1 + 1 + 1 + 1) + 1
-
-The answer is then 1 * 5 + 1 = 6
-
-The final answer to your maths question is: 6"""
-
 # Appendix C.1, copying, and the hint of figure 2 (b).
 LAST = (
     "Consider the following sequence: {sequence}. What is the last digit in this sequence? "
@@ -62,53 +50,31 @@ ONE = counted("ones", "1s", "1's", "'1's")  # "7 ones" is 7
 Draw = Callable[[int, Random], list[str]]
 CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
 
-ONES_EXAMPLES = """We divide the sequence into groups of 5. (11111) (11111) 11
 
-The answer is then 2 * 5 + 2 = 12
+def _worked(kind: str, question: str, first: tuple[str, str, int], second: tuple[str, str, int]) -> str:
+    """Two worked examples of a chain of thought, each of groups, steps and a count; `question` asks for the second."""
+    divided = f"We divide the {kind} into groups of 5."
+    ends = [f"The answer is then {steps} = {count}\n\n{COUNT_ANSWER} {count}" for _, steps, count in (first, second)]
+    return f"{divided} {first[0]}\n\n{ends[0]}\n\n{question}\n\n{divided}\n\n{second[0]}\n\n{ends[1]}"
 
-The final answer to your maths question is: 12
 
-Please count the number of ones in the following sequence:111111
-
-We divide the sequence into groups of 5.
-
-(11111) 1
-
-The answer is then 1 * 5 + 1 = 6
-
-The final answer to your maths question is: 6"""
-
-BERNOULLI_EXAMPLES = """We divide the sequence into groups of 5. (11011) (01111) 10
-
-The answer is then 4 + 4 + 1 = 9
-
-The final answer to your maths question is: 9
-
-Please count the number of ones in the following sequence:110101
-
-We divide the sequence into groups of 5.
-
-(11010) 1
-
-The answer is then 3 + 1 = 4
-
-The final answer to your maths question is: 4"""
-
-WORD_EXAMPLES = """We divide the sentence into groups of 5. (car tree car car dog) (car car road car car) stone car
-
-The answer is then 3 + 4 + 1 = 8
-
-The final answer to your maths question is: 8
-
-Please count the number of times 'car' appears in the following sentence: 'car car river car dog car'
-
-We divide the sentence into groups of 5.
-
-(car car river car dog) car
-
-The answer is then 3 + 1 = 4
-
-The final answer to your maths question is: 4"""
+ASK_ONES = "Please count the number of ones in the following sequence:"
+SUM_EXAMPLES = _worked(
+    "sum", "Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1",
+    ("(1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1", "2 * 5 + 2", 12), ("(1 + 1 + 1 + 1 + 1) + 1", "1 * 5 + 1", 6),
+)  # fmt: skip
+ONES_EXAMPLES = _worked(
+    "sequence", f"{ASK_ONES}111111", ("(11111) (11111) 11", "2 * 5 + 2", 12), ("(11111) 1", "1 * 5 + 1", 6)
+)
+BERNOULLI_EXAMPLES = _worked(
+    "sequence", f"{ASK_ONES}110101", ("(11011) (01111) 10", "4 + 4 + 1", 9), ("(11010) 1", "3 + 1", 4)
+)
+WORD_EXAMPLES = _worked(
+    "sentence",
+    "Please count the number of times 'car' appears in the following sentence: 'car car river car dog car'",
+    ("(car tree car car dog) (car car road car car) stone car", "3 + 4 + 1", 8),
+    ("(car car river car dog) car", "3 + 1", 4),
+)
 
 
 def _fixed(text: Callable[[int], str]) -> Draw:
@@ -136,7 +102,7 @@ def _even_odds(n: int, rng: Random) -> list[str]:
     return [str(rng.randint(0, 1)) for _ in range(n)]
 
 
-def _numbered(items: Sequence[str]) -> str:
+def _number(items: Sequence[str]) -> str:
     """The items with their numbers, as an explicit positional hint."""
     return ", ".join(f"digit {place}: {item}" for place, item in enumerate(items, start=1))
 
@@ -179,5 +145,49 @@ PAPER = (
         examples=WORD_EXAMPLES, source="section 3.2 (iv)",
     ),
     _ones("count_alternating", ALTERNATING),
-    _ones("count_numbered", _bernoulli, show=_numbered, examples="", random=True),
+    _ones("count_numbered", _bernoulli, show=_number, examples="", random=True),
 )  # fmt: skip
+
+
+DRAWN = ("alternating", "bernoulli", "any_bernoulli", "random")
+READERS = {"copy": reading.digits, "first": reading.digit, "last": reading.digit}
+
+
+def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
+    """The task that asks one of the bundled model's questions about one of its patterns (`squashlens.zoo.curriculum`).
+
+    Each question uses its first wording. With `commas`, a comma follows every third digit.
+    """
+    question = TASKS[name].questions[0]
+
+    def grouped(items: Sequence[str]) -> str:
+        return spell(list(map(int, items)), commas=True)
+
+    show = grouped if commas else joined
+
+    def right(items: Items) -> str:
+        return show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))
+
+    return Task(
+        f"taught_{name}_{pattern}{'_commas' if commas else ''}",
+        f"{question} {PLACE} {END}",
+        _draw(pattern),
+        right,
+        show,
+        READERS.get(name, ONE),
+        numeric=name != "copy",
+        random=pattern in DRAWN,
+        source="the bundled model's card",
+    )
+
+
+def _draw(pattern: str) -> Callable[[int, Random], list[str]]:
+    return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
+
+
+TAUGHT = tuple(
+    taught(name, pattern, commas=commas)
+    for name, task in TASKS.items()
+    for pattern in task.patterns
+    for commas in (False, True)
+)

@@ -1,9 +1,9 @@
-"""Read the value from a model's answer, or give the reason why no value is read.
+r"""Read the value from a model's answer, or give the reason why no value is read.
 
-`markup` removes turn markers, Markdown and LaTeX. This module finds the place of the answer. `numerals` decides whether
-the text there states one number, `retraction` whether the text around it takes the answer back. Every answer is read in
-two ways: *strict* accepts only the requested form, *lenient* every unambiguous answer (docs/answers.md). If both read a
-value, it is the same value. `Reading.as_asked` says whether the strict reading succeeded too.
+Markup is removed first: turn markers, thoughts, Markdown, LaTeX and HTML. Then the place of the answer is found.
+`numerals` decides whether the text there states one number. Text after it may take the answer back. Every answer is
+read in two ways: *strict* accepts only the requested form, *lenient* every unambiguous answer (docs/answers.md). If
+both read a value, it is the same value. `Reading.as_asked` says whether the strict reading succeeded too.
 """
 
 import re
@@ -13,9 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from squashlens.tasks.markup import plain, turn
-from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, spoken, stated, unread, value
-from squashlens.tasks.retraction import retraction_status, sentences
+from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, find_numbers, find_stated, unread, value
 
 Why = Literal[
     "read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut", "retracted"
@@ -126,7 +124,7 @@ def digit(text: str, opening: str, ended: bool) -> Reading:
     >>> digit("The answer to your question is: one", "The answer to your question is:", True)
     Reading(value='1', why='read', as_asked=True)
     """
-    return _read(text, opening, ended, _strict_digit, _lenient_digit)
+    return _read(text, opening, ended, lambda line: _one_digit(_strict_core(line), "form"), _lenient_digit)
 
 
 def digits(text: str, opening: str, ended: bool) -> Reading:
@@ -136,31 +134,26 @@ def digits(text: str, opening: str, ended: bool) -> Reading:
 
 def words(text: str, opening: str, ended: bool) -> Reading:
     """Read any text in the same places as `number`; each run of white space becomes one space."""
-    text, ended = turn(text, ended)
-    found, places = _found(text, opening, ended, _as_words), _after_opening(text, opening) if opening else []
-    return _unless_retracted(found, places[-1][2]) if places else found
+    text, ended = _turn(text, ended)
+    found, places = _find(text, opening, ended, _as_words), _after_opening(text, opening)
+    return _unless_retracted(found, places[-1][2], lambda _: Reading("", "none")) if places else found
 
 
 def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Convert) -> Reading:
     """The lenient reading, and whether the strict reading gives the same value."""
-    text, ended = turn(text, ended)
-    bare, asked = plain(text), plain(opening)
-    places = _after_opening(bare, asked) if asked else []
-    found = _found(bare, asked, ended, lenient) if places else _announced(bare, ended, lenient)
+    text, ended = _turn(text, ended)
+    bare, asked = _without_markup(text), _without_markup(opening)
+    places = _after_opening(bare, asked)
     if places:
-        found = _unless_retracted(found, places[-1][2], lambda sentence: lenient(sentence).value)
-    return replace(found, as_asked=_found(text, opening, ended, strict).value == found.value)
+        found = _unless_retracted(_find(bare, asked, ended, lenient), places[-1][2], lenient)
+    else:
+        found = _find_announced(bare, ended, lenient)
+    return replace(found, as_asked=_find(text, opening, ended, strict).value == found.value)
 
 
-def _unless_retracted(found: Reading, after: str, convert: Callable[[str], str] | None = None) -> Reading:
-    """The reading, unless the text after the answer takes it back or gives another one."""
-    why = retraction_status(after, found.value, convert) if found.why == "read" else "read"
-    return found if why == "read" else Reading("", why)
-
-
-def _found(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
+def _find(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
     """The reading of the text after each occurrence of the opening words, or of the whole text if they do not occur."""
-    said = _after_opening(text, opening) if opening else []
+    said = _after_opening(text, opening)
     if not said:
         return convert(text.strip()) if ended else Reading("", "cut")
     found = [convert(line) for line, _, _ in said]
@@ -177,24 +170,30 @@ def _one(found: list[Reading]) -> Reading:
     return different.pop() if len(different) == 1 else Reading("", "several")
 
 
-def _announced(text: str, ended: bool, convert: Convert) -> Reading:
-    """The reading of an answer without the opening words.
+def _find_announced(text: str, ended: bool, convert: Convert) -> Reading:
+    """The reading of the whole text; failing that, of a last sentence that announces an answer.
 
-    The whole text is read; failing that, the last sentence, if it announces an answer and no other sentence states
-    another number.
+    No other sentence may state another number.
     """
     if not ended:
         return Reading("", "cut")
-    whole = convert(text.strip())
-    if whole.why == "read":
+    whole, parts = convert(text.strip()), _sentences(text)
+    if whole.why == "read" or not parts or not ANSWER.search(parts[-1]) or convert(parts[-1]).why != "read":
         return whole
-    parts = sentences(text)
-    if not parts or not ANSWER.search(parts[-1]) or convert(parts[-1]).why != "read":
-        return whole
-    # A step of arithmetic ("5 + 5 = 10") is no other answer, unless it is the last. Other sentences with a number are.
-    steps = [each for each in parts if "=" in each and not ANSWER.search(each)]
+    # A step of arithmetic is no other answer, unless it is the last. Other sentences with a number are.
+    steps = [each for each in parts if _is_step(each)]
     found = [convert(each) for each in parts if each not in steps[:-1]]
     return _one([reading for reading in found if reading.why == "read"])
+
+
+def _sentences(text: str) -> list[str]:
+    """The sentences of a text; a line break ends a sentence too."""
+    return [part.strip() for part in re.split(r"\n|(?<=[.!?])\s+", text) if part.strip()]
+
+
+def _is_step(sentence: str) -> bool:
+    """Whether a sentence is a step of arithmetic ("5 + 5 = 10")."""
+    return "=" in sentence and not ANSWER.search(sentence)
 
 
 def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
@@ -202,31 +201,77 @@ def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
 
     Occurrences that only repeat the question are left out.
     """
-    pattern = re.compile(r"\s+".join(map(re.escape, opening.split())), re.IGNORECASE)
+    pattern = re.compile(r"\s+".join(map(re.escape, opening.split())) or r"(?!)", re.IGNORECASE)
     found = []
     for match in pattern.finditer(text):
         line, newline, rest = text[match.end() :].lstrip(" \t*_\r\n").partition("\n")
         again = pattern.search(line)  # the words occur twice on one line: the number between them counts too
-        line = _first(line[: again.start()]) if again else line
+        line = _first_clause(line[: again.start()]) if again else line
         only_asked = _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or (again and not line)
         if not only_asked:
             found.append((line, bool(newline), rest))
     return found
 
 
-def _first(text: str) -> str:
+def _first_clause(text: str) -> str:
     """The first clause of a text if it begins with a number; otherwise an empty text."""
     begins = text.lstrip(_AROUND)
-    if not any(start == 0 for start, _, _ in spoken(begins)):
+    if not any(start == 0 for start, _, _ in find_numbers(begins)):
         return ""
     return re.split(r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins)[0]
+
+
+# Models that are not tuned for dialogue continue with other text; a line that begins like this is a new question.
+_QUESTION = re.compile(
+    r"[\W\d_]*(?:(?:user|human|student|teacher|q|question|problem|exercise|example|task|input)\s*\d*\s*(?:[:.)#-]|$)"
+    r"|please (?:count|answer|give|perform)|(?:consider|how many|what is|write|compute|find)\b)",
+    re.IGNORECASE,
+)
+# Words that begin a correction. What is left of the sentence may state another number.
+_CORRECTION = re.compile(
+    r"\W*(?:(?:oh|but|and|so|well|ok|okay)\W+)?(?:(?:wait(?! for)|hold on|no(?= wait|\W*$|[,.;:!—])|actually|oops"
+    r"|correction|sorry(?! for)|my (?:mistake|error)|on second thoughts?|scratch that|i (?:mean|meant|change)"
+    r"|let me (?:re)?(?:count|check))\b[\s,.:;*—]*)+",
+    re.IGNORECASE,
+)
+_DOUBT = re.compile(r"\W*(?:or|maybe|perhaps|new answer)\b[\s:,]*", re.IGNORECASE)  # with a number: another answer
+_ERROR = re.compile(
+    r"(?i)(?:(?<!if )\b(?:i|this|that|it|answer)\b|^\d+)[^,;]*(?<!not )"
+    r"\b(?:wrong|incorrect|mistaken?|miscounted|missed|should be)\b|\b(?:is|was|am)(?: not|n['’]t) (?:right|correct)\b"
+)
+
+
+def _unless_retracted(found: Reading, after: str, convert: Convert) -> Reading:
+    """The reading, unless the text after the answer gives another number, corrects it, or calls it wrong.
+
+    If the same number is said again after that, the answer counts.
+    """
+    if found.why != "read":
+        return found
+    retracted, lines = False, [line for line in after.splitlines() if line.strip()]
+    end = next((i for i, line in enumerate(lines) if _QUESTION.match(line)), len(lines))
+    for sentence in _sentences("\n".join(lines[:end])):
+        rest = _CORRECTION.sub("", sentence, count=1) if _CORRECTION.match(sentence) else sentence
+        said = "" if _is_step(sentence) else convert(_DOUBT.sub("", rest, count=1)).value
+        denied = re.search(rf"(?:\bnot|n['’]t) {re.escape(found.value)}(?!\w|[.,]\d)", sentence)
+        if said == found.value:
+            retracted = False
+        elif said and (sentence == lines[0].strip() or re.search(r"[^\W\d_]", sentence)):  # no list and no date
+            return Reading("", "several")
+        elif rest != sentence or denied or _ERROR.search(sentence):
+            retracted = True
+    return Reading("", "retracted") if retracted else found
 
 
 def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:
     """A line without the characters that may surround an answer, with its digits as 0–9."""
     core = line.lstrip(around).rstrip(around + stops)
     bracketed = re.fullmatch(r"<([^<>]*)>", core)  # a single angle bracket means "less than" or "greater than"
-    return _plain_digits(bracketed[1] if bracketed else core)
+    core = bracketed[1] if bracketed else core
+    decimals = {ord(c) - unicodedata.decimal(c) for c in core if unicodedata.category(c) == "Nd"}
+    if len(decimals) != 1:  # no digits, or digits of several scripts
+        return core
+    return "".join(str(unicodedata.decimal(c)) if unicodedata.category(c) == "Nd" else c for c in core)
 
 
 def _strict_core(line: str) -> str:
@@ -243,7 +288,7 @@ def _strict_number(line: str) -> Reading:
 
 def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
     core = _core(line)
-    said = stated(core, _COUNTS, units)
+    said = find_stated(core, _COUNTS, units)
     if said is None:
         return Reading("", unread(core))
     if sum(c.isdecimal() for c in said.partition(".")[0]) > LONGEST:
@@ -251,19 +296,15 @@ def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
     return Reading(str(value(said)), "read")
 
 
-def _strict_digit(line: str) -> Reading:
-    core = _strict_core(line).lower()
-    found = str(SPELT.get(core, core))
-    return Reading(found, "read") if found in set("0123456789") else Reading("", "form")
-
-
 def _lenient_digit(line: str) -> Reading:
     core = _core(line)
-    said = stated(core, _NOUNS)
-    if said is None:
-        return Reading("", unread(core))
+    said = find_stated(core, _NOUNS)
+    return Reading("", unread(core)) if said is None else _one_digit(said, "digit")
+
+
+def _one_digit(said: str, otherwise: Why) -> Reading:
     found = str(SPELT.get(said.lower(), said))
-    return Reading(found, "read") if found in set("0123456789") else Reading("", "digit")
+    return Reading(found, "read") if found in set("0123456789") else Reading("", otherwise)
 
 
 def _as_words(line: str) -> Reading:
@@ -272,21 +313,62 @@ def _as_words(line: str) -> Reading:
 
 
 def _strict_digits(line: str) -> Reading:
-    core = _strict_core("".join(line.split()))
-    return Reading(core, "read") if re.fullmatch(r"[0-9,]*[0-9]", core) else Reading("", "form")
+    return _digits_and_commas(_strict_core("".join(line.split())))
 
 
 def _lenient_digits(line: str) -> Reading:
     core = _core(re.sub(r"^.{0,60}?\b(?:answer|result|sequence|number)\s*(?:is|:|=)[\s:=]*", "", _core(line), count=1))
-    core = "".join(core.removeprefix("=").split())
+    return _digits_and_commas("".join(core.removeprefix("=").split()))
+
+
+def _digits_and_commas(core: str) -> Reading:
     if re.fullmatch(r"[0-9,]*[0-9]", core):
         return Reading(core, "read")
     return Reading("", "form" if re.search(r"\d", core) else "none")
 
 
-def _plain_digits(text: str) -> str:
-    """The text with decimal digits as 0–9 if all are of one script; otherwise the text unchanged."""
-    decimals = {ord(c) - unicodedata.decimal(c) for c in text if unicodedata.category(c) == "Nd"}
-    if len(decimals) != 1:
-        return text
-    return "".join(str(unicodedata.decimal(c)) if unicodedata.category(c) == "Nd" else c for c in text)
+# Turn markers that a decoder may leave in the text. Text after the end of a turn is not part of the answer.
+_BEGIN = re.compile(
+    r"\s*(?:<bos>|<s>|<\|begin_of_text\|>|<\|startoftext\|>|<\|start\|>assistant|<\|channel\|>final<\|message\|>"
+    r"|<start_of_turn>model|<\|im_start\|>assistant|<\|assistant\|>"
+    r"|<\|start_header_id\|>assistant<\|end_header_id\|>|\[/INST\]|<｜Assistant｜>)"
+)
+_END = re.compile(
+    r"<end_of_turn>|<eos>|</s>|<turn\|>|<｜end▁of▁sentence｜>"
+    r"|<\|(?:im_end|eot_id|eot|eom_id|end|endoftext|end_of_text|end_of_turn|return|END_OF_TURN_TOKEN)\|>"
+)
+# What is removed, and what replaces it. A tab is white space and never part of a number, so \boxed{1}2 is not 12.
+_MARKUP = (
+    (re.compile(r"(?:^|[ \t])[ \t]*(```+|~~~+)[A-Za-z]*[ \t]*\n(.*?)\n[ \t]*\1[ \t]*$", re.M | re.S), "\t\\2\t"),
+    (re.compile(r"^[ \t]*(?:-{3,}[ \t]*$|#{1,6}[ \t]+)", re.M), ""),  # a horizontal line, or the sign of a heading
+    (re.compile(r"<br\s*/?>"), "\n"),
+    (re.compile(r"\\,"), "\u2009"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\(?:text(?:bf|it|rm|tt|sf)?|math(?:bf|rm|it|tt|sf)|mbox|emph)[ \t]*\{([^{}]*)\}"), "\t\\1\t"),
+    (re.compile(r"\\(?:boxed|fbox)[ \t]*\{([^{}]*)\}"), "\tanswer: \\1\t"),  # a box usually holds an answer
+    (re.compile(r"\\[()\[\]]|\\displaystyle\b|(?<!\\)\$\$"), "\t"),
+    (re.compile(r"(?<![\\\w])\$([^$\n]+)\$(?!\w)"), "\t\\1\t"),
+    (re.compile(r"<(b|strong|i|em|p|div|span|code|answer|final|result)(?:\s[^<>]*)?>(.*?)</\1\s*>", re.I | re.S),
+     "\t\\2\t"),
+    (re.compile(r"(\*{1,3}|`{1,3})(?=\S)([^*`\n]+?)(?<=\S)\1"), "\t\\2\t"),
+    (re.compile(r"(?<!\w)(_{1,3})(?=\S)([^_\n]+?)(?<=\S)\1(?!\w)"), "\t\\2\t"),
+)  # fmt: skip
+
+
+def _turn(text: str, ended: bool) -> tuple[str, bool]:
+    """The text of one turn, without byte-order mark, markers and thoughts; and whether the model ended it."""
+    text = text.removeprefix("\ufeff")
+    while begun := _BEGIN.match(text):
+        text = text[begun.end() :]
+    end = _END.search(text)
+    text, ended = (text[: end.start()], True) if end else (text, ended)
+    for name in ("think", "thinking"):  # the beginning of a thought may be in the prompt
+        text = text.rpartition(f"</{name}>")[2].partition(f"<{name}>")[0]
+    return text.removeprefix("\ufeff"), ended
+
+
+def _without_markup(text: str) -> str:
+    """The text without Markdown, LaTeX and HTML."""
+    for pattern, replacement in _MARKUP:
+        text = pattern.sub(replacement, text)
+    return text

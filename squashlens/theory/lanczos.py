@@ -58,16 +58,9 @@ def lanczos_steps(d: int, norms: int, inflation: float, failure: float) -> int:
 
 
 def certified_spectral_norms(
-    gram: Callable[[Float[Tensor, "operator d"]], Float[Tensor, "operator d"]],
-    operators: int,
-    d: int,
-    *,
-    seed: int,
-    inflation: float = 0.05,
-    failure: float = 1e-6,
-    norms: int | None = None,
-    device: torch.device | str = "cpu",
-) -> Certified:
+    gram: Callable[[Float[Tensor, "operator d"]], Float[Tensor, "operator d"]], operators: int, d: int, *, seed: int,
+    inflation: float = 0.05, failure: float = 1e-6, norms: int | None = None, device: torch.device | str = "cpu",
+) -> Certified:  # fmt: skip
     """Certified spectral norms ‖J‖₂ of many operators at once, each given only by the products ``gram(x) = Jᵀ(J x)``.
 
     The result is the smaller of two upper bounds, one from the polynomials and one from the number of steps; each fails
@@ -125,11 +118,9 @@ def _largest(projected: Float[Tensor, "operator step step"]) -> Float[Tensor, " 
 
 
 def _upper(
-    lower: Float[Tensor, " operator"],
-    projected: Float[Tensor, "operator step step"],
-    links: Float[Tensor, "operator step"],
-    goal: float,
-) -> Float[Tensor, " operator"]:
+    lower: Float[Tensor, " operator"], projected: Float[Tensor, "operator step step"],
+    links: Float[Tensor, "operator step"], goal: float,
+) -> Float[Tensor, " operator"]:  # fmt: skip
     """The upper bound on the norm: the root of the point above the largest Ritz value where ``ln Σ p_m²`` is `goal`."""
     diagonal = projected.diagonal(dim1=1, dim2=2)
     inside, outside = lower.square(), 2 * lower.square()

@@ -11,7 +11,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.readout import PAIRS
-from squashlens.measure.answers.frequencies import Answer, scored
+from squashlens.measure.answers.frequencies import Answer, score_answers
 from squashlens.records.joining import joined as put_together
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
@@ -33,7 +33,7 @@ def hosted(
     """What a hosted model might have answered."""
     one = sl.tasks.find(task)
     asked = [one.ask(n, seed=seed, mode=each) for each in mode for n in lengths for seed in range(seeds)]
-    return scored(one, {question: Answer(said(question), True) for question in asked}, WHO)
+    return score_answers(one, {question: Answer(said(question), True) for question in asked}, WHO)
 
 
 def slipping(question: Any) -> str:

@@ -10,7 +10,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.remedies.search import separator_table
-from squashlens.measure.squashing.audits.audit import audit_table
+from squashlens.measure.squashing.audit import audit_table
 from tests import odd
 
 # Results that are what a figure draws: its usual one, and others with the same variables.

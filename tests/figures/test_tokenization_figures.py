@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.measure.collapse.tokenization import splits, tokenization
+from squashlens.measure.collapse.tokenization import tokenization
+from squashlens.measure.collapse.tokenization import tokenization as splits
 from tests.splitters import splitter
 
 PAIR, OTHER, ANEW = (

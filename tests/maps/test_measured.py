@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.squashing.maps.measured import joined, measure
-from squashlens.measure.squashing.maps.spread import spread
+from squashlens.measure.squashing.map_cells import joined, measure, spread
 
 QUIET = {"progress": False}
 PROMPT = "How many ones are in the following sequence? 1101 ="

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.measure.squashing.audits.attributions import attribution
+from squashlens.measure.squashing.attributions import attribution
 from tests.oracles.test_closed_form import TOKEN, averaging_llama, closed_form
 
 INSTALLED = importlib.util.find_spec("lxt") is not None

@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import tracr
 
 import squashlens as sl
-from squashlens.measure.squashing.audits.estimates import one_cotangent
+from squashlens.measure.squashing.audit import one_cotangent
 
 STORED = np.load(Path(__file__).with_name("programs.npz"))
 TEXT = "abacab"  # after BOS, so that its letters are at 1 … 6

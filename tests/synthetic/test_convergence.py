@@ -17,12 +17,12 @@ from squashlens.synthetic import (
     Stack,
     convergence,
     last_tokens,
+    lengths_up_to,
     softmax_total_variation,
     survey,
 )
-from squashlens.synthetic.convergence import HALVING, rate
-from squashlens.synthetic.fits import mean_of, power_law, tail_of
-from squashlens.synthetic.stacks.draws import draw
+from squashlens.synthetic.convergence import HALVING, of_draws, power_law, rate, tail_of
+from squashlens.synthetic.stack import draw, sinusoids
 
 LENGTHS = [10, 30, 100, 200, 400, 800, 1600]
 QUIET: dict[str, Any] = {"progress": False}
@@ -67,12 +67,15 @@ def test_the_tail_is_the_upper_part_of_log_n() -> None:
 
 def test_means_and_intervals_against_scipy() -> None:
     slopes = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    mean, low, high = mean_of(slopes)
+    mean, low, high = (value for _, value, *_ in of_draws("slope", slopes, "").values())
     expected = stats.t.interval(0.95, 5, loc=slopes.numpy().mean(0), scale=stats.sem(slopes.numpy()))
     np.testing.assert_allclose(mean, slopes.numpy().mean(0))
     np.testing.assert_allclose(high - low, expected[1] - expected[0], rtol=1e-9)
     np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-9)
-    assert all(edge.isnan().all() for edge in mean_of(slopes[:4])[1:])
+    assert all(
+        value.isnan().all() == (name != "slope_mean")
+        for name, (_, value, *_) in of_draws("slope", slopes[:4], "").items()
+    )
 
 
 @pytest.mark.few(1)
@@ -316,3 +319,62 @@ def test_surveys_refuse_what_is_no_option() -> None:
     ):
         with pytest.raises(InputError, match=words):
             survey(Stack(table=9), over, LENGTHS, **QUIET)
+
+
+def sines(place: np.ndarray) -> np.ndarray:
+    angle = place[:, None] * 10_000.0 ** (-np.arange(0, 64, 2) / 64)
+    return np.stack((np.sin(angle), np.cos(angle)), axis=-1).reshape(len(place), 64)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("part", [{}, {"residual": True, "norm": "layer", "mlp": 4}], ids=["bare", "whole"])
+def test_keys_and_values_of_the_same_tokens_do_not_converge(part: Any) -> None:
+    """As in a Transformer, both are projected from one token: values depend on scores, and do not average out."""
+    lengths = [3000, 5000, 10_000]
+    together = convergence(Stack(encoding="sinusoidal_qk", **part), lengths, tail=1.0, **QUIET)["distance"]
+    apart = convergence(PAPER["queries_keys"], lengths, tail=1.0, **QUIET)["distance"]
+    assert together.min() > 0.5
+    assert apart.max() < 0.1
+
+
+def test_what_keys_and_values_of_the_same_tokens_leave() -> None:
+    """v_n → (q + PE_{n−1}) W_Kᵀ W_V W_O/√d: e^{⟨a, x⟩} moves the mean of x ~ N(0, I) to a.
+
+    Of v_n − v*_{n+1} the step from one position to the next is left. The key's own position is a factor of the weight
+    that does not depend on x.
+    """
+    stack, lengths = Stack(encoding="sinusoidal_qk"), [10_000, 30_000]
+    found = last_tokens(stack, lengths, seeds=4, **QUIET)
+    (weights,) = draw(stack, 1, range(4), torch.float64, torch.device("cpu")).layers
+    for at, n in enumerate(lengths):
+        here, there = sinusoids(torch.tensor([n - 1, n]), 64, 1e4)
+        left = (here - there).expand(4, 1, 64) @ weights.key.mT @ weights.value @ weights.output / 8
+        left, gap = left[:, 0], (found.v - found.star)[:, 0, at]
+        assert torch.cosine_similarity(gap, left).mean() > 0.9
+        assert gap.abs().sum(-1).mean().item() == pytest.approx(left.abs().sum(-1).mean().item(), rel=0.15)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.one_of(st.integers(20, 200), st.integers(20, 10**6)), st.integers(6, 80))
+def test_lengths_are_even_on_a_log_scale_and_can_be_fitted(longest: int, many: int) -> None:
+    found = lengths_up_to(longest, many)
+    assert (found[0], found[-1]) == (10, longest)
+    exact = np.geomspace(10, longest, many)
+    assert all(np.abs(exact - n).min() <= 0.5 + 1e-9 for n in found)
+    assert all(np.abs(np.array(found) - n).min() <= 0.5 + 1e-9 for n in exact)
+    assert tail_of(found, 0.5).sum() >= 3
+    if longest > 20 * many:
+        assert len(found) > many / 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ((1000, 5), "many=5 give too few lengths"),
+        ((9, 40), "longest=9 and many=40 give"),
+        ((13, 40), "longest=13 and many=40 give too few"),
+    ],
+)
+def test_lengths_that_no_fit_can_use_are_refused(wrong: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        lengths_up_to(*wrong)

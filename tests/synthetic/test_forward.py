@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from squashlens.errors import InputError
-from squashlens.synthetic import PAPER, Stack, last_tokens
-from squashlens.synthetic.stacks import forward as forward_module
-from squashlens.synthetic.stacks import layers as layers_module
-from squashlens.synthetic.stacks.draws import alibi, draw, rotate, t5_bucket
+from squashlens.synthetic import PAPER, Stack, last_tokens, stack_passes
+from squashlens.synthetic.stack import alibi, draw, rotate, t5_bucket
 from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64
@@ -103,8 +101,8 @@ def test_a_stack_against_pytorchs_attention() -> None:
 def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack(depth=3, heads=2, encoding="rope", residual=True, norm="layer", mlp=2, mask="prefix", prefix=6)
     whole = last_tokens(stack, range(2, 30), seeds=3, progress=False)
-    monkeypatch.setattr(layers_module, "CELLS", 1)
-    monkeypatch.setattr(forward_module, "NUMBERS", 1)
+    monkeypatch.setattr(stack_passes, "CELLS", 1)
+    monkeypatch.setattr(stack_passes, "NUMBERS", 1)
     pieces = last_tokens(stack, range(2, 30), seeds=3, progress=False)
     for name in vars(whole):
         torch.testing.assert_close(getattr(pieces, name), getattr(whole, name), rtol=1e-11, atol=1e-13)

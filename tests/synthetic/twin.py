@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from squashlens.synthetic.stacks.draws import Drawn
+from squashlens.synthetic.stack import Drawn
 
 
 def seen(stack: Any, j: int, i: int, n: int) -> bool:

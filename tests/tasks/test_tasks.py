@@ -3,15 +3,18 @@
 import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.tasks import Task, reading
+from squashlens.tasks.task import is_echo, slips
 from tests.references import raw
 from training.gemma import curriculum
 
@@ -138,13 +141,6 @@ def test_right_answers_follow_from_the_prompt(name: str) -> None:
             assert question.truth == str(right)
 
 
-@pytest.mark.parametrize("end", ["last", "first"])
-def test_copying_in_the_figure_is_always_zero(end: str) -> None:
-    for name in (f"copy_{end}", f"copy_{end}_hint", f"copy_{end}_alternating"):
-        assert {find(name).ask(n).truth for n in range(1, 60)} == {"0"}
-    assert {find(f"copy_{end}_random").ask(5, seed=seed).truth for seed in range(30)} == {"0", "1"}
-
-
 def test_a_chain_of_thought_is_asked_for_in_the_papers_words() -> None:
     for name in NAMES:
         plain, steps = (find(name).ask(9, seed=2, mode=mode) for mode in ("answer_only", "cot"))
@@ -162,14 +158,6 @@ def test_examples_are_the_papers() -> None:
             name == "count_word" and "We divide the sentence into groups of 5. " in prompt
         )
         assert prompt.endswith(f"\n\n{find(name).ask(6).prompt}")
-
-
-def test_tasks_without_examples_have_no_such_mode() -> None:
-    without = [name for name in sl.tasks.names() if not find(name).examples]
-    assert set(without) == {n for n in NAMES if n.startswith("copy_")} | {"count_numbered"} | set(TAUGHT)
-    for name in without:
-        with pytest.raises(InputError, match="has no examples to show"):
-            find(name).ask(4, mode="cot_few_shot")
 
 
 @pytest.mark.parametrize("name", sl.tasks.names())
@@ -256,18 +244,6 @@ def test_doubled_has_the_last_item_once_more(name: str) -> None:
             assert int(doubled.truth) == int(question.truth) + counted
 
 
-def test_shown_with_something_between() -> None:
-    task = find("count_ones").shown(" ")
-    assert sequence_in(task.ask(4).prompt, ONES) == "1 1 1 1"
-    assert task.ask(4).truth == "4"
-    assert task.name == "count_ones, joined by ' '"
-    assert task.ask(4).task == task.name
-    assert sequence_in(find("copy_last").shown(", ").ask(3).prompt, LAST) == "1, 1, 0"
-    assert find("sum").shown(" + ").ask(5).prompt == find("sum").ask(5).prompt
-    assert replace(task, name="count_ones", show=find("count_ones").show) == find("count_ones")
-    assert find("count_ones").ask(4).prompt == ONES[0] + "1111" + ONES[1]  # as it was
-
-
 @pytest.mark.parametrize(
     ("name", "near"),
     [("count_one", "count_ones"), ("copy_lasst", "copy_last"), ("taught_count_bernouli", "taught_count_bernoulli")],
@@ -277,22 +253,22 @@ def test_an_unknown_name_is_refused_with_near_ones(name: str, near: str) -> None
         find(name)
 
 
-@pytest.mark.parametrize("template", ["How many?", "{sequence} and {sequence}", "{Sequence}", "{ sequence }", ""])
+@pytest.mark.parametrize("template", ["How many?", "{sequence} and {sequence}", "{Sequence}", ""])
 def test_a_template_has_one_place(template: str) -> None:
     with pytest.raises(InputError, match=f"contains {{sequence}} {template.count('{sequence}')} times"):
         vowels(template=template)
 
 
-@pytest.mark.parametrize("drawn", [[], ["a"], ["a", "b", "c", "d"], ["a", "", "c"], ["a", 1, "c"], [None] * 3])
-def test_a_draw_gives_that_many_texts(drawn: list[Any]) -> None:
-    with pytest.raises(InputError, match="for 3 items"):
-        raw(Task.ask)(vowels(draw=lambda n, rng: drawn), 3)
-
-
-@pytest.mark.parametrize("answer", ["", "  ", "\n", 7, None])
-def test_a_right_answer_is_text(answer: Any) -> None:
-    with pytest.raises(InputError, match="as the right answer"):
-        raw(Task.ask)(vowels(answer=lambda items: answer), 3)
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        *(({"draw": lambda n, rng, drawn=drawn: drawn}, "for 3 items") for drawn in ([], ["a"], ["a", ""], [1] * 3)),
+        *(({"answer": lambda items, said=said: said}, "as the right answer") for said in ("", "\n", 7, None)),
+    ],
+)
+def test_a_draw_gives_that_many_texts_and_a_right_answer_is_text(others: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        raw(Task.ask)(vowels(**others), 3)
 
 
 PLAIN = [name for name in sl.tasks.names() if name != "count_numbered" and not name.endswith("_commas")]
@@ -405,3 +381,49 @@ def test_what_is_no_number_is_no_answer_where_numbers_are() -> None:
         assert task.understood(question, said, True) == reading.Reading(value, why)
     assert task.understood(question, "2", False).why == "cut"
     assert replace(task, numeric=False).understood(question, "2 of them", True).value == "2 of them"
+
+
+def brute(piece: str, text: str) -> int:
+    """The edit distance to the nearest piece of a text, by the definition."""
+
+    def distance(a: str, b: str) -> int:
+        rows = list(range(len(b) + 1))
+        for i, x in enumerate(a, start=1):
+            before, rows[0] = rows[0], i
+            for j, y in enumerate(b, start=1):
+                before, rows[j] = rows[j], min(rows[j] + 1, rows[j - 1] + 1, before + (x != y))
+        return rows[-1]
+
+    ends = range(len(text) + 1)
+    return min(distance(piece, text[a:b]) for a, b in product(ends, ends) if a <= b)
+
+
+@settings(deadline=None, max_examples=60)
+@given(piece=st.text("012", max_size=6), text=st.text("01", max_size=8))
+def test_slips_are_the_edit_distance_to_the_nearest_piece(piece: str, text: str) -> None:
+    assert slips(piece, text) == brute(piece, text)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("digits", "words", "ones"), [(3, 0.005, 0.0012), (4, 0.02, 0.0045)])
+def test_few_numbers_are_near_by_chance(digits: int, words: float, ones: float) -> None:
+    """Of all numbers of so many digits: against a sequence with every binary word of that length, and one of ones."""
+    every = "".join(map("".join, product("01", repeat=digits)))
+    numbers = [str(n) for n in range(10 ** (digits - 1), 10**digits)]
+    assert sum(is_echo(n, (every,)) for n in numbers) <= words * len(numbers)
+    assert sum(is_echo(n, ("1" * 20,)) for n in numbers) <= ones * len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("said", "sequence", "echo"),
+    [
+        ("1" * 12, "1" * 12, True), ("1" * 200, "1" * 12, True), ("1" * 11 + "9", "1" * 12, True), ("119",
+        "1" * 12, False),
+        ("1191", "1" * 12, True), ("999111", "1" * 12, False), ("110110", "110", True), ("", "110", False), ("5",
+        "", False),
+        ("car car tree", "car tree car car tree", True), ("12" * 40, "12" * 6, True), ("1234567", "1101", False),
+    ],
+)  # fmt: skip
+def test_echoes(said: str, sequence: str, echo: bool) -> None:
+    assert is_echo(said, (sequence,)) == echo
+    assert is_echo(said, ("5", sequence)) == echo or said == "5"

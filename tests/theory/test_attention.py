@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from squashlens.theory import attention as module
-from squashlens.theory.attention import Attention, attention_output
+from squashlens.theory.attention import Attention, attention_output, differentiable_attention
 from squashlens.theory.bounds.paths import by_hops, sweep
-from squashlens.theory.pullback import differentiable_attention
 
 
 def written(attention: Attention) -> Tensor:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from squashlens.theory.statistics.decay import ByDistance, fitted
+from squashlens.theory.statistics.decay import ByDistance, fit
 
 
 @settings(deadline=None, max_examples=30)
@@ -15,7 +15,7 @@ from squashlens.theory.statistics.decay import ByDistance, fitted
 def test_a_power_law_is_found_again(floor: float, amplitude: float, exponent: float, n: int) -> None:
     r = torch.arange(n, dtype=torch.float64)
     pairs = torch.arange(n, 0, -1)
-    law = fitted(floor + amplitude * (r + 1) ** -exponent, pairs)
+    law = fit(floor + amplitude * (r + 1) ** -exponent, pairs)
     for found, truth in zip(law, (floor, amplitude, exponent), strict=True):
         assert found.item() == pytest.approx(truth, rel=1e-4, abs=1e-4)
 
@@ -27,13 +27,13 @@ def test_the_fit_is_scipys_with_the_weights_of_pairs() -> None:
     truth, _ = optimize.curve_fit(
         lambda r, g, b, p: g + b * (r + 1.0) ** -p, r, values, p0=(0, 1, 1), sigma=pairs**-0.5
     )
-    found = [part.item() for part in fitted(torch.tensor(values), torch.tensor(pairs))]
+    found = [part.item() for part in fit(torch.tensor(values), torch.tensor(pairs))]
     np.testing.assert_allclose(found, truth, rtol=1e-4)
 
 
 def test_no_law_for_few_distances_or_equal_values() -> None:
-    assert all(part.isnan() for part in fitted(torch.tensor([3.0, 2.0, 1.0]), torch.ones(3)))
-    assert all(part.isnan() for part in fitted(torch.tensor([9.0, 0.0, 0.0, 0.0, 0.0]), torch.ones(5)))
+    assert all(part.isnan() for part in fit(torch.tensor([3.0, 2.0, 1.0]), torch.ones(3)))
+    assert all(part.isnan() for part in fit(torch.tensor([9.0, 0.0, 0.0, 0.0, 0.0]), torch.ones(5)))
 
 
 def test_sums_by_distance_are_those_of_two_loops() -> None:

@@ -29,8 +29,7 @@ from squashlens.engine.native import attention_through, is_native
 from squashlens.engine.proving.effective import ineffective_points, probe_ids
 from squashlens.engine.proving.registry import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
-from squashlens.theory.attention import Attention, attention_output
-from squashlens.theory.pullback import differentiable_attention
+from squashlens.theory.attention import Attention, attention_output, differentiable_attention
 
 NAME = "squashlens"  # under which the attention function is registered
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError)

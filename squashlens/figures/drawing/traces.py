@@ -12,7 +12,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.text import escaped, label, numbered
-from squashlens.theory.statistics.sinks import first_share, has_sink
+from squashlens.theory.spread import first_share, has_sink
 
 EDGE = 0.08  # how far a logarithmic axis goes beyond the tokens other than a sink, as a share of their range
 

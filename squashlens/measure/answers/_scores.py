@@ -154,7 +154,7 @@ class Scores:
     prediction: np.ndarray
 
 
-def scored(
+def score_probes(
     layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str, progress: bool
 ) -> Scores:
     """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers."""
@@ -172,7 +172,7 @@ def scored(
     progress_bar = bar(numbers, desc=label, unit="split", progress=progress)
     with threadpool_limits(1):  # with many small fits, several threads are slower than one
         for place, number in enumerate(progress_bar):
-            for layer, at, split, targets, predicted in _predicted(rows, data, direction, number):
+            for layer, at, split, targets, predicted in _predict(rows, data, direction, number):
                 squares, about_mean = _sums(targets, predicted, split.weight)
                 here = place, layer, at
                 r2[here], control[here] = 1 - _ratio(squares, about_mean)
@@ -236,7 +236,7 @@ def gains(
     return middle, low, high
 
 
-def _predicted(
+def _predict(
     rows: np.ndarray, data: Answers, direction: Direction, number: int
 ) -> Iterator[tuple[int, int, Split, np.ndarray, np.ndarray]]:
     """For each layer and probed length: the split, and targets and predictions (prompt, target) of its test set."""
@@ -250,19 +250,19 @@ def _predicted(
         if direction == "own":
             predicted = [ridge(*parts) for parts in zip(seen, fitted, unseen, strict=True)]
         else:
-            predicted = _shared(seen, fitted, unseen)
+            predicted = _predict_shared(seen, fitted, unseen)
         for at, split, own, values in zip(data.probed, splits, targets, predicted, strict=True):
             yield layer, at, split, own[split.test], values
 
 
-def _shared(seen: list[np.ndarray], targets: list[np.ndarray], unseen: list[np.ndarray]) -> list[np.ndarray]:
+def _predict_shared(seen: list[np.ndarray], targets: list[np.ndarray], unseen: list[np.ndarray]) -> list[np.ndarray]:
     """Predictions for each length from one direction that all lengths share, with an offset for each length."""
     offset, level = ([part.mean(axis=0) for part in parts] for parts in (seen, targets))
 
-    def centred(parts: list[np.ndarray], means: list[np.ndarray]) -> np.ndarray:
+    def centre(parts: list[np.ndarray], means: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([part - mean for part, mean in zip(parts, means, strict=True)])
 
-    predicted = ridge(centred(seen, offset), centred(targets, level), centred(unseen, offset))
+    predicted = ridge(centre(seen, offset), centre(targets, level), centre(unseen, offset))
     ends = np.cumsum([len(part) for part in unseen])[:-1]
     return [mean + part for mean, part in zip(level, np.split(predicted, ends), strict=True)]
 

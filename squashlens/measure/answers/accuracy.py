@@ -1,22 +1,22 @@
-"""Accuracy on growing sequences: greedy decoding compared with an answer that is computed from the content."""
+"""Next tokens: accuracy on growing sequences by greedy decoding, and the most likely tokens after a prompt."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bos, Bridge
+from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.capturing.pairs import prepare_run
-from squashlens.engine.native import outputs_are_tokens
+from squashlens.engine.native import n_outcomes, outputs_are_tokens
+from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
-from squashlens.measure.collapse.pairs import sequence_session
-from squashlens.measure.measurement import measurement
+from squashlens.measure.collapse.metric import sequence_session
+from squashlens.measure.session import Session, measurement
 from squashlens.prompts import tokenize_after
-from squashlens.records.results import attributes, sealed
 from squashlens.sequences import GrowingSequence, Ids
 
 # Computes the text of the right answer from the texts of the content tokens.
@@ -30,7 +30,6 @@ def accuracy(
     answer: Answer,
     *,
     lengths: Iterable[int] | None = None,
-    batch_size: int | None = None,
     progress: bool = True,
 ) -> xr.DataArray:
     """The share of sequences that the model answers correctly at each length, with greedy decoding and current hooks.
@@ -45,7 +44,6 @@ def accuracy(
             `GrowingSequence.unrelated` draws others of the same form.
         answer: function from the texts of the content tokens to the text of the right answer.
         lengths: numbers of content tokens, in increasing order; all from 1 by default.
-        batch_size: number of prompts in a forward pass; chosen to fit in about a gigabyte by default.
         progress: whether to show a progress bar; yes by default.
 
     Returns:
@@ -69,30 +67,16 @@ def accuracy(
             "sequence= has parts that are not growing sequences with equal numbers of content tokens.",
             "Give at least one sequence from `squashlens.prompts`, all with the same number of content tokens.",
         )
-    if batch_size is not None:
-        positive(batch_size, "batch_size", "a number of prompts")
     run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None, progress=progress)
     session = sequence_session(run.model, run, "accuracy")
-    right = answered_right(run.model, given, answer, run.lengths, batch_size=batch_size, progress=progress)
-    facts = {**session.facts, "prompts": len(given), "sequences": [one.name for one in given][:8]}
-    found = xr.DataArray(
-        right.mean(axis=0),
-        dims=("length",),
-        coords={"length": np.array(run.lengths)},
-        name="accuracy",
-        attrs=attributes("share of right answers, greedy decoding", "1"),
-    )
-    return sealed(found, facts)
+    right = answered_right(run.model, given, answer, run.lengths, progress=progress)
+    facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
+    shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
+    return session.array("accuracy", {"length": np.array(run.lengths)}, shares, **facts)
 
 
 def answered_right(
-    model: Bridge,
-    sequences: Sequence[GrowingSequence],
-    answer: Answer,
-    lengths: Sequence[int],
-    *,
-    batch_size: int | None = None,
-    progress: bool = True,
+    model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int], *, progress: bool
 ) -> np.ndarray:
     """Whether each sequence is answered correctly at each length: truth values of shape (sequence, length)."""
     tokenizer = require_tokenizer(model)
@@ -106,29 +90,17 @@ def answered_right(
         return token in special or not tokenizer.decode([token])[:1].isalnum()
 
     questions = [
-        question
-        for number, sequence in enumerate(sequences)
-        for length in lengths
-        for question in _questions(model, sequence, number, length, answer)
+        (row, column, *question)
+        for row, sequence in enumerate(sequences)
+        for column, length in enumerate(lengths)
+        for question in _questions(model, sequence, length, answer)
     ]
+    prompts = [ids for *_, ids, _ in questions]
+    predicted = at_last_tokens(model, prompts, progress=progress, label="answers").next.tolist()
     right = np.ones((len(sequences), len(lengths)), dtype=bool)
-    column = {length: place for place, length in enumerate(lengths)}
-    prompts = [question.ids for question in questions]
-    predicted = at_last_tokens(model, prompts, batch_size=batch_size, progress=progress, label="answers").next.tolist()
-    for question, token in zip(questions, predicted, strict=True):
-        expected = ends_answer(token) if question.token is None else token == question.token
-        right[question.sequence, column[question.length]] &= expected
+    for (row, column, _, token), said in zip(questions, predicted, strict=True):
+        right[row, column] &= ends_answer(said) if token is None else said == token
     return right
-
-
-@dataclass(frozen=True)
-class _Question:
-    """A prompt and the next token of its right answer; None stands for any token that ends the answer."""
-
-    sequence: int
-    length: int
-    ids: Ids
-    token: int | None
 
 
 def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> str:
@@ -142,9 +114,47 @@ def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: 
     return text
 
 
-def _questions(model: Bridge, sequence: GrowingSequence, number: int, length: int, answer: Answer) -> list[_Question]:
-    """One question for each token of the right answer, and one for the token after it."""
+def _questions(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> list[tuple[Ids, int | None]]:
+    """A prompt for each token of the right answer, and one for the token after it, where any that ends it is right."""
     prompt = sequence.plain(length).ids(sequence.trunk)
     ids = tokenize_after(model, prompt[-1], right_answer(model, sequence, length, answer))
     tokenize(model, torch.tensor((*prompt, *ids)), bos=sequence.bos)  # checks context and BOS
-    return [_Question(number, length, (*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
+    return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
+
+
+@measurement("top_tokens")
+def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos = "family") -> xr.DataArray:
+    """The `k` most likely next tokens after a prompt, and their probabilities.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+        k: number of tokens, from 1 to the size of the vocabulary; 3 by default.
+        bos: as in `path_bound`.
+
+    Returns:
+        DataArray (rank), dimensionless: the probabilities in decreasing order, with the coordinates `token` and
+        `token_id`.
+
+    Raises:
+        InputError: several prompts, or a `k` above the size of the vocabulary.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> str(sl.top_tokens(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
+    '7'
+    """
+    session = Session.start(model, prompt, bos, "top_tokens", k=k)
+    session.require_one()
+    most = n_outcomes(session.model)
+    if not 1 <= k <= most:
+        raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
+    with torch.no_grad():
+        logits = next_logits(session.model, session.ids)
+    best = logits[0].double().softmax(dim=-1).topk(k)
+    ids = best.indices[None]
+    known = outputs_are_tokens(session.model)  # those of a compiled program are not, and have no text
+    texts = display_tokens(session.model, ids)[0] if known else [f"#{int(i)}" for i in ids[0]]
+    tokens = {"token": ("rank", np.array(texts, dtype=object)), "token_id": ("rank", ids[0].cpu().numpy())}
+    coords = {"rank": np.arange(k), **tokens}
+    return session.array("top_tokens", coords, (("rank",), best.values, "probability of the next token", "1"))

@@ -16,12 +16,12 @@ from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.generate import Continuation, Prompt, generate
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import Answer, described, scored
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.answers.frequencies import Answer, describe, score_answers
+from squashlens.measure.session import Session, measurement
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task
+from squashlens.tasks.task import seeds_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def prepare_questions(
     call = {**chosen, "template": template, "prefill": prefill, **arguments}
     # The template of a chat determines whether it starts with BOS.
     session = Session.without_prompt(sound, ids, "as-given" if template == "chat" else "family", function, **call)
-    session = replace(session, facts={**session.facts, "task": described(task), "token_ids": given})
+    session = replace(session, facts={**session.facts, "task": describe(task), "token_ids": given})
     return session, prepared
 
 
@@ -74,11 +74,7 @@ def answers_file(session: Session, task: Task, path: str | Path | None, temperat
 def _seeds(given: int | Iterable[int] | None, task: Task, sampled: bool, n_seeds: int) -> list[int]:
     """The seeds as a list. Raises for several seeds that would all give the same answer."""
     differ = task.random or sampled
-    if given is None:
-        return list(range(n_seeds if differ else 1))
-    if isinstance(given, int):
-        positive(given, "seeds", "a number of samples")
-    seeds = list(range(given) if isinstance(given, int) else given)
+    seeds = seeds_of(given, n_seeds if differ else 1)
     if len(seeds) > 1 and not differ:
         raise InputError(
             f"The task {task.name!r} has the same question for every seed, and decoding is greedy, so that "
@@ -174,11 +170,13 @@ def evaluate(
     )  # fmt: skip
     ids = {question: questions.ids(session.model, question) for question in questions.each}
     journal = answers_file(session, task, resume, temperature)
-    answers = answered(session.model, questions, ids, journal, temperature, max_new_tokens, batch_size, progress)
-    return scored(task, answers, session.facts, prefill=prefill)
+    answers = answer_questions(
+        session.model, questions, ids, journal, temperature, max_new_tokens, batch_size, progress
+    )
+    return score_answers(task, answers, session.facts, prefill=prefill)
 
 
-def answered(
+def answer_questions(
     model: Bridge, questions: Questions, ids: Mapping[Question, Ids], journal: Journal, temperature: float = 0.0,
     max_new_tokens: int | None = None, batch_size: int | None = None, progress: bool = True,
 ) -> dict[Question, Answer]:  # fmt: skip
@@ -195,7 +193,7 @@ def answered(
     keys = {question: _key(question, prompt) for question, prompt in prompts.items()}
     missing = [question for question in keys if keys[question] not in journal.found]
 
-    def written(question: Question, said: Continuation) -> list[object]:
+    def as_stored(question: Question, said: Continuation) -> list[object]:
         text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [text, said.ended, len(ids[question]), len(said.ids)]
 
@@ -204,7 +202,7 @@ def answered(
         progress=progress,
     ) as progress_bar:  # fmt: skip
         for batch in generate(model, [prompts[q] for q in missing], temperature=temperature, batch_size=batch_size):
-            journal.keep({keys[missing[place]]: written(missing[place], said) for place, said in batch.items()})
+            journal.keep({keys[missing[place]]: as_stored(missing[place], said) for place, said in batch.items()})
             progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 

@@ -14,6 +14,7 @@ from squashlens.errors import InputError
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
+from squashlens.theory.statistics.trends import with_ends
 
 Z = 1.959964  # normal quantile of a 95 % interval
 
@@ -32,7 +33,7 @@ UNREAD = tuple(why for why in WHY if why != "read")
 OVER = ("mode", "length", "seed")
 
 
-def scored(
+def score_answers(
     task: Task, answers: Mapping[Question, Answer], facts: Mapping[str, Any], *, prefill: bool = False
 ) -> xr.Dataset:
     """The Dataset of `evaluate` from one answer for each mode, length and seed, in that order.
@@ -59,10 +60,8 @@ def scored(
     right = (value == truth) & (why == "read")
     as_asked = table((reading.as_asked for reading in readings), bool)
     error = np.vectorize(_error, otypes=[float])(value, truth) if task.numeric else np.full(shape, np.nan)
-    share, (low, high) = right.mean(axis=-1), interval(right.mean(axis=-1), len(seeds))
-    strict = (right & as_asked).mean(axis=-1)
-    strict_low, strict_high = interval(strict, len(seeds))
     first, median, third = _quartiles(error)
+    different = [[len(set(cell)) for cell in row] for row in prompts]  # a task may draw one sequence for several seeds
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
     cell, tokens = OVER[:2], "tokens"
     found: dict[str, Variable] = {
@@ -77,31 +76,27 @@ def scored(
         "error": (OVER, error, "|parsed value − right answer|", "items"),
         "prompt_tokens": (OVER, table((a.prompt_tokens for a in said), int), "tokens of the prompt", tokens),
         "answer_tokens": (OVER, table((a.answer_tokens for a in said), int), "tokens of the answer", tokens),
-        "accuracy": (cell, share, "share of right answers (lenient); answers without a parsed value are wrong", "1"),
-        "accuracy_low": (cell, low, "lower end of its 95 % interval (Wilson)", "1"),
-        "accuracy_high": (cell, high, "upper end of its 95 % interval (Wilson)", "1"),
-        "accuracy_strict": (cell, strict, "share of right answers in the requested form", "1"),
-        "accuracy_strict_low": (cell, strict_low, "lower end of its 95 % interval (Wilson)", "1"),
-        "accuracy_strict_high": (cell, strict_high, "upper end of its 95 % interval (Wilson)", "1"),
+        **with_ends("accuracy", cell, _share(right), "share of right answers (lenient); unread answers are wrong"),
+        **with_ends("accuracy_strict", cell, _share(right & as_asked), "share of right answers in the requested form"),
         "mean_error": (cell, _mean(error), "mean error of the parsed answers", "items"),
         "median_error": (cell, median, "median error of the parsed answers", "items"),
         "error_q1": (cell, first, "first quartile of the error of the parsed answers", "items"),
         "error_q3": (cell, third, "third quartile of the error of the parsed answers", "items"),
         "unread": ((*cell, "why"), unread, "share of answers without a parsed value, by reason", "1"),
-        "prompts": (cell, _different(prompts), "number of distinct prompts", "prompts"),
+        "prompts": (cell, different, "number of distinct prompts", "prompts"),
     }
-    noted = {**facts, "task": described(task)}
+    noted = {**facts, "task": describe(task)}
     coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
     return signed(f"answers to {task.name}", coords, found, noted)
 
 
-def described(task: Task) -> dict[str, Any]:
+def describe(task: Task) -> dict[str, Any]:
     """The facts that the provenance states about a task."""
     own = {"name": task.name, "template": task.template, "opening": task.opening, "source": task.source}
-    return own | {"read_as": _named(task.read), "examples": task.examples}
+    return own | {"read_as": _reader_name(task.read), "examples": task.examples}
 
 
-def _named(reader: Reader) -> str:
+def _reader_name(reader: Reader) -> str:
     """The name of a function, or the repr of another reader without its memory address, which changes between runs."""
     return getattr(reader, "__name__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(reader))
 
@@ -157,9 +152,10 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     )
 
 
-def _different(prompts: np.ndarray) -> np.ndarray:
-    """The number of distinct prompts over seeds; a task may draw the same sequence for several seeds."""
-    return np.array([[len(set(cell)) for cell in row] for row in prompts])
+def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The share of right answers over seeds, and Wilson's interval."""
+    share = right.mean(axis=-1)
+    return share, *interval(share, right.shape[-1])
 
 
 def _error(value: str, truth: str) -> float:

@@ -21,13 +21,14 @@ from squashlens.engine.proving.proof import status
 from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, scored
+from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, score_probes
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
-from squashlens.measure.measurement import measurement
+from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
 from squashlens.tasks import Question, Task
+from squashlens.theory.statistics.trends import with_ends
 
 N_SEEDS = 128  # default number of samples at each length
 # Default number of models with random weights. The interval for one more of them is 12.7 · √(3/2) standard deviations
@@ -126,7 +127,7 @@ def probe(
     _require_probed(data, questions.each)
     last = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size, progress=progress)
     own = streams(sound, last)
-    found, facts = probed(sound, data, own, prompts, direction, n_random_models, batch_size, progress)
+    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models, batch_size, progress)
     session = replace(session, facts={**session.facts, **facts})
     layers = list(range(n_blocks(sound) + 1))
     return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
@@ -145,12 +146,12 @@ def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:
     return torch.stack([last.values[site].float() for site in residual_sites(model)])
 
 
-def probed(
+def probe_layers(
     model: Bridge, data: Answers, representations: Float[Tensor, "layer branch d"], prompts: list[Ids],
     direction: Direction, n_random_models: int, batch_size: int | None, progress: bool,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:  # fmt: skip
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
-    own = scored(representations.double().numpy(), data, direction, range(data.splits), "probes", progress)
+    own = score_probes(representations.double().numpy(), data, direction, range(data.splits), "probes", progress)
     r2, control = own.r2, own.control  # (split, layer, length)
     length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
     for seed in range(n_random_models if data.probed else 0):
@@ -164,20 +165,20 @@ def probed(
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()
         label = f"probes of random weights {seed}"
-        r2_random[seed::n_random_models] = scored(theirs, data, direction, numbers, label, progress).r2
+        r2_random[seed::n_random_models] = score_probes(theirs, data, direction, numbers, label, progress).r2
     found = {
-        **_ends("r2", interval(r2), "R² of the right answer on test prompts"),
-        **_ends("r2_random_model", interval(r2_random), "R² in models with random weights"),
-        **_ends("r2_control", interval(control), "R² of the control task"),
-        **_ends("selectivity", interval(r2 - control), "R² minus that of the control task"),
-        **_ends("gain", gains(r2, np.fmax(0, np.fmax(length, control)), r2_random, n_random_models), GAIN),
+        **_over_layers("r2", interval(r2), "R² of the right answer on test prompts"),
+        **_over_layers("r2_random_model", interval(r2_random), "R² in models with random weights"),
+        **_over_layers("r2_control", interval(control), "R² of the control task"),
+        **_over_layers("selectivity", interval(r2 - control), "R² minus that of the control task"),
     }
+    gain = gains(r2, np.fmax(0, np.fmax(length, control)), r2_random, n_random_models)
+    found |= _over_layers("gain", gain, "R² minus that of the best baseline")
     right, overall = interval(own.right)[0], interval(own.overall)[0]
     found |= with_y("probe_right", torch.tensor(right), "share of predictions that round to the right answer", "1")
     found |= with_y("r2_overall", torch.tensor(overall), "R² over all lengths on test prompts", "1", ("layer",))
     over = ("length", "seed")
-    for name, values in zip(("", "_low", "_high"), interval(length[:, 0]), strict=True):
-        found[f"r2_length{name}"] = (over[:1], values, f"R² from the number of tokens alone{END[name]}", "1")
+    found |= with_ends("r2_length", over[:1], interval(length[:, 0]), "R² from the number of tokens alone")
     found |= {
         "prompts": (over[:1], data.prompts, "number of distinct prompts", "prompts"),
         "truth": (over, data.truth, "right answer", "items"),
@@ -188,15 +189,12 @@ def probed(
     return found, {"probe": splits | random_models}
 
 
-GAIN = "R² minus that of the best baseline"
-END = {"": "", "_low": ", lower end of 95 %", "_high": ", upper end of 95 %"}
-
-
-def _ends(name: str, values: tuple[np.ndarray, np.ndarray, np.ndarray], text: str) -> dict[str, Variable]:
+def _over_layers(name: str, ends: tuple[np.ndarray, np.ndarray, np.ndarray], text: str) -> dict[str, Variable]:
     """The variables of a mean over splits and the ends of its interval, over layers and for y."""
-    each = zip(END.items(), values, strict=True)
-    found = [with_y(f"{name}{end}", torch.tensor(value), f"{text}{label}", "1") for (end, label), value in each]
-    return found[0] | found[1] | found[2]
+    found: dict[str, Variable] = {}
+    for full, (dims, values, label, units) in with_ends(name, ("layer", "length"), ends, text).items():
+        found |= with_y(full, torch.tensor(values), label, units, dims)
+    return found
 
 
 def _require_probed(data: Answers, questions: tuple[Question, ...]) -> None:

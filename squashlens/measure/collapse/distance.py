@@ -13,9 +13,17 @@ from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
 from squashlens.engine.running.unembed import log_probabilities
 from squashlens.errors import InputError
-from squashlens.measure.collapse.metric import NOISE, Dtype, Metric, dtype_named, next_token_is_known, with_y
-from squashlens.measure.collapse.pairs import captured, coords
-from squashlens.measure.measurement import measurement
+from squashlens.measure.collapse.metric import (
+    NOISE,
+    Dtype,
+    Metric,
+    coords,
+    find_dtype,
+    next_token_is_known,
+    take_pairs,
+    with_y,
+)
+from squashlens.measure.session import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.statistics.trends import association
@@ -81,8 +89,8 @@ def collapse(
     >>> bool(last["distance"] < last["contrast"])
     True
     """
-    metric = Metric(norm, scale, dtype_named(round_to))
-    session, pairs = captured(
+    metric = Metric(norm, scale, find_dtype(round_to))
+    session, pairs = take_pairs(
         model, sequence, "collapse", patterns=by_head == "value", norm=norm, by_head=by_head, scale=scale,
         round_to=metric.form,
     )  # fmt: skip
@@ -92,8 +100,8 @@ def collapse(
     found |= with_y("rms", metric.size(pairs.v.values), size, MODEL_UNITS)
     trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
     correlation = metric.derived("Spearman correlation of D with the length")
-    for name, (values, text) in trend.named("length_trend", correlation).items():
-        found |= with_y(name, values, text, "1", ("layer",))
+    for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
+        found |= with_y(name, values, text, units, dims)
     found |= _precision(metric, dtype_of(session.model), pairs)
     found |= _next_token(session.model, metric, pairs)
     if by_head:

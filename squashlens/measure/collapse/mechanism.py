@@ -35,9 +35,8 @@ from squashlens.engine.capturing.pairs import (
 )
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.collapse.metric import Metric
-from squashlens.measure.collapse.pairs import REPLAYED, captured, coords
-from squashlens.measure.measurement import measurement
+from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
+from squashlens.measure.session import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.statistics.trends import Association, association
@@ -93,7 +92,7 @@ def mechanism(
             "The sequence has a suffix, and the mechanism compares the repeated token itself.",
             "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
         )
-    session, pairs = captured(model, sequence, "mechanism", patterns=True, noise_lengths=REPLAYED, norm=norm)
+    session, pairs = take_pairs(model, sequence, "mechanism", patterns=True, noise_lengths=REPLAYED, norm=norm)
     blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
     variation, own = _attention(pairs)
     observed, bound = _first_block(session.model, pairs, variation[0], own[0])
@@ -124,8 +123,7 @@ def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
     text = "Spearman correlation with the length of the mean over blocks and heads"
     parts: dict[str, Variable] = {}
     for place, name in enumerate(rows):
-        one = Association(*(part[place] for part in found))
-        parts |= {full: ((), value, label, "1") for full, (value, label) in one.named(name, text).items()}
+        parts |= Association(*(part[place] for part in found)).variables(name, text)
     return parts
 
 

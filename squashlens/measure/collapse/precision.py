@@ -25,9 +25,17 @@ from squashlens.engine.running.unembed import most_likely
 from squashlens.errors import InputError, RangeError, SquashlensError
 from squashlens.hooks.rounding import Format, Stored, rounded, rounding, within
 from squashlens.measure.collapse.distance import collapse
-from squashlens.measure.collapse.metric import NOISE, Metric, next_token_is_known, with_y
-from squashlens.measure.collapse.pairs import REPLAYED, captured, coords, from_then_on
-from squashlens.measure.measurement import measurement
+from squashlens.measure.collapse.metric import (
+    NOISE,
+    REPLAYED,
+    Metric,
+    coords,
+    from_then_on,
+    next_token_is_known,
+    take_pairs,
+    with_y,
+)
+from squashlens.measure.session import measurement
 from squashlens.records.joining import joined
 from squashlens.records.results import Variable, attributes
 from squashlens.remarks import remark
@@ -130,7 +138,7 @@ def precision(
     ['float32', 'bfloat16']
     """
     if runs is not None:
-        named = _named(runs, Run, "runs")
+        named = _name(runs, Run, "runs")
         _refuse("with", "Leave it out, or give a loaded model.", round_to=round_to, blocks=blocks or None)
         if not isinstance(model, str | Path) or isinstance(sequence, PairCapture):
             raise InputError(
@@ -143,7 +151,7 @@ def precision(
         )  # fmt: skip
     remedy = "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device."
     _refuse("without", remedy, lengths=lengths, noise_lengths=noise_lengths, device=device)
-    formats = _named(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
+    formats = _name(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
     metric = Metric(norm, scale)
     if isinstance(model, str | Path):
         raise InputError(
@@ -162,7 +170,7 @@ def _of_model(
     rounded_at = list(every) if isinstance(blocks, str) else sorted(set(blocks))
     if not set(rounded_at) <= set(every):
         raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
-    session, pairs = captured(
+    session, pairs = take_pairs(
         model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=metric.norm,
         scale=metric.scale,
     )  # fmt: skip
@@ -197,7 +205,7 @@ def _refuse(how: str, remedy: str, **given: Any) -> None:
             raise InputError(f"{name}= has no effect {how} runs=.", remedy)
 
 
-def _named(given: Any, choices: Any, argument: str) -> list[Any]:
+def _name(given: Any, choices: Any, argument: str) -> list[Any]:
     """The full names of formats or precisions, each once; an error for unknown ones, or none at all."""
     names = list(dict.fromkeys(map(full_name, several(given))))
     if not names:

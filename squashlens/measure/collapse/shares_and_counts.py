@@ -13,10 +13,9 @@ from squashlens.engine.anatomy import device_of, n_blocks, residual_sites, windo
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.context import causal, context
-from squashlens.engine.running.forward import forward
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.measure.collapse.metric import with_y
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, streams_at
 from squashlens.prompts import Token, one_token
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, rms
@@ -81,15 +80,11 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
         sound, torch.tensor(longer), "as-given", "shares_and_counts", content=list(map(str, content)), times=times,
         token_ids=list(longer),
     )  # fmt: skip
-    gaps = torch.stack(
-        [torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS]) for mask in MASKS]
-    )  # fmt: skip
+    gaps = [torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS]) for mask in MASKS]
     text = "distance of tokens of one kind in prompts with equal shares and different counts"
-    found = with_y("distance", gaps, text, "1", ("mask", "positions", "layer"))
-    layers = np.arange(n_blocks(sound) + 1)
-    return session.dataset(
-        "shares and counts", {"mask": list(MASKS), "positions": list(POSITIONS), "layer": layers}, found
-    )
+    found = with_y("distance", torch.stack(gaps), text, "1", ("mask", "positions", "layer"))
+    coords = {"mask": list(MASKS), "positions": list(POSITIONS), "layer": np.arange(n_blocks(sound) + 1)}
+    return session.dataset("shares and counts", coords, found)
 
 
 def _apart(model: Bridge, ids: Ids, longer: Ids, mask: str, positions: str) -> Float[Tensor, " layer"]:
@@ -105,16 +100,11 @@ def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor
     n = len(ids)
     place = torch.arange(n) if positions == "kept" else torch.zeros(n, dtype=torch.long)
     visible = causal(n) if mask == "causal" else torch.ones(n, n, dtype=torch.bool)
-    seen: dict[str, Tensor] = {}
     sites = residual_sites(model)
-
-    def keep(site: str):
-        return lambda stream: seen.update({site: stream[0].detach().float().cpu()})
-
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False):
         given = torch.tensor([ids], device=device_of(model))
         try:
-            forward(model, given, [(site, keep(site)) for site in sites], context(model, place, place, visible))
+            seen = streams_at(model, given, sites, context(model, place, place, visible))
         except SquashlensError:
             raise
         except ValueError as error:  # models with ALiBi compute biases from a mask of another shape
@@ -123,4 +113,4 @@ def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor
                 f"({error}), so its causal mask and positions cannot be removed.",
                 "Use a model that takes position ids and a mask, such as Gemma, Llama, Qwen or GPT-2.",
             ) from error
-    return torch.stack([seen[site] for site in sites])
+    return torch.stack([seen[site][0].float().cpu() for site in sites])

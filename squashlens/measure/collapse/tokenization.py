@@ -4,27 +4,42 @@ Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the
 1111 may repeat the last token, add another token (111·1), or change earlier tokens (11·11).
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Scale
+from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
 from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.text.tokens import start_ids, tokenize
-from squashlens.measure.collapse._texts import Text, coords_of, facts_of, held_by, table_of, written_texts
-from squashlens.measure.collapse.metric import Metric, with_y
-from squashlens.measure.collapse.pairs import with_passes
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
-from squashlens.records.results import signed, versions
+from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, start_ids, tokenize
+from squashlens.errors import InputError
+from squashlens.measure.collapse.metric import Metric, with_passes, with_y
+from squashlens.measure.session import Session, measurement
+from squashlens.records.results import Variable, signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
 
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of some repeats: its characters, its token ids with the prefix, and the index where its own ids start."""
+
+    repeats: int
+    written: str
+    ids: Ids
+    start: int
+
+    @property
+    def content(self) -> Ids:
+        """The token ids of the text without the prefix."""
+        return self.ids[self.start :]
 
 
 @measurement("tokenization", "splits")
@@ -90,44 +105,39 @@ def tokenization(
     >>> (artefact > 0).to_series().to_dict()
     {'joined': False, 'spaced': False, 'commas': True, 'commas spaced': True}
     """
-    metric = Metric(norm, scale)
-    if getattr(model, "original_model", None) is None:
-        return splits(model, n, repeat=repeat, separator=separator, prefix=prefix)
-    sound = require_sound(model)
-    texts = written_texts(sound, n, repeat, separator, prefix)
-    lead = start_ids(sound, "family")
-    compared = [_compared(lead, row) for row in texts.values()]
+    metric, asked = Metric(norm, scale), {"n": n, "repeat": repeat, "separator": dict(separator), "prefix": prefix}
+    alone = getattr(model, "original_model", None) is None
+    held = held_by(model) if alone else require_sound(model)
+    texts = write_texts(held, n, repeat, separator, prefix)
+    coords: dict[str, Any] = {
+        "form": np.array(list(separator), dtype=object), "repeats": np.arange(1, n + 1),
+        "between": ("form", np.array(list(separator.values()), dtype=object)),
+    }  # fmt: skip
+    about = {"tokenizer": type(held.tokenizer).__name__, "vocabulary_size": len(held.tokenizer.get_vocab())}
+    found = table_of(held, texts, repeat)
+    if alone:
+        facts = {**about, "versions": versions(), "call": {"function": "tokenization", **asked}}
+        return signed("tokenization of repeats", coords, found, facts)
+    lead = start_ids(held, "family")
+    compared = [_prompts_to_compare(lead, row) for row in texts.values()]
     every = [ids for row in compared for ids in row]
     for ids in every:
-        tokenize(sound, torch.tensor(ids))
+        tokenize(held, torch.tensor(ids))
     session = Session.without_prompt(
-        sound, torch.tensor(max(every, key=len)), "family", "tokenization", n=n, repeat=repeat,
-        separator=dict(separator), prefix=prefix, norm=norm, scale=scale,
-    )  # fmt: skip
-    streams = [_run(sound, row, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
+        held, torch.tensor(max(every, key=len)), "family", "tokenization", **asked, norm=norm, scale=scale
+    )
+    streams = [_run(held, row, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
     true = torch.stack([metric.gap(text, doubled) for text, _, doubled in thirds])
     dims = ("form", "layer", "repeats")
-    found = table_of(sound, texts, repeat)
     found |= with_y("naive", naive, f"{norm} distance of the texts with n and n + 1 repeats", metric.units, dims)
     found |= with_y("distance", true, f"{norm} distance of v and v*", metric.units, dims)
-    coords = coords_of(n, separator) | {"layer": np.arange(len(streams[0].values) - 1)}
-    return with_passes(session, *streams, **facts_of(sound)).dataset("tokenization and collapse", coords, found)
+    coords["layer"] = np.arange(len(streams[0].values) - 1)
+    return with_passes(session, *streams, **about).dataset("tokenization and collapse", coords, found)
 
 
-def splits(
-    tokenizer: Any, n: int = 12, *, repeat: str = "1", separator: Mapping[str, str] = FORMS, prefix: str = ""
-) -> xr.Dataset:
-    """The part of `tokenization` that needs only a tokenizer, or a model that has one."""
-    held = held_by(tokenizer)
-    texts = written_texts(held, n, repeat, separator, prefix)
-    call = {"function": "tokenization", "n": n, "repeat": repeat, "separator": dict(separator), "prefix": prefix}
-    facts = {**facts_of(held), "versions": versions(), "call": call}
-    return signed("tokenization of repeats", coords_of(n, separator), table_of(held, texts, repeat), facts)
-
-
-def _compared(lead: Ids, row: list[Text]) -> list[Ids]:
+def _prompts_to_compare(lead: Ids, row: list[Text]) -> list[Ids]:
     """The prompts with 1 … n repeats, the same with one more repeat, and v* of each prompt with 1 … n repeats."""
     whole = [(*lead, *text.ids) for text in row]
     pairs = [Pair(ids, (*ids, ids[-1])) for ids in whole[:-1]]
@@ -139,3 +149,130 @@ def _run(model: Bridge, row: list[Ids], progress: bool) -> PairRun:
     trunk = max(row, key=len)
     sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
     return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto", None, progress)
+
+
+BETWEEN = "·"  # separates tokens where several are displayed in a row
+SPACE = "␣"
+
+
+def held_by(given: Any) -> Bridge:
+    """An object with the attribute `tokenizer`, which reading token ids needs: the model, or one with the tokenizer."""
+    if hasattr(given, "tokenizer"):
+        require_tokenizer(given)
+        return given
+    if not (callable(given) and hasattr(given, "get_vocab") and hasattr(given, "convert_ids_to_tokens")):
+        raise InputError(
+            f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
+            "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
+        )
+    return cast(Bridge, SimpleNamespace(tokenizer=given))
+
+
+def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str) -> dict[str, list[Text]]:
+    """The texts of 1 … n + 1 repeats in each form."""
+    positive(n, "n", "a number of repeats")
+    if not repeat.strip():
+        raise InputError(f"repeat={repeat!r} is not non-empty text.", "Give a digit or a word, such as '1' or 'one'.")
+    if not separator:
+        raise InputError(
+            "separator= has no forms.", "Give names with texts, such as separator={'joined': '', 'spaced': ' '}."
+        )
+    for form, between in separator.items():
+        both = f"{repeat}{between}{repeat}"
+        if between and sum(both.startswith(repeat, place) for place in range(len(both))) > 2:
+            raise InputError(
+                f"The form {form!r} of separator= writes two repeats as {both!r}, which has more than two {repeat!r}.",
+                f"Use a separator that does not form {repeat!r}.",
+            )
+        if between.strip():
+            _encode(held, form, between)  # a tokenizer without a byte fallback would silently drop it
+    before = tuple(encode(held, prefix)) if prefix.strip() else ()
+    return {
+        form: [_text(held, form, k, between.join([repeat] * k), prefix, before) for k in range(1, n + 2)]
+        for form, between in separator.items()
+    }
+
+
+def _text(held: Bridge, form: str, repeats: int, written: str, prefix: str, before: Ids) -> Text:
+    """A text after its prefix. Its own tokens start where the ids differ from those of the prefix alone."""
+    ids = _encode(held, form, prefix + written)
+    start = next((k for k, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), min(len(before), len(ids)))
+    if start == len(ids):
+        raise InputError(
+            f"{written!r} adds no token to the prefix.", "Give a repeat= that the tokenizer does not drop."
+        )
+    return Text(repeats, written, ids, start)
+
+
+def _encode(held: Bridge, form: str, text: str) -> Ids:
+    """The token ids of a text of a form. Raises an error that names the form."""
+    try:
+        return tuple(encode(held, text))
+    except InputError as error:
+        raise InputError(
+            f"The form {form!r} of separator= cannot be tokenized as {text!r}: {error.cause}",
+            f"{error.remedy} Or leave the form out of separator=.",
+        ) from error
+
+
+def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[str, Variable]:
+    """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place)."""
+    steps = [list(pairwise(row)) for row in texts.values()]
+    every = {token for row in steps for text, _ in row for token in text.content}
+    text_of = {token: _piece(held, token) for token in every}
+    width = max(len(text.content) for row in steps for text, _ in row)
+    once = _bare(held, encode(held, repeat))
+    repeats = {token for token in every if _bare(held, [token]) == once}
+
+    def over(dtype: Any, value: Callable[[Text, Text], Any]) -> np.ndarray:
+        return np.array([[value(text, longer) for text, longer in row] for row in steps], dtype)
+
+    def places(dtype: Any, value: Callable[[int], Any], beyond: Any) -> np.ndarray:
+        return over(dtype, lambda text, _: [*map(value, text.content), *[beyond] * (width - len(text.content))])
+
+    def row(text: Text, _: Text) -> str:
+        return BETWEEN.join(text_of[token] for token in text.content)
+
+    def uniform(text: Text, _: Text) -> bool:
+        return any(_repeats(held, text, token) for token in repeats)
+
+    def grows(text: Text, longer: Text) -> bool:
+        return longer.ids[: len(text.ids)] == text.ids
+
+    def pair(text: Text, longer: Text) -> bool:
+        return longer.ids == (*text.ids, text.ids[-1])
+
+    dims, by_place = ("form", "repeats"), ("form", "repeats", "place")
+    return {
+        "text": (dims, over(object, lambda text, _: text.written), "the text", "text"),
+        "tokens": (dims, over(int, lambda text, _: len(text.content)), "number of tokens of the text", "1"),
+        "pieces": (dims, over(object, row), "the tokens of the text as text", "text"),
+        "distinct": (dims, over(int, lambda text, _: len(set(text.content))), "number of distinct tokens", "1"),
+        "uniform": (dims, over(bool, uniform), "whether every repeat is the same single token", "1"),
+        "grows": (dims, over(bool, grows), "whether one more repeat leaves the earlier tokens unchanged", "1"),
+        "pair": (dims, over(bool, pair), "whether one more repeat only repeats the last token", "1"),
+        "piece": (by_place, places(object, text_of.__getitem__, ""), "token as text", "text"),
+        "token_id": (by_place, places(int, int, -1), "token", "id"),
+    }
+
+
+def _repeats(held: Bridge, text: Text, token: int) -> bool:
+    """Whether each repeat is the given token: it occurs as often, and no token contains a part of the prefix.
+
+    After a prefix that ends in 11, “111 111” may be 111·11·␣·111: two tokens 111, one of which overlaps the prefix.
+    """
+    as_many = text.content.count(token) == text.repeats
+    return as_many and _bare(held, text.content) == _bare(held, encode(held, text.written))
+
+
+def _bare(held: Bridge, ids: Iterable[int]) -> str:
+    """Token ids as text without leading and trailing spaces."""
+    return held.tokenizer.decode(list(ids)).strip()
+
+
+def _piece(held: Bridge, token: int) -> str:
+    """A token as text with visible spaces, including those that the tokenizer drops from a single token."""
+    raw = held.tokenizer.convert_ids_to_tokens(token)
+    if "▁" in raw:  # SentencePiece's sign for a space
+        return escape(raw.replace("▁", SPACE))
+    return display_tokens(held, torch.tensor([[token]]))[0][0].replace(" ", SPACE)

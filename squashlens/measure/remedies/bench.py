@@ -1,15 +1,16 @@
 """Interventions on families of prompts: what each does to sensitivity, collapse and answers, and what it costs.
 
 A family is a growing sequence whose content is drawn anew for each sample. All interventions are measured on the same
-samples, so that each difference to the unchanged model is paired.
+samples, so that each difference to the unchanged model is paired, with exact intervals and tests.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 from jaxtyping import Float
@@ -20,7 +21,6 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.capturing.pairs import capture_pairs
 from squashlens.engine.proving.effective import applied
-from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.running.unembed import log_probabilities, require_understood
 from squashlens.engine.text.prompts import Prompts, each_of
@@ -28,15 +28,16 @@ from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, answered_right
 from squashlens.measure.collapse.metric import Metric
-from squashlens.measure.remedies.changes import form_under, hooks_of, stated
-from squashlens.measure.remedies.differences import with_differences
-from squashlens.measure.session import Session, model_name
+from squashlens.measure.remedies.named_interventions import form_under, hooks_of, stated
+from squashlens.measure.session import Session, model_name, streams_at
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.records.joining import joined, restated
-from squashlens.records.results import Variable
+from squashlens.records.results import Variable, attributes
 from squashlens.sequences import GrowingSequence
 from squashlens.tasks import find
 from squashlens.theory.distances import divergence
+from squashlens.theory.statistics.ranks import least_p, median_interval, ratio, share_interval, sign_test
+from squashlens.theory.statistics.trends import holm, with_ends
 from squashlens.zoo import bundled
 
 PLACES = ("first", "middle", "last")  # of the content tokens 1, ⌈n/2⌉ and n
@@ -135,12 +136,8 @@ class _One:
             variables["noise_floor"] = (("family", "sample"), torch.stack(floors), noise, self.metric.units)
         if self.method is not None:
             norms = torch.stack([self._jacobian(drawn) for drawn in forms.values()])
-            variables["jacobian_norm"] = (
-                PER_PLACE,
-                norms,
-                f"norm of the Jacobian at a content token, {self.method}",
-                "1",
-            )
+            what = f"norm of the Jacobian at a content token, {self.method}"
+            variables["jacobian_norm"] = (PER_PLACE, norms, what, "1")
         if bench.answers:
             right = np.stack([self._right(name, drawn) for name, drawn in forms.items()])
             variables["right"] = (PER_SAMPLE, right, "whether the answer is right, greedy decoding", "1")
@@ -191,11 +188,9 @@ class _One:
 
     def _before_logits(self, ids: Tensor) -> Float[Tensor, "position d"]:
         """y at every position of a text; log-probabilities of a large vocabulary would take megabytes a position."""
-        seen: list[Tensor] = []
-        keep: Callable[[Tensor], None] = lambda y: seen.append(y[0].detach())  # noqa: E731
-        with torch.inference_mode(False), torch.no_grad():
-            forward(self.model, ids[None], [(residual_site("y", self.model), keep)])
-        return seen[0]
+        site = residual_site("y", self.model)
+        with torch.inference_mode(False):
+            return streams_at(self.model, ids[None], [site])[site][0]
 
     def _divergence(self, plain: Float[Tensor, "position d"], changed: Float[Tensor, "position d"]) -> Tensor:
         """KL divergence of the next token, mean over positions."""
@@ -220,3 +215,99 @@ def _texts(model: Bridge, prompts: Prompts | None) -> list[Tensor]:
         asked = [find(TAUGHT[number % 2]).ask(ITEMS, seed=number) for number in range(TEXTS)]
         prompts = [f"{question.prompt} {question.truth}" for question in asked]
     return [] if prompts is None else [tokenize(model, one)[0] for one in each_of(prompts)]
+
+
+SIZES = {"distance": "D", "jacobian_norm": "norm of the Jacobian"}
+
+
+def with_differences(found: xr.Dataset) -> xr.Dataset:
+    """The result with medians, ratios to the first change, intervals over samples, and corrected p-values.
+
+    All tests of the result are corrected together. There is no test of the first change, which is the model itself,
+    and none of the divergence, which is 0 only if nothing changed.
+    """
+    made: dict[str, tuple[Any, Tensor, str]] = {}
+    differences: dict[str, Tensor] = {}
+    for name, text in SIZES.items():
+        if name in found:
+            dims, values = _values(found, name)
+            quotient = ratio(values, values[:1])
+            _summarise(made, name, dims, median_interval(values), f"{text}, median over samples")
+            _summarise(
+                made, f"{name}_ratio", dims, median_interval(quotient),
+                f"{text} divided by that of the unchanged model, median over samples",
+            )  # fmt: skip
+            differences[name] = values - values[:1]
+    if "right" in found:
+        dims, values = _values(found, "right")
+        _summarise(made, "accuracy", dims, share_interval(values), "share of right answers")
+        differences["accuracy"] = values - values[:1]
+        text = "share of right answers minus that of the unchanged model"
+        made["accuracy_difference"] = (dims[:-1], differences["accuracy"].mean(dim=-1), text)
+    if "kl" in found:
+        dims, values = _values(found, "kl")
+        _summarise(made, "kl", dims, median_interval(values), "KL divergence of the next token, median over texts")
+    tests = {name: sign_test(each) for name, each in differences.items()}
+    for p in tests.values():
+        p[0] = torch.nan  # the unchanged model is not tested against itself
+    corrected = _correct(tests)
+    for name, p in tests.items():
+        dims = _values(found, "right" if name == "accuracy" else name)[0][:-1]
+        text = "p-value of the exact sign test of the paired differences to the unchanged model"
+        made[f"{name}_p"] = (dims, p, text)
+        made[f"{name}_p_holm"] = (dims, corrected[name], f"{text}, corrected by Holm's method")
+    several = sum(int((~p.isnan()).sum()) for p in tests.values())
+    least = least_p(found.sizes["sample"])
+    made["least_p"] = ((), torch.tensor(least).double(), "smallest p-value that this number of samples can give")
+    made["least_p_holm"] = ((), torch.tensor(min(1.0, several * least)).double(), "the same, corrected for all tests")
+    units = {name: found[name].attrs["units"] for name in found.data_vars}
+    new = {
+        name: xr.Variable(dims, values.numpy(), attributes(text, _unit(name, units)))
+        for name, (dims, values, text) in made.items()
+    }
+    return found.assign(new)
+
+
+def remedies_table(found: xr.Dataset) -> pd.DataFrame:
+    """The summary of a result for families: a row for each change, family and length."""
+    columns = {name: found[name] for name in ("distance_ratio", "distance_ratio_low", "distance_ratio_high")}
+    if "jacobian_norm_ratio" in found:
+        norms = found["jacobian_norm_ratio"]
+        columns |= {f"jacobian_{place}": norms.sel(place=place, drop=True) for place in ("first", "last")}
+    if "accuracy" in found:
+        columns["accuracy"] = found["accuracy"]
+    if "kl_median" in found:
+        columns["kl"] = found["kl_median"].broadcast_like(found["distance_ratio"])
+    tests = [found[name] for name in found.data_vars if str(name).endswith("_p_holm") and str(name) != "least_p_holm"]
+    least = [one.min("place") if "place" in one.dims else one for one in tests]
+    columns["p_holm"] = xr.concat(least, dim="test").min("test")
+    plain = xr.Dataset({name: one.reset_coords(drop=True) for name, one in columns.items()})
+    return plain.to_dataframe(dim_order=["change", "family", "length"]).reindex(columns=list(columns))
+
+
+def _values(found: xr.Dataset, name: str) -> tuple[tuple[Any, ...], Tensor]:
+    """Dimensions and values of a variable, in float64."""
+    return found[name].dims, torch.from_numpy(np.asarray(found[name].values, dtype=float))
+
+
+def _summarise(
+    made: dict[str, tuple[Any, Tensor, str]], name: str, dims: tuple[Any, ...], ends: tuple[Tensor, Tensor, Tensor],
+    text: str,
+) -> None:  # fmt: skip
+    """Add the middle of an interval as a variable, and its ends as two more."""
+    for full, (over, values, label, _) in with_ends(name, dims[:-1], ends, text).items():
+        median = full == name and not name.endswith(("_ratio", "accuracy"))
+        made[f"{name}_median" if median else full] = (over, values, label)
+
+
+def _correct(tests: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The p-values of all tests together, corrected by Holm's method."""
+    flat = torch.cat([p.flatten() for p in tests.values()])
+    parts = torch.tensor(holm(flat.tolist())).double().split([p.numel() for p in tests.values()])
+    return {name: part.reshape(p.shape) for (name, p), part in zip(tests.items(), parts, strict=True)}
+
+
+def _unit(name: str, units: dict[Any, str]) -> str:
+    """The unit of a summary: that of its variable for a median and its interval, else none."""
+    ends = ("median", "low", "high")
+    return next((units[whole] for whole in units for end in ends if name == f"{whole}_{end}"), "1")

@@ -20,10 +20,9 @@ from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, ca
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer
 from squashlens.measure.collapse.distance import collapse
-from squashlens.measure.collapse.metric import Metric
-from squashlens.measure.collapse.pairs import sequence_session
-from squashlens.measure.measurement import measurement
+from squashlens.measure.collapse.metric import Metric, sequence_session
 from squashlens.measure.remedies.compare import Comparison
+from squashlens.measure.session import measurement
 from squashlens.prompts import Token, one_token
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
@@ -120,19 +119,19 @@ def search_separators(
     journal = session.journal(resume, {**session.facts, "lengths": chosen})
     with bar(total=len(designs) + 1 + n_placements, desc="separators", progress=progress) as progress_bar:
 
-        def noted(name: str, form: GrowingSequence, with_accuracy: bool = True) -> dict[str, Any]:
+        def note(name: str, form: GrowingSequence, with_accuracy: bool = True) -> dict[str, Any]:
             """The results for a form, from the resumed file or computed and stored there."""
-            found = journal.get(name, lambda: _tried(model, comparison, form, chosen, metric, with_accuracy))
+            found = journal.get(name, lambda: _try(model, comparison, form, chosen, metric, with_accuracy))
             progress_bar.update()
             return found
 
-        none = noted("none", plain)
-        grid = {design: noted(f"{design}", form) for design, form in designs.items()}
+        none = note("none", plain)
+        grid = {design: note(f"{design}", form) for design, form in designs.items()}
         best = max(grid, key=lambda design: _separation(grid[design]))
         places = [designs[best].scattered(f"placements {seed} {n}") for n in range(n_placements)]
         # The key contains the best design, because the placements depend on it.
         control = [
-            _separation(noted(f"scattered {n}: {best}", form, with_accuracy=False)) for n, form in enumerate(places)
+            _separation(note(f"scattered {n}: {best}", form, with_accuracy=False)) for n, form in enumerate(places)
         ]
     found = _variables(plain, chosen, metric, designs, none, grid, control)
     coords = {"separator": list(tokens), "every": periods, "length": list(chosen)}
@@ -153,7 +152,7 @@ def _designs(
     return designs
 
 
-def _tried(
+def _try(
     model: Bridge, comparison: Comparison, form: GrowingSequence, lengths: tuple[int, ...], metric: Metric,
     with_accuracy: bool,
 ) -> dict[str, Any]:  # fmt: skip
@@ -175,14 +174,9 @@ OF_DISTANCES = ("separation", "gain", "distance", "random", "advantage")  # firs
 
 
 def _variables(
-    plain: GrowingSequence,
-    lengths: tuple[int, ...],
-    metric: Metric,
-    designs: dict[Design, GrowingSequence],
-    none: dict[str, Any],
-    grid: dict[Design, dict[str, Any]],
-    control: list[float],
-) -> dict[str, Variable]:
+    plain: GrowingSequence, lengths: tuple[int, ...], metric: Metric, designs: dict[Design, GrowingSequence],
+    none: dict[str, Any], grid: dict[Design, dict[str, Any]], control: list[float],
+) -> dict[str, Variable]:  # fmt: skip
     """The variables of the result."""
     longest, units = lengths[-1], metric.units
     names, periods = (list(dict.fromkeys(design[axis] for design in designs)) for axis in (0, 1))

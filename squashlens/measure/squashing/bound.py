@@ -25,13 +25,10 @@ from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import of_attention, one_hot, patterns_of
+from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.certificates.certified import certified_bounds
-from squashlens.measure.squashing.spans import Spans, recorded
-from squashlens.measure.unequal import one_by_one
-from squashlens.records.results import attributes, sealed
+from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.walks import of_attention, one_hot, patterns_of
 from squashlens.theory.bounds.paths import sweep
 from squashlens.theory.probes import seed_of
 
@@ -177,7 +174,7 @@ def path_bound(
         long_name += and_frozen(parts)
         stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
         labelled: dict[Target, xr.DataArray] = {
-            to: _labelled(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+            to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
             for to, row in rows.items()
         }
         return session.by_layer(to_layer, labelled)
@@ -221,7 +218,7 @@ def _as_printed(
         rows = [start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)]
         row = rows[-1].cpu()
         row = row / betas["beta3"] if to == "y" else row
-        found[to] = _labelled(session, groups, row, long_name)
+        found[to] = _label(session, groups, row, long_name)
         if not np.isfinite(found[to].values).all():
             require_range([*rows, row, torch.as_tensor(found[to].values)], betas, attention)
     return found
@@ -239,7 +236,7 @@ def require_range(rows: Iterable[Tensor], betas: Mapping[str, float], attention:
         )
 
 
-def _labelled(
+def _label(
     session: Session, groups: Spans | None, row: Float[Tensor, "prompt position"], long_name: str, **extra: Any
 ) -> xr.DataArray:
     """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""
@@ -265,12 +262,10 @@ def composition(
     all constants 1, divided by 4^L.
 
     Args:
-        model: as in `path_bound`.
+        model, query, bos: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
         attention: attention weights to compose: ``"model"`` (the default), those of the model, or ``"uniform"``, in
             which each token attends evenly to all tokens that its block lets it see.
-        query: as in `path_bound`.
-        bos: as in `path_bound`.
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
@@ -293,11 +288,7 @@ def composition(
     rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
     stacked = torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
     dims, coords = session.coords()
-    found = xr.DataArray(
-        stacked[:, 0] if len(session.ids) == 1 else stacked,
-        dims=("layer", *dims),
-        coords={"layer": np.arange(top + 1), **coords},
-        name="composition",
-        attrs=attributes(f"share of attention paths into the query{of_attention(attention)}", "1"),
-    )
-    return sealed(found, session.facts)
+    shares = stacked[:, 0] if len(session.ids) == 1 else stacked
+    text = f"share of attention paths into the query{of_attention(attention)}"
+    coords["layer"] = np.arange(top + 1)
+    return session.array("composition", coords, (("layer", *dims), shares, text, "1"))

@@ -1,4 +1,4 @@
-"""The path bound, its null and the true Jacobian norm of every token, in one call and one result."""
+"""Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,16 +11,19 @@ from squashlens._typing import AttentionKind, Bos, Bridge, Norm, Pieces
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.engine.running.last_tokens import batches
+from squashlens.engine.text.tokens import bos_id, display_tokens
+from squashlens.errors import InputError
+from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import PROBES, resolved
-from squashlens.measure.squashing.spans import Spans, recorded
-from squashlens.measure.unequal import one_by_one
-from squashlens.records.results import as_variable, attributes, sealed
+from squashlens.measure.squashing.substitution import substitution_effect
+from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
-from squashlens.theory.statistics.trends import association, difference
+from squashlens.theory.statistics.ranks import bootstrap
+from squashlens.theory.statistics.trends import association, difference, with_ends
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
 ENDS = ("low", "high")
@@ -46,17 +49,13 @@ def sensitivity(
     are measured one by one.
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `path_bound`.
+        model, prompt, query, bos, progress: as in `path_bound`.
         norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
             root of the sum of squares.
         method: way to compute the Jacobian norms, as in `jacobian_norms`; both have the same directions.
         seed: as in `jacobian_norms`.
-        query: as in `path_bound`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
-        bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         Dataset. Over (position) up to the query, all dimensionless: `path_bound`, with the constants 1; `null`, the
@@ -123,13 +122,13 @@ def sensitivity(
         facts = {**facts, "spans": [groups.positions[k] for k in kept]}
         dataset = dataset.assign_coords(groups.coords()).isel(position=kept)
         inner = dataset.isel(position=[kept.index(k) for k in groups.places(first, reach - 1)])
-    for name, (dims, values, text) in _ranks(inner, norm).items():
-        dataset[name] = (dims, values, attributes(text, "1"))
+    for name, (dims, values, text, units) in _ranks(inner, norm).items():
+        dataset[name] = (dims, np.asarray(values), attributes(text, units))
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
     return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)
 
 
-def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, tuple[tuple[str, ...], Any, str]]:
+def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
     """Rank correlations of the estimates with the Jacobian and the position, and the bound's gain over its null."""
     table = torch.tensor(np.stack([inner[name].values for name in ESTIMATES]), dtype=torch.float64)
     truth, tokens = table[ESTIMATES.index("jacobian")], table.shape[-1]
@@ -137,11 +136,169 @@ def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, tuple[tuple[str, ...], An
     itself = torch.tensor([name == "jacobian" for name in ESTIMATES])  # agrees with itself, so it is not tested
     agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan)).corrected()
     trend = association(table, torch.arange(tokens, dtype=torch.float64)).corrected()
-    parts = agreement.named("rank_agreement", f"Spearman correlation with the {norm} norm of the Jacobian")
-    parts |= trend.named("position_trend", f"Spearman correlation with the position, of the Jacobian's {norm} norm")
-    found: dict[str, Any] = {name: (("estimate",), values.numpy(), text) for name, (values, text) in parts.items()}
     ends = difference(table[ESTIMATES.index("path_bound")], table[ESTIMATES.index("null")], truth)
-    text = f"rank agreement of the path bound with the {norm} norm of the Jacobian minus that of its null"
-    for side, value, end in zip(("", "_low", "_high"), ends, ("", ", 2.5 %", ", 97.5 %"), strict=True):
-        found[f"agreement_over_null{side}"] = ((), value, text + end)
-    return found | {"compared_tokens": ((), tokens, "tokens in the correlations")}
+    of_jacobian = f"the {norm} norm of the Jacobian"
+    over_null = f"rank agreement of the path bound with {of_jacobian} minus that of its null"
+    return {
+        **agreement.variables("rank_agreement", f"Spearman correlation with {of_jacobian}", "estimate"),
+        **trend.variables("position_trend", f"Spearman correlation of {of_jacobian} with the position", "estimate"),
+        **with_ends("agreement_over_null", (), ends, over_null),
+        "compared_tokens": ((), tokens, "tokens in the correlations", "1"),
+    }
+
+
+MEASURES = {
+    "jacobian": ("{norm} norm of the Jacobian at the token", "1"),
+    "path_bound": ("path bound of Theorem 5.1 at the token, constants 1", "1"),
+    "bound_over_null": ("path bound relative to uniform attention at the token", "1"),
+    "effect": ("mean distance that y moves when the token is replaced", MODEL_UNITS),
+    "kl": ("mean KL divergence of the next token when the token is replaced", "nats"),
+    "certified": ("certified path bound at the token", "1"),
+}
+
+TOGETHER = 16  # prompts of one length that are measured together
+
+
+# More than ten parameters, since each is an independent option of the measurement; most have defaults.
+@measurement("needle", command=False)
+def needle(
+    model: Bridge,
+    prompt: Sequence[Sequence[int]],
+    positions: Sequence[int],
+    groups: Sequence[tuple[str, int]],
+    *,
+    norm: Norm = "frobenius",
+    certified: bool = False,
+    candidates: Sequence[int] | None = None,
+    n_replacements: int = 8,
+    seed: int | None = None,
+    bos: Bos = "family",
+    progress: bool = True,
+) -> xr.Dataset:
+    """Sensitivity of the last token's output y to one token of each prompt, for each prompt and as group means.
+
+    Args:
+        model, bos, progress: as in `path_bound`.
+        prompt: token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives those of a
+            growing sequence with n content tokens.
+        positions: position of the token of interest in each prompt; negative values count from the end.
+        groups: group of each prompt: a name, and a number that orders its prompts, such as the needle's place or the
+            length, as in ``("zero", 8)``.
+        norm: norm of the Jacobian: ``"frobenius"`` (the default), the root of the sum of squares, or ``"spectral"``,
+            the largest singular value.
+        certified: whether to compute the certified path bound with analytic edges too; no by default.
+        candidates: token ids that may replace the token of interest; by default the distinct tokens of all prompts of
+            the same length except BOS.
+        n_replacements: as in `substitution_effect`.
+        seed: random seed of the replacements, the bootstrap and the certificate, as in `profile`.
+
+    Returns:
+        Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound`, Theorem 5.1 with constants 1;
+        `bound_over_null`, the same divided by its null; `effect` (in the model's units) and `kl` (in nats), as in
+        `substitution_effect`; with ``certified=True`` also `certified`, the certified bound. Over (group, at), for each
+        of these: `<name>_mean`, and `<name>_low` and `<name>_high`, the ends of its 95 % bootstrap interval over
+        prompts (NaN for one prompt); `prompts`, their number. All are dimensionless unless a unit is stated.
+
+    Raises:
+        InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ones = sl.prompts.repeated(model, "1", 8, prefix="What is the last digit in this sequence?", suffix="=")
+    >>> zero = sl.prompts.one_token(model, "0")
+    >>> hidden = [ones.replaced(k, zero) for k in (1, 8)]
+    >>> ids = [s.plain(8).ids(s.trunk) for s in hidden]
+    >>> found = sl.needle(model, ids, [ones.position(k) for k in (1, 8)], [("zero", 1), ("zero", 8)], progress=False)
+    >>> first, last = found["kl_mean"].sel(group="zero").values
+    >>> bool(last > 100 * first)   # it is the last that is asked for
+    True
+    """
+    counts = [len(given) for given in (prompt, positions, groups)]
+    if len(set(counts)) != 1 or not counts[0]:
+        raise InputError(
+            f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
+            "Give one of each for every prompt, and at least one prompt.",
+        )
+    seed = seed_of(seed, certifies=certified)
+    found: dict[str, np.ndarray] = {}
+    tokens = [""] * len(prompt)
+    counter = bar(total=len(prompt), desc="needle", unit="prompt", progress=progress)
+    swaps: dict[str, Any] = {"candidates": candidates, "n_replacements": n_replacements, "seed": seed}
+    asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
+    sessions = []
+    for length, rows in batches(map(len, prompt), lambda _: TOGETHER):
+        ids = torch.tensor([list(prompt[k]) for k in rows])
+        present = {token for one in prompt if len(one) == length for token in one}
+        session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
+        sessions.append(session)
+        places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
+        shown = display_tokens(session.model, session.ids)
+        every = swaps | {"candidates": sorted(present - {bos_id(session.model)}) if candidates is None else candidates}
+        for name, values in _by_position(session, places, norm, certified, every).items():
+            found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
+        for place, (k, position) in enumerate(zip(rows, places, strict=True)):
+            tokens[k] = shown[place][position]
+        counter.update(len(rows))
+    counter.close()
+    texts = {name: (text.format(norm=norm), units) for name, (text, units) in MEASURES.items()}
+    return _group(sessions[0], found, texts, groups, positions, tokens, seed)
+
+
+def _check_position(session: Session, position: int, argument: str) -> int:
+    """A position of interest as an index from the start. Raises for a BOS token."""
+    place = session.query(position, argument)
+    if place < session.facts["bos_count"]:
+        raise InputError(f"{argument}={position} is a BOS token.", "Give the position of another token.")
+    return place
+
+
+def _by_position(
+    session: Session, at: list[int], norm: Norm, certified: bool, swaps: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """All measures for prompts of one length, each at the position of interest."""
+    model, ids, rows = session.model, session.ids, np.arange(len(at))
+
+    def here(values: xr.DataArray) -> np.ndarray:
+        return np.atleast_2d(values.values)[rows, at]
+
+    read: Any = {"bos": "as-given", "progress": False}
+    bound = here(path_bound(model, ids, bos="as-given"))
+    null = here(path_bound(model, ids, attention="uniform", bos="as-given"))
+    found = {"path_bound": bound, "bound_over_null": bound / null}
+    found["jacobian"] = here(jacobian_norms(model, ids, norm=norm, **read))
+    if certified:
+        found["certified"] = here(path_bound(model, ids, constants="measured", seed=swaps["seed"], **read))
+    effects = [
+        substitution_effect(model, row, positions=[place], **swaps, **read) for row, place in zip(ids, at, strict=True)
+    ]
+    for name in ("effect", "kl"):
+        found[name] = np.array([e[name].values[place] for e, place in zip(effects, at, strict=True)])
+    return found
+
+
+def _group(
+    session: Session, found: dict[str, np.ndarray], texts: dict[str, tuple[str, str]],
+    groups: Sequence[tuple[str, int]], positions: Sequence[int], tokens: list[str], seed: int,
+) -> xr.Dataset:  # fmt: skip
+    """The Dataset of all prompts, with means and intervals of the groups."""
+    group_of, at = [name for name, _ in groups], [number for _, number in groups]
+    names, numbers = list(dict.fromkeys(group_of)), sorted(set(at))
+    member = np.array([[(np.array(group_of) == g) & (np.array(at) == x) for x in numbers] for g in names])
+    sides = {"mean": "mean", "low": "2.5 % bootstrap of the mean", "high": "97.5 % bootstrap of the mean"}
+    variables: dict[str, Any] = {name: (("prompt",), values, *texts[name]) for name, values in found.items()}
+    for name, values in found.items():
+        text, units = texts[name]
+        table = np.full((3, len(names), len(numbers)), np.nan)
+        for i, j in np.argwhere(member.any(axis=-1)):
+            part = torch.from_numpy(values[member[i, j]])
+            low, high = bootstrap(part, seed)
+            table[:, i, j] = part.mean(), low, high
+        for (side, statistic), cells in zip(sides.items(), table, strict=True):
+            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
+    variables["prompts"] = (("group", "at"), member.sum(axis=-1), "number of prompts in the mean", "prompts")
+    coords = {
+        "prompt": np.arange(len(positions)), "group": names, "at": numbers, "position": ("prompt", list(positions)),
+        "token": ("prompt", np.array(tokens, dtype=object)), "group_of": ("prompt", group_of),
+        "at_of": ("prompt", at),
+    }  # fmt: skip
+    return session.dataset("sensitivity to one token of each prompt", coords, variables)

@@ -21,11 +21,9 @@ from squashlens.engine.running.passes import read
 from squashlens.engine.running.unembed import log_probabilities
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session, require_places
+from squashlens.measure.session import Session, measurement, one_by_one, require_places
 from squashlens.measure.squashing.jacobians.rows import not_causal
-from squashlens.measure.squashing.spans import Spans, recorded
-from squashlens.measure.unequal import one_by_one
+from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence, total_variation

@@ -1,4 +1,4 @@
-"""The attention paths that the path bound sums over: by number of hops, the strongest ones, and their depth limit."""
+"""The attention patterns that path bounds multiply, and paths: by hops, the strongest, and their depth limit."""
 
 import math
 from collections.abc import Sequence
@@ -10,20 +10,55 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Target, positive, short_repr
-from squashlens.engine.anatomy import n_blocks
+from squashlens._typing import ATTENTION, AttentionKind, Bos, Bridge, Target, positive, short_repr
+from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.memory import require_room, to_cpu
+from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import (
-    of_attention,
-    one_hot,
-    patterns_of,
-    written_out,
-)  # fmt: skip
-from squashlens.records.results import sealed
-from squashlens.theory.bounds.paths import by_hops, heaviest_paths, sweep
+from squashlens.measure.session import Session, measurement
+from squashlens.theory.attention import Attention
+from squashlens.theory.bounds.paths import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
+
+
+def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
+    """A row for each prompt that is 1 at the query and 0 elsewhere."""
+    row = torch.zeros(len(session.ids), session.positions, dtype=torch.float64)
+    row[:, session.query(query)] = 1.0
+    return row
+
+
+def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> dict[int, Pattern]:
+    """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
+    if attention != "model":
+        make = Uniform if attention == "uniform" else Visible
+        native = windows(session.model)
+        return {b: make(native[b]) for b in blocks}
+    held = {} if session.capture is None else session.capture.patterns
+    if not held:
+        return dict(attention_of(session.model, session.ids, blocks))
+    missing = sorted(set(blocks) - set(held))
+    if missing:
+        raise InputError(
+            f"The capture has no attention patterns of blocks {missing}.",
+            "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
+        )
+    return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
+
+
+def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:
+    """The attention pattern of one prompt as a full n × n matrix."""
+    n = session.positions
+    require_room(n * n * 8, torch.device("cpu"), "A full attention pattern", "Use a shorter prompt.")
+    if isinstance(pattern, Uniform | Visible):
+        return pattern.pushed(torch.eye(n, dtype=torch.float64))
+    dense = pattern.averaged().cpu() if isinstance(pattern, Attention) else pattern
+    return dense.reshape(n, n)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def of_attention(attention: AttentionKind) -> str:
+    """What a long name says of attention weights that are not the model's."""
+    return f", {ATTENTION[attention]}" if ATTENTION[attention] else ""
 
 
 @measurement("hops")
@@ -44,14 +79,10 @@ def hops(
     hops, it is the path bound with constants 1, normalised to sum to 1.
 
     Args:
-        model: as in `path_bound`.
+        model, attention, query, from_layer, bos: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
-        attention: as in `path_bound`.
-        query: as in `path_bound`.
-        from_layer: as in `path_bound`.
         to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
             final norm.
-        bos: as in `path_bound`.
 
     Returns:
         DataArray (hop, position): float64, dimensionless, sums to 1. The coordinate `null` has the same shares under
@@ -76,12 +107,11 @@ def hops(
     patterns = patterns_of(session, attention, range(from_layer, top))
     counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
     dims, coords = session.coords()
-    weights = of_attention(attention)
-    variables = {"hops": (("hop", *dims), counts / counts.sum(), f"share of attention paths{weights}", "1")}
     uniform = patterns_of(session, "uniform", range(from_layer, top))
     null = by_hops(one_hot(session, query), [uniform[b] for b in reversed(range(from_layer, top))])[:, 0]
     coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
-    return sealed(session.dataset("attention paths by hops", coords, variables)["hops"], session.facts)
+    text = f"share of attention paths{of_attention(attention)}"
+    return session.array("hops", coords, (("hop", *dims), counts / counts.sum(), text, "1"))
 
 
 @measurement("strongest_paths")
@@ -103,16 +133,11 @@ def strongest_paths(
     1 and attention averaged over heads. The search is exact (k-best Viterbi).
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `hops`.
+        model, attention, query, from_layer, bos: as in `path_bound`.
+        prompt, to_layer: as in `hops`.
         k: number of paths, 10 by default; fewer are returned if fewer exist.
         avoid: positions that paths may not visit, such as ``[0]``: where BOS is an attention sink, all strongest paths
             start there and say nothing of the other tokens. Shares remain those of all paths.
-        attention: as in `path_bound`.
-        query: as in `path_bound`.
-        from_layer: as in `path_bound`.
-        to_layer: as in `hops`.
-        bos: as in `path_bound`.
 
     Returns:
         Dataset. Over (path, layer), from `from_layer` to the target: `position_at`, the position that the path visits.
@@ -155,6 +180,7 @@ def strongest_paths(
     _, coords = session.coords()
     weights = of_attention(attention)
     weights += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
+    over_null = "weight over that of the same walk under uniform attention"
     coords |= {"path": np.arange(len(best.weights)), "layer": np.arange(from_layer, top + 1)}
     return session.dataset(
         "strongest attention paths into the query",
@@ -163,12 +189,7 @@ def strongest_paths(
             "position_at": (("path", "layer"), best.places, f"position of the path in each layer{weights}", "position"),
             "weight": (("path",), best.weights, f"product of attention and residual weights{weights}", "1"),
             "share": (("path",), best.weights / everything.sum(), f"share of all paths' weight{weights}", "1"),
-            "over_null": (
-                ("path",),
-                best.weights / best.null,
-                f"weight over that of the same walk under uniform attention{weights}",
-                "1",
-            ),
+            "over_null": (("path",), best.weights / best.null, f"{over_null}{weights}", "1"),
         },
     )
 
@@ -222,11 +243,9 @@ def depth_limit(
     may add a polynomial factor; the limit is the same, but the rate is reached later.
 
     Args:
-        model: as in `path_bound`.
+        model, query, bos: as in `path_bound`.
         prompt: as in `hops`.
         depth: number of times that each block's attention is repeated, at least 4; 64 by default.
-        query: as in `path_bound`.
-        bos: as in `path_bound`.
 
     Returns:
         Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
@@ -266,20 +285,16 @@ def depth_limit(
         below = own[~absorbs]
         predicted.append((1 + below.max().item()) / 2 if len(below) else math.nan)
         observed.append(_rate(rest[-1]))
+    by_block, by_depth = ("block",), ("block", "depth")
     return session.dataset(
         "depth limit of repeated attention",
         {"block": list(blocks), "depth": np.arange(depth + 1)},
         {
-            "first_share": (("block", "depth"), torch.stack(shares), "share of paths from the first token", "1"),
-            "rest": (("block", "depth"), torch.stack(rest), "share of paths from later tokens", "1"),
-            "predicted_rate": (("block",), np.array(predicted), "(1 + largest self-attention) / 2", "1"),
-            "observed_rate": (
-                ("block",),
-                np.array(observed),
-                f"factor on the rest with each of {depth} repetitions",
-                "1",
-            ),
-            "absorbing": (("block",), np.array(absorbing), "later tokens that attend only to themselves", "1"),
+            "first_share": (by_depth, torch.stack(shares), "share of paths from the first token", "1"),
+            "rest": (by_depth, torch.stack(rest), "share of paths from later tokens", "1"),
+            "predicted_rate": (by_block, predicted, "(1 + largest self-attention) / 2", "1"),
+            "observed_rate": (by_block, observed, f"factor on the rest with each of {depth} repetitions", "1"),
+            "absorbing": (by_block, absorbing, "later tokens that attend only to themselves", "1"),
         },
     )
 

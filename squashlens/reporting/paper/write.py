@@ -18,8 +18,7 @@ from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session, require_seen
+from squashlens.measure.session import Session, measurement, require_seen
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark

@@ -6,12 +6,10 @@ is checked here on the paper's model; for real models, `squashlens.path_bound` c
 `gallery` evaluates every statement at inputs that meet its premises and at inputs that do not.
 """
 
-from squashlens.theory.statements.collapse import corollary_b10, proposition_b9, theorem_b3
 from squashlens.theory.statements.gallery import Exhibit, gallery
-from squashlens.theory.statements.markov import lemma_b6, lemma_b7, proposition_b8
-from squashlens.theory.statements.softmax import lemma_b1, lemma_b2, proposition_b4
-from squashlens.theory.statements.squashing import theorem_51
+from squashlens.theory.statements.lemmas import lemma_b1, lemma_b2, lemma_b6, lemma_b7, proposition_b4, proposition_b8
 from squashlens.theory.statements.statement import Statement, Step
+from squashlens.theory.statements.theorems import corollary_b10, proposition_b9, theorem_51, theorem_b3
 
 __all__ = [
     "Exhibit",

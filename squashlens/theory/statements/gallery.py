@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from squashlens.checks.arguments import validated
-from squashlens.theory.statements.collapse import corollary_b10, proposition_b9, theorem_b3
-from squashlens.theory.statements.markov import lemma_b6, lemma_b7, proposition_b8
-from squashlens.theory.statements.softmax import lemma_b1, lemma_b2, proposition_b4
-from squashlens.theory.statements.squashing import theorem_51
+from squashlens.theory.statements.lemmas import lemma_b1, lemma_b2, lemma_b6, lemma_b7, proposition_b4, proposition_b8
 from squashlens.theory.statements.statement import Statement, Step
+from squashlens.theory.statements.theorems import corollary_b10, proposition_b9, theorem_51, theorem_b3
 
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
 SMALL, DEPTHS = (3, 5, 10, 20, 50), (100, 300, 1000, 3000, 10_000)

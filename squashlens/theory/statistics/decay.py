@@ -68,7 +68,7 @@ class ByDistance:
 
     def laws(self, generator: torch.Generator) -> tuple[Law, Law, Law]:
         """The fitted laws of all series, with the lower and upper ends of their 95 % intervals."""
-        found = fitted(self.means(), self.pairs.sum(dim=0))
+        found = fit(self.means(), self.pairs.sum(dim=0))
         groups = len(self.sums)
         if groups < FEWEST:
             none = Law(*(torch.full_like(part, torch.nan) for part in found))
@@ -77,12 +77,12 @@ class ByDistance:
         counts = torch.nn.functional.one_hot(drawn, groups).sum(dim=1).double()
         sums = torch.einsum("sg,gkr->skr", counts, self.sums)
         pairs = torch.einsum("sg,gkr->skr", counts, self.pairs)
-        again = fitted(sums / pairs, pairs, steps=FEW)
+        again = fit(sums / pairs, pairs, steps=FEW)
         ends = [Law(*(torch.nanquantile(part, level, dim=0) for part in again)) for level in (0.025, 0.975)]
         return found, ends[0], ends[1]
 
 
-def fitted(means: Float[Tensor, "*many distance"], pairs: Num[Tensor, "*#many distance"], steps: int = STEPS) -> Law:
+def fit(means: Float[Tensor, "*many distance"], pairs: Num[Tensor, "*#many distance"], steps: int = STEPS) -> Law:
     """The power law nearest to the means by least squares, each distance counted with its number of pairs.
 
     NaN for fewer than four distances, or if all values beyond distance 0 are equal.

@@ -6,8 +6,8 @@ of 0.8, it finds an association in a third of the cases. Here the variance of ρ
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,16 @@ BLOCKS = 4  # fewest blocks of a series, however dependent its values are
 PERSISTENT = 0.97  # largest r in the rule for the block length, which diverges at 1
 
 
+ENDS = {"": "", "_low": ", lower end of its 95 % interval", "_high": ", upper end of its 95 % interval"}
+Labelled = dict[str, tuple[tuple[str, ...], Any, str, str]]  # variables: dimensions, values, long name and units
+
+
+def with_ends(name: str, dims: Iterable[Any], ends: Iterable[Any], text: str, units: str = "1") -> Labelled:
+    """An estimate and the ends of its interval as variables of a result: `name`, `name_low` and `name_high`."""
+    each, over = zip(ENDS.items(), ends, strict=True), tuple(dims)
+    return {name + end: (over, values, text + which, units) for (end, which), values in each}
+
+
 class Association(NamedTuple):
     """Spearman's ρ with the ends of its 95 % interval, and the p-value of no association."""
 
@@ -29,14 +39,10 @@ class Association(NamedTuple):
     high: Float[Tensor, "*many"]
     p: Float[Tensor, "*many"]
 
-    def named(self, name: str, text: str) -> dict[str, tuple[Tensor, str]]:
-        """The parts as variables of a result, `name`, `name_low`, `name_high` and `name_p`, each with a description."""
-        return {
-            name: (self.rho, text),
-            f"{name}_low": (self.low, f"{text}, lower end of its 95 % interval"),
-            f"{name}_high": (self.high, f"{text}, upper end of its 95 % interval"),
-            f"{name}_p": (self.p, f"{text}, p-value of no association"),
-        }
+    def variables(self, name: str, text: str, *dims: str) -> Labelled:
+        """The parts as variables of a result: `name`, `name_low`, `name_high` and `name_p`."""
+        p = {f"{name}_p": (dims, self.p, f"{text}, p-value of no association", "1")}
+        return with_ends(name, dims, (self.rho, self.low, self.high), text) | p
 
     def corrected(self) -> "Association":
         """The same associations with p-values corrected for their number by Holm's method."""

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from scipy.stats import binomtest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import UNREAD, Answer, described, interval, scored
+from squashlens.measure.answers.frequencies import UNREAD, Answer, describe, interval, score_answers
 from squashlens.tasks import Question, Task, reading
 
 COUNT = sl.tasks.find("count_ones")
@@ -32,77 +31,23 @@ def right(question: Question) -> Answer:
     return Answer(f"I count.\n\n{OPENING} {question.truth}", True, 80 + question.length, 20)
 
 
-def off_by(difference: int) -> Say:
-    return lambda question: Answer(f"{OPENING} {int(question.truth) + difference}", True)
-
-
-def nothing(question: Question) -> Answer:
-    return Answer("I'm sorry, but I can't help with that.", True)
-
-
-def many(question: Question) -> Answer:
-    return Answer(f"{OPENING} {question.truth}\n{OPENING} {int(question.truth) + 1}", True)
-
-
-def cut(question: Question) -> Answer:
-    return Answer(f"{OPENING} {question.truth}", False)
-
-
-def loose(question: Question) -> Answer:
-    return Answer(f"There are about {question.truth} ones.", True)
-
-
-def otherwise(question: Question) -> Answer:
-    return Answer(f"There are {question.truth} ones.", True)
-
-
-def in_words(question: Question) -> Answer:
-    return Answer(f"{OPENING} a dozen", True)
-
-
-# What a model says to each question, then: what is read, why, whether it is right, by how much it is off.
-SAYS: dict[str, tuple[Say, Callable[[int], str], str, bool, float]] = {
-    "right": (right, str, "read", True, 0),
-    "too many": (off_by(3), lambda n: str(n + 3), "read", False, 3),
-    "too few": (off_by(-30), lambda n: str(n - 30), "read", False, 30),
-    "nothing": (nothing, lambda n: "", "none", False, np.nan),
-    "many": (many, lambda n: "", "several", False, np.nan),
-    "cut": (cut, lambda n: "", "cut", False, np.nan),
-    "loose": (loose, lambda n: "", "form", False, np.nan),
-    "in words": (in_words, lambda n: "", "words", False, np.nan),
-    "otherwise": (otherwise, str, "read", True, 0),  # unambiguous, and not as asked
-}
-
-
-@pytest.mark.parametrize("kind", SAYS)
-def test_a_model_that_always_does_the_same(kind: str) -> None:
-    say, value, why, is_right, error = SAYS[kind]
-    given = answered(COUNT, say, lengths=[2, 11], seeds=range(3), mode=["answer_only", "cot"])
-    found = scored(COUNT, given, FACTS)
-    assert found.sizes == {"mode": 2, "length": 2, "seed": 3, "why": len(reading.WHY) - 1}
-    for m, (n, length), s in product(range(2), enumerate([2, 11]), range(3)):
-        at = found.isel(mode=m, length=n, seed=s)
-        assert at["value"].item() == value(length)
-        assert at["reading"].item() == why
-        assert at["truth"].item() == str(length)
-    assert (found["right"] == is_right).all()
-    np.testing.assert_array_equal(found["error"], np.full((2, 2, 3), error))
-    np.testing.assert_array_equal(found["accuracy"], np.full((2, 2), float(is_right)))
-    np.testing.assert_array_equal(found["accuracy_strict"], np.full((2, 2), float(kind == "right")))
-    np.testing.assert_array_equal(found["median_error"], np.full((2, 2), error))
-    np.testing.assert_array_equal(found["mean_error"], np.full((2, 2), error))
-    for reason in UNREAD:
-        assert (found["unread"].sel(why=reason) == (reason == why)).all()
+# What a model says to eleven ones, whether it stops, and why it is read or not.
+SAYS = [
+    (f"I count.\n\n{OPENING} 11", True, "read"), (f"{OPENING} 14", True, "read"), (f"{OPENING} -19", True, "read"),
+    ("I'm sorry, but I can't help with that.", True, "none"), (f"{OPENING} 11\n{OPENING} 12", True, "several"),
+    (f"{OPENING} 11", False, "cut"), ("There are about 11 ones.", True, "form"), (f"{OPENING} a dozen", True, "words"),
+    ("There are 11 ones.", True, "read"),  # unambiguous, and not as asked
+]  # fmt: skip
 
 
 def test_answers_side_by_side() -> None:
     """One of each kind, at one length: shares, the mean error of what was read, and every answer as it was said."""
-    says = [say for say, *_ in SAYS.values()]
-    given = answered(COUNT, lambda question: says[question.seed](question), lengths=[11], seeds=range(len(says)))
-    found = scored(COUNT, given, FACTS)
+    said = [Answer(text, ended, 91 * (not seed), 20 * (not seed)) for seed, (text, ended, _) in enumerate(SAYS)]
+    given = answered(COUNT, lambda question: said[question.seed], lengths=[11], seeds=range(len(said)))
+    found = score_answers(COUNT, given, FACTS)
     cell = found.isel(mode=0, length=0)
     assert cell["right"].values.tolist() == [True] + [False] * 7 + [True]
-    assert cell["reading"].values.tolist() == [why for _, _, why, _, _ in SAYS.values()]
+    assert cell["reading"].values.tolist() == [why for *_, why in SAYS]
     assert cell["value"].values.tolist() == ["11", "14", "-19", "", "", "", "", "", "11"]
     np.testing.assert_array_equal(cell["error"], [0, 3, 30] + [np.nan] * 5 + [0])
     assert (cell["accuracy"], cell["accuracy_strict"]) == (2 / 9, 1 / 9)
@@ -134,20 +79,20 @@ def test_an_opened_answer_begins_with_its_words() -> None:
     texts = [" 4", "4.", "4\n\nBecause", " 4 ones", " four", ""]
     extent: dict[str, Any] = {"lengths": [4], "seeds": range(len(texts))}
     given = answered(COUNT, lambda q: Answer(texts[q.seed], True), **extent)
-    found = scored(COUNT, given, FACTS, prefill=True).isel(mode=0, length=0)
+    found = score_answers(COUNT, given, FACTS, prefill=True).isel(mode=0, length=0)
     assert found["reading"].values.tolist() == ["read", "read", "read", "read", "read", "none"]
     assert found["as_asked"].values.tolist() == [True, True, True, False, False, False]
     assert found["value"].values.tolist() == ["4", "4", "4", "4", "4", ""]
     assert found["answer"].values.tolist() == texts  # as it was said
     assert (found["accuracy"], found["accuracy_strict"]) == (5 / 6, 0.5)
-    closed = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    closed = score_answers(COUNT, given, FACTS).isel(mode=0, length=0)
     assert closed["reading"].values.tolist() == ["read", "read", "form", "read", "read", "none"]
     halved = answered(COUNT, lambda q: Answer(texts[q.seed], False), **extent)
-    found = scored(COUNT, halved, FACTS, prefill=True).isel(mode=0, length=0)
+    found = score_answers(COUNT, halved, FACTS, prefill=True).isel(mode=0, length=0)
     assert found["reading"].values.tolist() == ["cut", "cut", "read", "cut", "cut", "cut"]
     alone = sl.tasks.find("taught_count_repeated")  # asked for alone: nothing to open with
     given = answered(alone, lambda q: Answer("4", True), lengths=[4])
-    assert scored(alone, given, FACTS, prefill=True)["accuracy"].item() == 1
+    assert score_answers(alone, given, FACTS, prefill=True)["accuracy"].item() == 1
 
 
 def test_what_is_no_number_has_no_error() -> None:
@@ -155,7 +100,7 @@ def test_what_is_no_number_has_no_error() -> None:
     given = answered(
         copied, lambda q: Answer(("1 1 1 0", "111", "the same")[q.seed], True), lengths=[4], seeds=range(3)
     )
-    found = scored(copied, given, FACTS).isel(mode=0, length=0)
+    found = score_answers(copied, given, FACTS).isel(mode=0, length=0)
     assert found["right"].values.tolist() == [True, False, False]
     assert found["value"].values.tolist() == ["1110", "111", ""]
     assert np.isnan(found["error"]).all()
@@ -163,24 +108,7 @@ def test_what_is_no_number_has_no_error() -> None:
     assert found["accuracy"].item() == pytest.approx(1 / 3)
     last = sl.tasks.find("copy_last")
     given = answered(last, lambda q: Answer("The answer to your question is: one", True), lengths=[300])
-    assert scored(last, given, FACTS)["error"].item() == 1
-
-
-def test_results_say_what_they_are() -> None:
-    found = scored(COUNT, answered(COUNT, right, lengths=[3]), FACTS)
-    facts = sl.results.provenance(found)
-    assert facts["model"] == "scripted"
-    assert facts["nested"] == FACTS["nested"]
-    assert facts["task"]["name"] == "count_ones"
-    assert facts["task"]["template"] == COUNT.template
-    assert facts["task"]["opening"] == OPENING
-    assert facts["task"]["read_as"] == "number"
-    assert facts["task"]["examples"] == COUNT.examples
-    for made in (found, sl.results.answer_frequencies(found)):
-        assert sl.results.provenance(made) == facts
-        for name, variable in made.data_vars.items():
-            assert variable.attrs["long_name"], name
-            assert variable.attrs["units"], name
+    assert score_answers(last, given, FACTS)["error"].item() == 1
 
 
 def numbers() -> xr.Dataset:
@@ -189,7 +117,7 @@ def numbers() -> xr.Dataset:
     given = answered(
         COUNT, lambda q: Answer(f"{OPENING} {told[q.length, q.seed]}", True), lengths=[2, 9, 10], seeds=range(2)
     )
-    return scored(COUNT, given, FACTS)
+    return score_answers(COUNT, given, FACTS)
 
 
 def test_frequencies_of_answers() -> None:
@@ -208,7 +136,7 @@ def test_answers_in_another_order_are_refused() -> None:
     """Else they would be filed under the wrong length, and nothing would show it."""
     given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), mode=["answer_only"])
     with pytest.raises(InputError, match="in that order"):
-        scored(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
+        score_answers(COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS)
 
 
 class Reads:
@@ -223,17 +151,17 @@ def test_any_reader_has_a_name_that_is_the_same_tomorrow() -> None:
     named = {}
     for name, read in {"partial": functools.partial(reading.number), "object": Reads()}.items():
         task = dataclasses.replace(COUNT, read=read)
-        found = scored(task, answered(task, right, lengths=[3]), FACTS)
+        found = score_answers(task, answered(task, right, lengths=[3]), FACTS)
         assert found["accuracy"].item() == 1
         named[name] = sl.results.provenance(found)["task"]["read_as"]
         assert "0x" not in named[name]
     assert named["partial"] == "functools.partial(<function number>)"
     assert named["object"].endswith("Reads object>")
-    assert described(dataclasses.replace(COUNT, read=Reads())) == described(dataclasses.replace(COUNT, read=Reads()))
+    assert describe(dataclasses.replace(COUNT, read=Reads())) == describe(dataclasses.replace(COUNT, read=Reads()))
 
 
 def test_a_character_that_files_cannot_hold_is_shown(tmp_path: Path) -> None:
-    found = scored(COUNT, {COUNT.ask(2): Answer("2\0 ones", True)}, FACTS)
+    found = score_answers(COUNT, {COUNT.ask(2): Answer("2\0 ones", True)}, FACTS)
     assert found["answer"].item() == "2␀ ones"
     assert sl.results.open(sl.results.save(found, tmp_path / "a.nc")).identical(found)
 
@@ -245,7 +173,7 @@ def test_both_accuracies_and_quartiles() -> None:
         f"{OPENING} 20", f"{OPENING} 11111111011", "about 12", f"{OPENING} 112",
     ]  # fmt: skip
     given = answered(COUNT, lambda q: Answer(texts[q.seed], True), lengths=[12], seeds=range(len(texts)))
-    cell = scored(COUNT, given, FACTS).isel(mode=0, length=0)
+    cell = score_answers(COUNT, given, FACTS).isel(mode=0, length=0)
     assert cell["value"].values.tolist() == ["12", "12", "12", "14", "20", "", "", "112"]
     assert cell["reading"].values.tolist() == ["read"] * 5 + ["echo", "form", "read"]
     assert cell["as_asked"].values.tolist() == [True, False, False, False, True, False, False, True]

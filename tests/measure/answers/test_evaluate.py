@@ -14,7 +14,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers.evaluate import prepare_questions
-from squashlens.measure.answers.frequencies import scored
+from squashlens.measure.answers.frequencies import score_answers
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
 from tests.references import fingerprint
@@ -49,8 +49,10 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
     put = replace(started, task=task, each=tuple(questions))
     ids = {question: put.ids(session.model, question) for question in questions}
     room = 2 * length if name == "copy" else 6  # tokens; a longer answer is wrong
-    found = scored(
-        task, module.answered(session.model, put, ids, Journal(None, {}), max_new_tokens=room, progress=False), {}
+    found = score_answers(
+        task,
+        module.answer_questions(session.model, put, ids, Journal(None, {}), max_new_tokens=room, progress=False),
+        {},
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")["accuracy"]
     asked = [pattern for pattern in patterns if pattern in ASKED]

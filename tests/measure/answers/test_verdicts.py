@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from squashlens.measure.answers._scores import Answers, gains, interval, of_length, scored
-from squashlens.measure.answers._verdicts import (
+from squashlens.measure.answers._scores import Answers, gains, interval, of_length, score_probes
+from squashlens.measure.answers.collapse_vs_readout import (
     BASELINE,
     COLLAPSED,
     LENGTH,
@@ -15,7 +15,7 @@ from squashlens.measure.answers._verdicts import (
     REPRESENTED,
     UNDECIDED,
     Evidence,
-    judged,
+    judge,
     verdicts,
 )
 
@@ -78,7 +78,7 @@ def evidence(probe: dict[str, float] | None = None, **others: Any) -> Evidence:
     ],
 )
 def test_the_first_step_that_decides(known: Evidence, verdict: str, reason: str) -> None:
-    found, why = judged(known, 0.9)
+    found, why = judge(known, 0.9)
     assert found == verdict
     assert reason in why
 
@@ -102,7 +102,7 @@ def judged_at(n: int, own: float, other: float, seed: int, splits: int = 60) -> 
         return noise[None]
 
     def r2(share: float, number: int, numbers: range) -> Any:
-        return scored(shown(share, number), data, "own", numbers, "", False)
+        return score_probes(shown(share, number), data, "own", numbers, "", False)
 
     model, twin = r2(own, 0, range(splits)), np.full((splits, 1, 1), np.nan)
     for t in range(4):

@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 import squashlens as sl
-from squashlens.engine.running import passes
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse import metric as _metric
 from squashlens.prompts import GrowingSequence
@@ -71,31 +70,6 @@ def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: 
             v, star = two_passes(plain, sequence, length)
             found = np.append(ds["distance"].sel(length=length), ds["distance_y"].sel(length=length))
             assert np.abs(found - np.abs(v - star).sum(axis=-1)).max() <= 1e-5 * np.abs(v).sum(axis=-1).max()
-
-
-def test_one_forward_pass_for_every_length(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[int] = []
-    plain = passes.forward
-
-    def counting(model: Any, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        counted.append(ids.shape[1])
-        return plain(model, ids, *args, **kwargs)
-
-    monkeypatch.setattr(passes, "_why_wrong", lambda plan, rows: None)
-    captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 2), progress=False)  # tests once whether passes are shared
-    monkeypatch.setattr(passes, "forward", counting)
-    prefix = len(sl.prompts.tokenize(tiny, COUNT)[0])
-    captured.collapse(tiny, PANELS["a"](tiny, 160), progress=False)
-    assert counted == [prefix + 161]
-    for panel, trunk in (("b", prefix + 161), ("d", len(PANELS["d"](tiny, 160).trunk) + 1)):
-        counted.clear()
-        sequence = PANELS[panel](tiny, 160)
-        captured.collapse(tiny, sequence, progress=False)
-        branches = sum(
-            sequence.doubled(n).along((*sequence.trunk, sequence.trunk[-1])).tokens != () for n in range(1, 161)
-        )
-        assert counted == [trunk, branches]
-        assert branches < 160  # never more than one token a length
 
 
 def uniform_attention_gpt2() -> Any:
@@ -256,30 +230,6 @@ def test_precision(tiny: Any, plain_tiny: Any) -> None:
     assert rounded["ulps"].attrs["units"] == "ulp (bfloat16)"
 
 
-@pytest.mark.slow
-def test_a_shared_pass_that_is_wrong_is_not_used(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should sharing fail where the probe did not see it, the passes at the lengths asked for do."""
-    from squashlens.engine.proving import registry
-    from squashlens.engine.running import passes
-
-    honest = passes.context
-    sequence = PANELS["d"](tiny, 30)
-    expected = captured.collapse(tiny, sequence, passes="separate", progress=False)
-    assert passes._can_share_passes(tiny)
-    registry.forget(tiny, "prompts that share a pass")
-    monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
-    ds = captured.collapse(tiny, sequence, noise_lengths=3, progress=False)
-    assert sl.results.provenance(ds)["passes"].startswith(
-        "separate, since its numbers depend on what it shares a pass with"
-    )
-    np.testing.assert_array_equal(ds["distance"], expected["distance"])
-    with pytest.raises(InputError, match="passes='shared' gives wrong numbers here"):
-        captured.collapse(tiny, sequence, passes="shared", progress=False)
-    monkeypatch.setattr(passes, "_why_wrong", lambda plan, rows: None)
-    with pytest.raises(UnsoundModelError, match="Prompts in a shared pass and one by one differ"):
-        captured.collapse(tiny, sequence, noise_lengths=3, progress=False)
-
-
 def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,21 +243,6 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
             ds = measure(tiny, PANELS["a"](tiny, 4))
         assert without not in ds
         assert "distance" in ds
-
-
-def test_ambient_hooks_are_honoured(tiny: Any) -> None:
-    """A hook by position gives what a pass for each prompt gives, and the provenance says so."""
-    sequence = PANELS["a"](tiny, 12)
-    place = len(sequence.prefix) + 2
-    with sl.applied(tiny, sl.hooks.zero_values([place])):
-        auto, separate = (captured.collapse(tiny, sequence, passes=p, progress=False) for p in ("auto", "separate"))
-    plain = captured.collapse(tiny, sequence, progress=False)
-    assert sl.results.provenance(auto)["passes"].startswith("separate, since ")
-    np.testing.assert_array_equal(auto["distance"], separate["distance"])
-    difference = np.abs(auto["distance"] - plain["distance"]).sel(layer=6)
-    assert (difference.sel(length=slice(3, None)) > 1e-3).all()
-    assert (difference.sel(length=slice(1, 1)) < 1e-3).all()  # neither of the pair has that position
-    assert any("zero_values" in hook for hook in sl.results.provenance(auto)["ambient_hooks"])
 
 
 @pytest.mark.parametrize(

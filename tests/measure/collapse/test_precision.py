@@ -9,7 +9,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.collapse.pairs import from_then_on
+from squashlens.measure.collapse.metric import from_then_on
 from squashlens.measure.collapse.precision import _bits_needed
 from tests import captured
 from tests.cases import FAMILIES, few
@@ -133,32 +133,6 @@ def test_first_block_is_where_two_become_one(bridge_of: Any) -> None:
     assert ds["first_block"].sel(length=slice(20, None)).notnull().any()
 
 
-def test_some_blocks_are_those_of_all(bridge_of: Any) -> None:
-    """Block 1 alone is the first where all blocks have a first one before it too."""
-    model = bridge_of("gemma")
-    ones = sequence_of(model, "gemma", [7] * 58)
-    with sl.applied(model, sl.hooks.uniform_attention()):
-        pairs = sl.capture(model, ones, lengths=[2, 20, 58], noise_lengths=2, progress=False)
-        every, some, none = (
-            sl.precision(model, pairs, round_to=["float8_e5m2"], blocks=blocks, progress=False)
-            for blocks in ("all", [2, 1, 2], [])
-        )
-    assert every["block"].values.tolist() == [0, 1, 2]
-    assert some["block"].values.tolist() == [1, 2]
-    for name in ("distance", "enters_as_one", "same_answer"):
-        np.testing.assert_array_equal(some[name], every[name].sel(block=[1, 2]))
-    later = (some["enters_as_one"] == 1) & some["bits_needed"].sel(layer=[1, 2]).rename(layer="block").notnull()
-    for length in (2, 20, 58):
-        here = later.sel(format="float8_e5m2", length=length)
-        expected = next((block for block in (1, 2) if here.sel(block=block)), math.nan)
-        np.testing.assert_array_equal(some["first_block"].sel(format="float8_e5m2", length=length), expected)
-    assert some["first_block"].notnull().any()
-    assert {*every.data_vars} - {*none.data_vars} == {"distance", "enters_as_one", "first_block", "same_answer"}
-    for blocks in ([3], [-1], [True]):
-        with pytest.raises(InputError, match="not blocks of this model. Use blocks 0 to 2|blocks.*=.* is"):
-            sl.precision(model, ones, blocks=blocks)
-
-
 def test_numbers_beyond_a_format_are_not_collapsed(bridge_of: Any) -> None:
     """Formats that would hold their largest number in place of any larger one would make all of them the same."""
     model = bridge_of("gemma")
@@ -244,6 +218,7 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
         ("tiny-gemma", pairs, runs, "a loaded model or a capture belongs to one"),
         ("tiny-gemma", ones, {"runs": []}, "runs= is empty"),
         (tiny, ones, {"round_to": []}, "round_to= is empty"),
+        (tiny, ones, {"blocks": [6]}, "not blocks of this model. Use blocks 0 to 5"),
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
         ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
         (7, ones, {}, "model must be a TransformerBridge, not int"),

@@ -85,22 +85,6 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
     assert len(set(np.round(found, 4))) > 9
 
 
-@pytest.mark.parametrize("family", ["gemma", pytest.param("gpt2", marks=pytest.mark.slow)])
-def test_no_hook_acts_on_the_repeated_digit(family: str, bridge_of: Any, plain_of: Any) -> None:
-    """Where a separator would follow the longest length, v* has its digit once more, which is no separator."""
-    model, plain = bridge_of(family), plain_of(family)
-    sequence = separated(model, family)
-    ds = sl.separator_ablation(
-        model, sequence, kinds=["zero_values"], lengths=[6, 12], from_blocks=[0], noise_lengths=0, progress=False
-    )
-    for length in (6, 12):
-        pair = sequence.pair(length)
-        changed = model_without(plain, sequence.separator_places(length), 0, "values")
-        expected, scale = distance_of(changed, pair.v, pair.v_star)
-        here = ds["distance_from"].sel(hook="zero_values", from_block=0, length=length)
-        assert np.abs(here - expected[:-1]).max() <= 1e-5 * scale
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_masking_everywhere_is_deleting_with_positions_kept(family: str, bridge_of: Any) -> None:

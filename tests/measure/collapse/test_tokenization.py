@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.collapse.tokenization import FORMS, splits, tokenization
+from squashlens.measure.collapse.tokenization import FORMS, tokenization
 from tests.references import last_streams
 from tests.splitters import KINDS, save_random_with, splitter
 
@@ -71,7 +71,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], t
 
 @pytest.mark.parametrize(("kind", "repeat", "form"), CLOSED)
 def test_closed_forms(kind: str, repeat: str, form: str) -> None:
-    ds = splits(splitter(kind), N, repeat=repeat, separator={form: FORMS[form]}).sel(form=form)
+    ds = tokenization(splitter(kind), N, repeat=repeat, separator={form: FORMS[form]}).sel(form=form)
     for name, law in zip(("tokens", "pair", "grows", "uniform"), CLOSED[kind, repeat, form], strict=True):
         assert ds[name].values.tolist() == [law(n) for n in range(1, N + 1)], name
 
@@ -87,7 +87,7 @@ def test_closed_forms(kind: str, repeat: str, form: str) -> None:
 def test_against_plain_lists(kind: str, repeat: str, between: str, prompt: str, n: int) -> None:
     assume(not between or len(re.findall(f"(?={repeat})", repeat + between + repeat)) == 2)
     tokenizer = splitter(kind)
-    ds = splits(tokenizer, n, repeat=repeat, separator={"it": between}, prefix=prompt).sel(form="it")
+    ds = tokenization(tokenizer, n, repeat=repeat, separator={"it": between}, prefix=prompt).sel(form="it")
     texts = [between.join([repeat] * k) for k in range(1, n + 2)]
     ids = [tokenizer(prompt + text, add_special_tokens=False)["input_ids"] for text in texts]
     before = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
@@ -130,10 +130,12 @@ def uniform_by_offsets(tokenizer: Any, prompt: str, repeat: str, between: str, n
 
 def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
     """11111 111 behind the prompt 11: two tokens 111, of which the first begins in the prompt."""
-    ds = splits(splitter("threes"), 3, repeat="111", prefix="11", separator={"spaced": " "}).sel(form="spaced")
+    ds = tokenization(splitter("threes"), 3, repeat="111", prefix="11", separator={"spaced": " "}).sel(form="spaced")
     assert ds["pieces"].values.tolist() == ["111·11", "111·11·␣·111", "111·11·␣·111·␣·111"]
     assert not ds["uniform"].any()
-    apart = splits(splitter("threes"), 3, repeat="111", prefix="11 ", separator={"spaced": " "}).sel(form="spaced")
+    apart = tokenization(splitter("threes"), 3, repeat="111", prefix="11 ", separator={"spaced": " "}).sel(
+        form="spaced"
+    )
     assert apart["uniform"].all()
     assert apart["tokens"].values.tolist() == [1, 3, 5]
 
@@ -170,24 +172,6 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
                         np.testing.assert_allclose(values, gap[:-1], atol=2e-5 * max(1.0, gap.max()))
 
 
-def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tmp_path: Path) -> None:
-    model, *_ = model_of("threes", "gemma3")
-    bare, held = tokenization(splitter("threes"), 4), splits(model, 4)
-    measured = tokenization(model, 4, progress=False)
-    for name in bare.data_vars:
-        np.testing.assert_array_equal(bare[name], held[name])
-        np.testing.assert_array_equal(bare[name], measured[name])
-    said = sl.results.provenance(bare)
-    assert said["vocabulary_size"] == len(splitter("threes"))
-    assert said["tokenizer"] == type(splitter("threes")).__name__
-    assert said["call"]["separator"] == dict(FORMS)
-    assert sl.results.provenance(measured)["vocabulary_size"] == said["vocabulary_size"]
-    assert measured["between"].values.tolist() == list(FORMS.values())
-    for ending in ("nc", "json"):
-        path = sl.results.save(measured, tmp_path / f"it.{ending}")
-        assert sl.results.open(path).identical(measured)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -206,16 +190,16 @@ def test_a_model_stands_for_its_tokenizer_and_results_are_kept(model_of: Any, tm
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
-    for function in (splits, tokenization):
+    for of in (tiny, tiny.tokenizer):
         with pytest.raises(InputError, match=message):
-            function(tiny, **options)
+            tokenization(of, **options)
 
 
 def test_what_has_no_tokenizer_is_refused(bridge_of: Any) -> None:
     with pytest.raises(InputError, match="has no tokenizer"):
-        splits(bridge_of("llama"))
+        tokenization(bridge_of("llama"))
     with pytest.raises(InputError, match="Tokenizer, neither a model with a tokenizer.*PreTrainedTokenizerFast"):
-        splits(splitter("single").backend_tokenizer)
+        tokenization(splitter("single").backend_tokenizer)
     with pytest.raises(InputError, match="neither a model with a tokenizer"):
         tokenization("tiny-gemma")
 
@@ -223,11 +207,11 @@ def test_what_has_no_tokenizer_is_refused(bridge_of: Any) -> None:
 def test_what_a_tokenizer_drops_is_refused() -> None:
     """Without bytes to fall back on, BPE leaves out what it has not seen: a repeat of nothing, a form without marks."""
     with pytest.raises(InputError, match="'joined' of separator= cannot be tokenized as 'é': 'é' has no tokens"):
-        splits(splitter("single"), repeat="é", separator={"joined": ""})
+        tokenization(splitter("single"), repeat="é", separator={"joined": ""})
     with pytest.raises(InputError, match="'éé?' adds no token to the prefix"):
-        splits(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
+        tokenization(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
     with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized as '…'.*leave the form out"):
-        splits(splitter("single"), separator={"dots": "…"})
+        tokenization(splitter("single"), separator={"dots": "…"})
 
 
 @pytest.mark.cuda

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.remedies.changes import AS_IT_IS
+from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with, stated
+from squashlens.sequences import GrowingSequence
 from tests import captured
 from tests.odd import together
 from tests.references import fingerprint, last_streams, raw
@@ -75,26 +78,6 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
     assert here["tokens"].values.tolist() == [len(form.pair(n).v) for n in (4, 12)]
     assert np.isnan(compared["native_window"]).all()  # the bundled model has none
     assert set(compared.data_vars) == {*names, "bound", "accuracy", "native_window"}
-
-
-def test_changes_differ_and_keep_their_order(several: Any, compared: Any) -> None:
-    assert compared["change"].values.tolist() == [AS_IT_IS, *several]
-    assert compared["distance"].dims == ("change", "layer", "length")
-    assert compared["accuracy"].dims == ("change", "length")
-    assert compared["bound"].dims == ("change", "content")
-    last = compared["distance"].isel(layer=-1, length=-1).values
-    assert len(set(np.round(last, 4))) == 6
-    bounds = compared["bound"].isel(content=0).values
-    assert len(set(np.round(bounds, 3))) >= 5  # rounding alone moves it less
-    assert compared["accuracy"].sel(change=AS_IT_IS).min() == 1
-    assert compared["accuracy"].sel(change="window", length=12) == 0  # apart, but broken
-    facts = sl.results.provenance(compared)
-    assert facts["ambient_hooks"][0] == []
-    assert len(facts["ambient_hooks"][1]) == 6
-    assert sl.results.provenance(compared.sel(change=AS_IT_IS))["ambient_hooks"] == []
-    assert all(
-        set(values.attrs) == {"long_name", "units", "source", "provenance"} for values in compared.data_vars.values()
-    )
 
 
 @pytest.mark.few(1)
@@ -164,3 +147,38 @@ def test_refused_sequences(tiny: Any, digits: Any) -> None:
         sl.compare(tiny, digits, {"short": short}, lengths=[3], progress=False)
     with pytest.raises(InputError, match="An intervention has 2 sequences"):
         sl.compare(tiny, digits, {"two": [digits, digits]}, lengths=[3], progress=False)
+
+
+@st.composite
+def sequences(draw: st.DrawFn) -> GrowingSequence:
+    content = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
+    breaks = tuple(sorted(draw(st.sets(st.integers(1, len(content))))))
+    ends = [tuple(draw(st.lists(st.integers(5, 8), max_size=2))) for _ in range(2)]
+    return GrowingSequence(
+        "any", content, (1, 2, 3, 4), *ends, breaks, (9,) * len(breaks), draw(st.sampled_from([None, 3]))
+    )
+
+
+@given(sequences(), st.integers(0, 99))
+def test_every_prompt_of_a_form_is_recognised_and_no_other(sequence: GrowingSequence, seed: int) -> None:
+    lengths, other = range(1, len(sequence) + 1), sequence.unrelated(Random(seed))
+    one, any_content = stated(sequence, drawn=False), stated(sequence, drawn=True)
+    for n in lengths:
+        own, drawn = (list(each.plain(n).ids(each.trunk)) for each in (sequence, other))
+        assert lengths_with(one, own, lengths) == lengths_with(any_content, own, lengths) == [n]
+        assert lengths_with(any_content, drawn, lengths) == [n]
+        assert lengths_with(one, drawn, lengths) == ([n] if drawn == own else [])
+        assert lengths_with(one, own, [k for k in lengths if k != n]) == []
+        for place in range(len(own)):
+            wrong = [*own[:place], 10, *own[place + 1 :]]
+            assert lengths_with(any_content, wrong, lengths) == []
+        assert lengths_with(any_content, [*own, 10], lengths) == []
+        if sequence.ending is not None:  # which is drawn at no length
+            own[sequence.position(n)] = 1
+            assert lengths_with(any_content, own, lengths) == []
+
+
+def test_separators_that_differ_between_lengths_have_no_form() -> None:
+    scattered = GrowingSequence("any", (1, 2, 3), (1, 2), breaks=(1,), separators=(9,)).scattered("seed")
+    assert stated(scattered, drawn=False) is None
+    assert lengths_with(None, [1, 2], [1, 2]) == []

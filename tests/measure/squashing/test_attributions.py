@@ -12,8 +12,8 @@ from scipy.stats import spearmanr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.squashing.audits.attributions import attribution
-from squashlens.measure.squashing.audits.estimates import ATTRIBUTIONS
+from squashlens.measure.squashing.attributions import attribution
+from squashlens.measure.squashing.audit import ATTRIBUTIONS
 from tests.cases import CONFIGS, random_model
 from tests.references import plain_outputs
 
@@ -126,7 +126,3 @@ def test_what_is_not_applicable_says_why(bridge_of: Callable[..., Any], monkeypa
         assert 'pip install "squashlens[compare]"' in row["refused"].item()
     with pytest.raises(InputError, match="needs captum"):
         attribution(model, IDS, of="occlusion", bos="as-given")
-    deeper = sl.audit(model, IDS, estimates=["all-ones"], from_layer=1, bos="as-given", progress=False)
-    assert "leave-one-out KL" not in deeper["reference"]
-    with pytest.raises(InputError, match="no estimate's name starts so"):
-        sl.audit(model, IDS, estimates=["occlusion"], from_layer=1, bos="as-given", progress=False)

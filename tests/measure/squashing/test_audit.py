@@ -10,8 +10,8 @@ from scipy.stats import spearmanr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.squashing.audits.estimates import one_cotangent, rollout
-from tests.cases import COMMON, CONFIGS, random_model, save_random
+from squashlens.measure.squashing.audit import one_cotangent, rollout
+from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, plain_outputs, raw
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
@@ -94,24 +94,6 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     assert found["agreement_low"].sel(at) <= agreement.sel(way="raw") <= found["agreement_high"].sel(at)
 
 
-@pytest.mark.slow
-def test_a_rung_that_a_model_does_not_have_is_named(tmp_path: Any) -> None:
-    """A mixture of experts has no gates to freeze: those methods say so, the others stand."""
-    from transformers import MixtralConfig
-
-    folder = save_random(MixtralConfig(**COMMON, num_local_experts=2, num_experts_per_tok=1), tmp_path)
-    model = sl.load(folder, progress=False)
-    found = sl.audit(model, IDS, estimates=["analytic", "sketch"], n_probes=4, **SHARED)
-    gone = found["refused"].values != ""
-    names = found["estimate"].values
-    assert {str(n) for n in names[gone]} == {str(n) for n in names if "gates" in str(n) or "all frozen" in str(n)}
-    assert all("Leave 'gates' out of freeze" in str(r) for r in found["refused"].values[gone])
-    assert found["value"].isnull().all(("prompt", "position")).values.tolist() == gone.tolist()
-    assert found["cost"].isnull().values.tolist() == gone.tolist()
-    assert found["agreement"].sel(reference="Jacobian", way="raw").isnull().values.tolist() == gone.tolist()
-    assert sl.figures.audit(found).data
-
-
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -128,6 +110,6 @@ def test_arguments_are_checked_before_any_work(
     def work(*_: Any, **__: Any) -> None:
         raise AssertionError("the work was begun")
 
-    monkeypatch.setattr("squashlens.measure.squashing.audits.audit._warm_up", work)
+    monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", work)
     with pytest.raises(InputError, match=complaint):
         sl.audit(tiny, "110 =", **options)

@@ -37,7 +37,6 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import human, require_room
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import one_hot
 from squashlens.measure.squashing.certificates.edges import (
     Pulled,
     differing,
@@ -50,6 +49,7 @@ from squashlens.measure.squashing.certificates.edges import (
     share_of,
 )
 from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
+from squashlens.measure.squashing.walks import one_hot
 from squashlens.theory.bounds.edges import with_rounding
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.bounds.paths import Pattern, pushed

@@ -21,8 +21,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.running.unembed import logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session, different
+from squashlens.measure.session import Session, different, measurement
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.records.results import Variable
 

@@ -30,14 +30,12 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.measure.squashing.jacobians.sketch import PROBES, resolved, sketched, until
 from squashlens.measure.squashing.jacobians.upper import Ends, upper_sketch
-from squashlens.measure.squashing.spans import Spans, recorded
-from squashlens.measure.unequal import one_by_one
+from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.remarks import remark
 from squashlens.theory.probes import seed_of
 

@@ -26,7 +26,7 @@ from squashlens.measure.squashing.jacobians.rows import (
     spectral_of,
     storage_for,
 )
-from squashlens.measure.squashing.spans import Spans
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.theory.norms import missing_sizes, spectral_norms
 from squashlens.theory.probes import PROBES, normals
 

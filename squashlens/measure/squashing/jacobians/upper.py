@@ -34,7 +34,7 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.measure.squashing.jacobians.rows import Spectral, collected, of_span, padded
-from squashlens.measure.squashing.spans import Spans
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.theory.bounds.edges import with_rounding
 from squashlens.theory.norms import (
     FOLDS,

@@ -22,18 +22,18 @@ from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session
-from squashlens.measure.squashing._attention import patterns_of
+from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.jacobians.pullback import Pullback
 from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolved
 from squashlens.measure.squashing.profiles.pullbacks import CertifiedSketch, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
+from squashlens.measure.squashing.walks import patterns_of
 from squashlens.records.results import Variable
 from squashlens.theory.bounds.paths import compositions
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.decay import ByDistance, Law
+from squashlens.theory.statistics.trends import with_ends
 
 Kept = Literal["positions", "distances"]
 CHUNK = 1 << 24  # numbers in the rows of some queries that are composed together
@@ -76,7 +76,7 @@ def profile(
     resamples of up to 16 contiguous groups of queries.
 
     Args:
-        model: as in `path_bound`.
+        model, bos, progress: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         queries: query positions n; negative values count from the end. All by default.
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
@@ -94,8 +94,6 @@ def profile(
             is measured as well; 1 by default. They have none of the hooks of `model`.
         seed: random seed of the directions of certificates and of the resamples. By default it is 0 without
             certificates, and else as in `jacobian_norms`.
-        bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
@@ -313,12 +311,8 @@ class _Work:
         of = f", of the Jacobian the {norm}" if self.method != "none" else ""
         for name, values in own.kept.items():
             variables[name] = (by_query, values, named[name], "1")
-        variables["influence"] = (
-            by_distance,
-            torch.stack([s.means() for s in sums.values()]),
-            f"mean influence{of}",
-            "1",
-        )
+        means = torch.stack([s.means() for s in sums.values()])
+        variables["influence"] = (by_distance, means, f"mean influence{of}", "1")
         variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
         generator = torch.Generator().manual_seed(self.seed)
         variables |= _laws([s.laws(generator) for s in sums.values()], of)
@@ -336,16 +330,9 @@ class _Work:
 def _laws(found: Sequence[tuple[Law, Law, Law]], of: str) -> Mapping[str, Variable]:
     """The parts of the laws of all quantities, with both ends of their intervals."""
     variables: dict[str, Variable] = {}
-    ends = {"": "", "_low": ", lower end of its 95 % interval", "_high": ", upper end of its 95 % interval"}
+    over = ("quantity", "layer")
     for part, text in PARTS.items():
-        for place, (end, said) in enumerate(ends.items()):
-            values = torch.stack([getattr(laws[place], part) for laws in found])
-            variables[f"{part}{end}"] = (
-                ("quantity", "layer"),
-                values,
-                f"{text} of influence by distance{of}{said}",
-                "1",
-            )
+        ends = [torch.stack([getattr(laws[place], part) for laws in found]) for place in range(3)]
+        variables |= with_ends(part, over, ends, f"{text} of influence by distance{of}")
     ends_met = torch.stack([laws[0].at_end for laws in found])
-    variables["exponent_at_end"] = (("quantity", "layer"), ends_met, f"exponent at an end of the range tried{of}", "1")
-    return variables
+    return variables | {"exponent_at_end": (over, ends_met, f"exponent at an end of the range tried{of}", "1")}

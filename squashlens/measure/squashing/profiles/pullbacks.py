@@ -41,12 +41,12 @@ def norms_of(pullback: Pullback, query: int, norm: Norm, directions: Float[Tenso
         for _ in pullback.batches(query, directions, add):
             pass
         return torch.stack(to_cpu([squares[layer] for layer in layers])).sqrt()
-    every = _held(pullback, query, directions)
+    every = _hold_rows(pullback, query, directions)
     found = to_cpu([torch.stack([spectral_norms(block) for block in rows.unbind(1)]) for rows in every])
     return torch.nn.functional.pad(torch.stack(found), (0, n - query - 1))
 
 
-def _held(
+def _hold_rows(
     pullback: Pullback, query: int | None, directions: Float[Tensor, "cotangent *query d"]
 ) -> list[Float[Tensor, "cotangent position in"]]:
     """All rows of the blocks of one query, or of the sum of all queries, layer by layer."""
@@ -78,7 +78,7 @@ class Sketch:
         if self.norm == "frobenius":
             size = norms_of(self.pullback, query, "frobenius", self.directions)
             return frobenius_ends(size, len(self.directions), self.chance)
-        rows = _held(self.pullback, query, self.directions)
+        rows = _hold_rows(self.pullback, query, self.directions)
         several = torch.stack([torch.stack([self.measure(one[:, i][None])[0] for i in range(reach)]) for one in rows])
         return self.measure.ends(torch.nn.functional.pad(several, (0, 0, 0, n - reach)), self.chance)
 
@@ -100,9 +100,9 @@ class CertifiedSketch(Sketch):
         lost = [derivative_rounding(model, self.seen, range(layer, self.top), n) for layer in layers]
         self.lost, self.most = torch.tensor(lost, dtype=torch.float64), 0.0
         everywhere = normals(seed)(PROBES, n, width(model))
-        plain = _held(pullback, None, everywhere)
+        plain = _hold_rows(pullback, None, everywhere)
         with Jittered(device_of(model), seed):
-            jittered = _held(Pullback(session, layers), None, everywhere)
+            jittered = _hold_rows(Pullback(session, layers), None, everywhere)
         moved = zip(jittered, plain, strict=True)
         # The norm of all queries' derivatives on top of each other is at least that of each.
         self.missing = torch.stack([missing_sizes(one - other, chance).cpu() for one, other in moved])

@@ -35,13 +35,13 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     seen = _Seen(session)
     seen.run()
     blocks = range(n_blocks(session.model))
-    heads = _together(seen.heads[b] for b in blocks)
-    sink, others = (_together(seen.values[b][which] for b in blocks) for which in (0, 1))
+    heads = _stack(seen.heads[b] for b in blocks)
+    sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
     n, native = session.positions, windows(session.model)
     uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
     by_head, by_layer = ("block", "head"), ("layer",)
-    spectra = _together(spectrum(seen.streams[layer][0]) for layer in layers)
-    sizes = _together(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
+    spectra = _stack(spectrum(seen.streams[layer][0]) for layer in layers)
+    sizes = _stack(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
     return {
         "sink_rate": (by_head, heads[..., 0], "mean attention of later tokens to the first token", "1"),
         "attention_entropy": (by_head, heads[..., 1], "mean entropy of attention", "nat"),
@@ -56,7 +56,7 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     }
 
 
-def _together(parts: Iterable[Tensor]) -> Tensor:
+def _stack(parts: Iterable[Tensor]) -> Tensor:
     """Tensors of several layers or blocks, which may be on several devices, as one on the CPU."""
     return torch.stack(to_cpu(list(parts)))
 
@@ -117,17 +117,17 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
         stars, again = (_last_two(model, ids.repeat(copies, 1), layers) for copies in (1, 2))
         pairs = [(v, stars[layer][1], again[layer]) for layer, v in zip(layers, last, strict=True)]
-        far = _together(distance(v, star, "linf") for v, star, _ in pairs)
-        alone, before = _together(v for v, _, _ in pairs), _together(second[0] for _, _, second in pairs)
+        far = _stack(distance(v, star, "linf") for v, star, _ in pairs)
+        alone, before = _stack(v for v, _, _ in pairs), _stack(second[0] for _, _, second in pairs)
         same = agree(before, alone, dtype_of(model), dim=-1)  # on the CPU: a device would be waited for at each layer
         if not same and why_lengths_differ(model, (ids.shape[1] - 1, ids.shape[1])) is None:
             raise not_causal("The model", session.positions - 1)
         roundings = unseen_roundings(model)
-        floor = _together(
+        floor = _stack(
             noise(v, second[0], "linf", roundings) + noise(star, second[1], "linf", roundings)
             for v, star, second in pairs
         )
-    sizes = _together(one.double().square().mean().sqrt() for one in last)
+    sizes = _stack(one.double().square().mean().sqrt() for one in last)
     return {
         "collapse_distance": (("layer",), far, "L∞ distance of v and v*", MODEL_UNITS),
         "collapse_noise": (("layer",), floor, "noise floor of the distance of v and v*", MODEL_UNITS),

@@ -39,7 +39,7 @@ def hooks_of(parts: Iterable[Any]) -> list[Any]:
 def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequence:
     """The form of a sequence under an intervention: another sequence, or what its function returns for this one."""
     forms = [part for part in parts if not _hooks(part)] or [sequence]
-    found = [form if isinstance(form, GrowingSequence) else _made(form, sequence) for form in forms]
+    found = [form if isinstance(form, GrowingSequence) else _make(form, sequence) for form in forms]
     if not all(isinstance(form, GrowingSequence) for form in found):
         raise InputError(
             "The function of an intervention does not return a growing sequence.",
@@ -53,7 +53,7 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
     return found[0]
 
 
-def _made(form: Callable[[GrowingSequence], GrowingSequence], sequence: GrowingSequence) -> GrowingSequence:
+def _make(form: Callable[[GrowingSequence], GrowingSequence], sequence: GrowingSequence) -> GrowingSequence:
     try:
         return form(sequence)
     except Exception as error:

@@ -6,8 +6,9 @@ tokens.
 
 import itertools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,49 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Freezable, Target, choices_of, dtype_name, positive
+from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.checks.results import require_reference, takes
-from squashlens.engine.anatomy import dtype_of, quantization
+from squashlens.checks.words import and_frozen
+from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.unembed import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session, require_places
-from squashlens.measure.squashing.audits.attributions import captum_for
-from squashlens.measure.squashing.audits.estimates import LEFT_OUT, NULL, SWAP, TRUTH, Estimate, all_estimates, chosen
+from squashlens.measure.session import Session, measurement, require_places
+from squashlens.measure.squashing.attributions import attribution, captum_for
+from squashlens.measure.squashing.bound import composition, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.substitution import require_choices, require_replaceable
+from squashlens.measure.squashing.jacobians.rows import norms_at
+from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
+from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import bootstrap, partial_spearman, spearman
+from squashlens.theory.statistics.trends import with_ends
+
+TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
+ATTRIBUTIONS: dict[str, Attribution] = {
+    "gradient times input": "gradient_times_input",
+    "integrated gradients": "integrated_gradients",
+    "occlusion": "occlusion",
+    "AttnLRP": "attn_lrp",
+    "value-weighted attention": "value_weighted",
+}
+
 
 WAYS = ("raw", "partial", "over_null")
 COST = "time divided by that of the exact Jacobian"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A quantity per token: its name, kind and function, and the name of the estimate that it bounds."""
+
+    name: str
+    kind: str  # printed, bound, derivative, proxy, attribution, swap
+    measure: Callable[[Bridge, Any], xr.DataArray]
+    bounds: str | None = None
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
@@ -46,8 +73,6 @@ def audit(
     n_replacements: int = 8,
     candidates: Iterable[int] | None = None,
     query: int = -1,
-    from_layer: int = 0,
-    to_layer: Target = "y",
     seed: int | None = None,
     bos: Bos = "family",
     progress: bool = True,
@@ -57,11 +82,11 @@ def audit(
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
     a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the substitution
-    effect; and the proxies rollout, all-ones cotangent and top-logit gradient. From the embeddings to ``"y"`` they are
-    also attribution methods that other libraries offer, and the metric by which Jacobian Scopes (arXiv 2601.16407)
-    judges them: gradient times input, integrated gradients and occlusion (captum), AttnLRP (LXT), value-weighted
-    attention, and leave-one-out KL, the change of the next token's distribution when a token's embedding is set to 0.
-    captum and LXT come with ``pip install "squashlens[compare]"``.
+    effect; the proxies rollout, all-ones cotangent and top-logit gradient; and attribution methods that other libraries
+    offer, with the metric by which Jacobian Scopes (arXiv 2601.16407) judges them: gradient times input, integrated
+    gradients and occlusion (captum), AttnLRP (LXT), value-weighted attention, and leave-one-out KL, the change of the
+    next token's distribution when a token's embedding is set to 0. captum and LXT come with ``pip install
+    "squashlens[compare]"``. All are of y at the query, and of the embeddings.
 
     Args:
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
@@ -73,15 +98,9 @@ def audit(
             the eight bounds with analytic edges and the Jacobians that they bound. The Jacobian and the null are always
             included.
         n_probes: number of random directions of each sketch; 16 by default.
-        n_replacements: as in `substitution_effect`.
-        candidates: as in `substitution_effect`.
-        query: as in `path_bound`.
-        from_layer: as in `path_bound`.
-        to_layer: layer at which influence is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
-            of the final norm.
+        n_replacements, candidates: as in `substitution_effect`.
+        query, bos, progress: as in `path_bound`.
         seed: random seed of certificates, sketches, replacements and bootstrap; by default as in `jacobian_norms`.
-        bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         Dataset. Over (estimate, prompt, position): `value`, dimensionless, in logits for attributions, in nats for
@@ -115,20 +134,18 @@ def audit(
     seed = seed_of(seed)
     session = Session.start(
         model, prompt, bos, "audit", **lists,
-        n_probes=n_probes, n_replacements=n_replacements, query=query, from_layer=from_layer, to_layer=to_layer,
-        seed=seed,
+        n_probes=n_probes, n_replacements=n_replacements, query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session)
-    session.spans(from_layer, to_layer)
     n = session.query(query)
     if lists["positions"] is None:
         require_replaceable(session.facts["bos_count"], n)
     places = _content(session, lists["positions"], n)
     every_estimate = all_estimates(
-        query=n, from_layer=from_layer, to_layer=to_layer, n_probes=n_probes,
+        query=n, n_probes=n_probes,
         n_replacements=n_replacements, candidates=lists["candidates"], seed=seed,
     )  # fmt: skip
-    selected = chosen(list(every_estimate), lists["estimates"])
+    selected = choose(list(every_estimate), lists["estimates"])
     if any(estimate.name == SWAP for estimate in selected):
         require_choices(session, lists["candidates"], range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
@@ -195,17 +212,18 @@ def _assemble(
     over = stacked / values[TRUTH]
     over[[estimate.kind in ("swap", "attribution") for estimate in estimates]] = np.nan  # not norms of a derivative
     references = [name for name in (TRUTH, SWAP, LEFT_OUT) if name in values]
-    null, position = _at(values[NULL], places), torch.tensor(places, dtype=torch.float64)
+    inner = {name: torch.from_numpy(each[:, places]) for name, each in values.items()}
+    null, position = inner[NULL], torch.tensor(places, dtype=torch.float64)
     table = torch.full((3, len(names), len(references), len(WAYS)), torch.nan, dtype=torch.float64)
     for (i, name), (j, reference) in itertools.product(enumerate(names), enumerate(references)):
-        mine, truth = _at(values[name], places), _at(values[reference], places)
+        mine, truth = inner[name], inner[reference]
         by_prompt = torch.stack(
             [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
         )
         table[0, i, j] = by_prompt.nanmean(dim=-1)
         table[1, i, j], table[2, i, j] = bootstrap(by_prompt, seed)
     dims = ("estimate", "prompt", "position")
-    text = "Spearman correlation with the reference over content positions"
+    text = "Spearman correlation with the reference over content positions, mean over prompts"
     grid = ("estimate", "reference", "way")
     _, coords = session.coords()
     coords = {name: coord for name, coord in coords.items() if name in ("token", "token_id")}
@@ -220,18 +238,11 @@ def _assemble(
             "tightness": (dims, tight, "bound divided by the Jacobian norm that it bounds", "1"),
             "over_jacobian": (dims, over, "measure divided by the spectral Jacobian norm", "1"),
             "cost": (("estimate",), [seconds[n] / seconds[TRUTH] for n in names], COST, "1"),
-            "agreement": (grid, table[0], text, "1"),
-            "agreement_low": (grid, table[1], f"{text}, 2.5 % bootstrap", "1"),
-            "agreement_high": (grid, table[2], f"{text}, 97.5 % bootstrap", "1"),
+            **with_ends("agreement", grid, table, text),
         },
     )  # fmt: skip
     labels = {name: np.atleast_2d(coord[1])[:, : query + 1] for name, coord in coords.items()}
     return dataset.assign_coords({name: (("prompt", "position"), values) for name, values in labels.items()})
-
-
-def _at(values: np.ndarray, places: list[int]) -> torch.Tensor:
-    """The values at some positions, as a tensor."""
-    return torch.from_numpy(values[:, places])
 
 
 @takes(
@@ -258,3 +269,105 @@ def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
         "cost": audit["cost"],
     }
     return pd.DataFrame({name: column.values for name, column in columns.items()}, index=audit["estimate"].values)
+
+
+def all_estimates(
+    *, query: int, n_probes: int, n_replacements: int, candidates: list[int] | None, seed: int
+) -> Iterator[Estimate]:  # fmt: skip
+    """All estimates, from the printed path bound to the replacement of tokens."""
+    read: dict[str, Any] = {"query": query, "bos": "as-given"}
+    quiet: dict[str, Any] = read | {"progress": False}
+    sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
+
+    def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
+        arguments: dict[str, Any] = quiet | options | {"freeze": freeze, "seed": seed}
+        measure: Any = lambda model, ids: path_bound(model, ids, constants="measured", **arguments)  # noqa: E731
+        return Estimate(name + _frozen_suffix(freeze), "bound", measure, TRUTH + _frozen_suffix(freeze))
+
+    def attribute(name: str, kind: str, of: Attribution) -> Estimate:
+        return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **read))
+
+    def derivative(name: str, **options: Any) -> Estimate:
+        arguments: dict[str, Any] = quiet | options
+        return Estimate(name, "derivative", lambda model, ids: jacobian_norms(model, ids, **arguments))
+
+    yield Estimate("paper form", "printed", lambda model, ids: path_bound(model, ids, **read))
+    yield Estimate(NULL, "printed", lambda model, ids: path_bound(model, ids, attention="uniform", **read))
+    for freeze in sets:
+        yield bound("analytic edges", freeze)
+    yield bound("local edges", edges="local")
+    yield bound("attention edges", edges="attention")
+    yield bound("exact edges", edges="exact")
+    yield bound("exact edges", ("attention",), edges="exact")
+    yield bound("two blocks composed", edges="exact", n_composed=2)
+    yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
+    for name, of in ATTRIBUTIONS.items():
+        yield attribute(name, "attribution", of)
+    top: Any = lambda model, ids: one_cotangent(model, ids, of="top_logit", **read)  # noqa: E731
+    yield Estimate("top-logit gradient", "proxy", top)
+    yield Estimate("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **read))
+    options = {"method": "sketch", "n_probes": n_probes, "seed": seed}
+    yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", **options)
+    yield derivative(f"sketch of {n_probes}, spectral", **options)
+    raised = derivative(f"sketch of {n_probes}, certified", **options | {"method": "sketch_upper"})
+    yield replace(raised, kind="bound", bounds=TRUTH)
+    for freeze in reversed(sets[1:]):
+        yield derivative(TRUTH + _frozen_suffix(freeze), freeze=freeze)
+    yield derivative("Frobenius norm", norm="frobenius")
+    yield derivative(TRUTH)
+    yield attribute(LEFT_OUT, "swap", "leave_one_out")
+    swapped = quiet | {"n_replacements": n_replacements, "seed": seed, "candidates": candidates}
+    yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **swapped)["effect"])
+
+
+def _frozen_suffix(parts: tuple[str, ...]) -> str:
+    """The part of an estimate's name that says what is frozen."""
+    return ", all frozen" if len(parts) == len(choices_of(Freezable)) else and_frozen(parts)
+
+
+def choose(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:
+    """The estimates whose names start with one of `names`, the estimates that they bound, the Jacobian and the null."""
+    if names is None:
+        return estimates
+    wanted = list(names)
+    for name in wanted:
+        if not any(estimate.name.startswith(name) for estimate in estimates):
+            raise InputError(
+                f"estimates= has {name!r}, and no estimate's name starts so.",
+                f"Choose from: {', '.join(r.name for r in estimates)}.",
+            )
+    kept = {r.name for r in estimates if r.name.startswith(tuple(wanted))} | {TRUTH, NULL}
+    kept |= {r.bounds for r in estimates if r.name in kept and r.bounds}
+    return [r for r in estimates if r.name in kept]
+
+
+@measured
+def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1, bos: Bos = "family") -> xr.DataArray:
+    """Attention rollout (Abnar and Zuidema 2020): row n of ``∏ ½(A + I)`` over all blocks, A averaged over heads."""
+    return composition(model, prompts, query=query, bos=bos).sel(layer=0, drop=True).rename("rollout")
+
+
+@measured
+def one_cotangent(
+    model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1, bos: Bos = "family"
+) -> xr.DataArray:
+    """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
+    session = Session.start(model, prompts, bos, "one_cotangent", of=of, query=query)
+    n, top = session.query(query), n_blocks(session.model)
+    rows = []
+    for ids in session.ids:
+        span = open_spans(session.model, ids[None], [], [0], top)[0]
+        output = span.outputs["y"]
+        direction = torch.ones_like(output[:, 0]) if of == "ones" else _top_logit(session, output[:, n])
+        rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms)[0])
+    return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
+
+
+def _top_logit(session: Session, y: torch.Tensor) -> torch.Tensor:
+    """The gradient of the largest logit at y."""
+    require_understood(session.model)
+    with differentiable():
+        leaf = leaf_of(y)
+        logits = logits_of(session.model, leaf)
+        (gradient,) = torch.autograd.grad(logits.max(), leaf)
+    return gradient

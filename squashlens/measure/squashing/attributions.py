@@ -2,10 +2,20 @@
 
 captum and LXT come with the extra `compare`. All methods attribute the largest logit at the query, starting from the
 token embeddings, which is how their users call them. None of them is a norm of the Jacobian.
+
+LXT 2.1 cannot be imported as a whole with transformers 5, and its `monkey_patch` replaces methods of classes for the
+whole process. Its rules for each architecture are modules of their own. They are imported alone, and put on the modules
+of one model.
 """
 
-from collections.abc import Callable
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from types import MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -18,13 +28,14 @@ from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable
-from squashlens.engine.hooking.hook import require_no_backward_hooks
+from squashlens.engine.hooking.hook import ambient, require_no_backward_hooks
+from squashlens.engine.native import is_native
+from squashlens.engine.proving.proof import rebuild_plain
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.unembed import log_probabilities, logits_of, require_understood
-from squashlens.errors import InputError
-from squashlens.measure.session import Session
-from squashlens.measure.squashing.audits.relevance import relevances
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.session import Session, streams_at
 from squashlens.theory.distances import divergence
 
 EMBEDDING = "embed.hook_out"
@@ -79,15 +90,9 @@ class _Outputs:
     def __init__(self, model: Bridge, ids: Int[Tensor, "1 position"], query: int) -> None:
         require_no_backward_hooks(model)
         self.model, self.ids, self.query = model, ids, query
-        self.embeddings = self._seen()
+        self.embeddings = streams_at(model, ids, [EMBEDDING])[EMBEDDING]
         self.batch = cotangents_on_graph(model, 1, ids.shape[1])
         self.target: int | None = None
-
-    def _seen(self) -> Tensor:
-        kept: list[Tensor] = []
-        with torch.no_grad():
-            forward(self.model, self.ids, [(EMBEDDING, lambda tensor: kept.append(tensor.detach().clone()))])
-        return kept[0]
 
     def y(self, embeddings: Float[Tensor, "variant position d"]) -> Float[Tensor, "variant d"]:
         """The output of the final norm at the query, for each variant of the embeddings."""
@@ -133,26 +138,16 @@ def _occlusion(model: Bridge, ids: Tensor, query: int) -> Tensor:
     return found[0, :, 0].abs()  # a token's coordinates are set to 0 together, and have the same number
 
 
-def _attn_lrp(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    return relevances(model, ids, query).abs()
-
-
 def _value_weighted(model: Bridge, ids: Tensor, query: int) -> Tensor:
     blocks = range(n_blocks(model))
-    kept: dict[str, Tensor] = {}
-
-    def keep(site: str) -> tuple[str, Callable[[Tensor], None]]:
-        return site, lambda tensor: kept.update({site: tensor.detach()})
-
-    values = [f"blocks.{block}.attn.hook_v" for block in blocks]
-    with torch.no_grad():
-        forward(model, ids, [keep(site) for block in blocks for site in (pattern_site(block), values[block])])
-        norms = torch.zeros(ids.shape[1], dtype=torch.float64)
-        for block in blocks:
-            weights, value = kept[pattern_site(block)][0, :, query], kept[values[block]][0]
-            each = weights.shape[0] // value.shape[1]
-            written = value.repeat_interleave(each, dim=1).transpose(0, 1) @ model.blocks[block].attn.W_O.detach()
-            norms += (weights[:, :, None] * written).sum(dim=0).norm(dim=-1).double().cpu() / len(blocks)
+    sites = {block: (pattern_site(block), f"blocks.{block}.attn.hook_v") for block in blocks}
+    kept = streams_at(model, ids, chain(*sites.values()))
+    norms = torch.zeros(ids.shape[1], dtype=torch.float64)
+    for block, (pattern, values) in sites.items():
+        weights, value = kept[pattern][0, :, query], kept[values][0]
+        each = weights.shape[0] // value.shape[1]
+        written = value.repeat_interleave(each, dim=1).transpose(0, 1) @ model.blocks[block].attn.W_O.detach()
+        norms += (weights[:, :, None] * written).sum(dim=0).norm(dim=-1).double().cpu() / len(blocks)
     return norms
 
 
@@ -173,7 +168,91 @@ SCORES: dict[str, Callable[[Bridge, Tensor, int], Tensor]] = {
     "gradient_times_input": _gradient_times_input,
     "integrated_gradients": _integrated_gradients,
     "occlusion": _occlusion,
-    "attn_lrp": _attn_lrp,
+    "attn_lrp": lambda model, ids, query: relevances(model, ids, query).abs(),
     "value_weighted": _value_weighted,
     "leave_one_out": _leave_one_out,
 }
+
+
+PACKAGE = "lxt.efficient"
+NO_DECODERS = ("__init__", "bert", "vit_torch")
+
+
+def relevances(model: Bridge, ids: Int[Tensor, "1 position"], query: int) -> Float[Tensor, " position"]:
+    """The relevance of each token for the largest logit at the query: Σ_c x_ic g_ic, g the gradient under LXT's rules.
+
+    Raises:
+        InputError: LXT is not installed.
+        UnsoundModelError: LXT has no rules for the architecture, or hooks are on the model.
+    """
+    folder = _folder()
+    if standing := ambient(model):
+        raise UnsoundModelError(
+            f"AttnLRP runs the plain model, without the hooks that are on yours ({'; '.join(standing)}).",
+            "Remove the hooks to compare with AttnLRP.",
+        )
+    home = type(model.original_model).__module__
+    families = sorted(file.stem for file in (folder / "models").glob("*.py") if file.stem not in NO_DECODERS)
+    family = home.rpartition("modeling_")[2]
+    if is_native(model) or family not in families:
+        raise UnsoundModelError(
+            f"LXT has no rules for {type(model.original_model).__name__}.", f"It has rules for: {', '.join(families)}."
+        )
+    plain = rebuild_plain(model)
+    embeddings = plain.get_input_embeddings()(ids).detach()
+    with _bare_packages(folder):
+        rules = importlib.import_module(f"{PACKAGE}.models.{family}").attnLRP
+        divided = importlib.import_module(f"{PACKAGE}.patches").wrap_attention_forward
+    with differentiable(), _under_rules(plain, rules, sys.modules[home], divided):
+        leaf = embeddings.clone().requires_grad_()
+        logits = plain(inputs_embeds=leaf, use_cache=False).logits[0, query]
+        (gradient,) = torch.autograd.grad(logits.max(), leaf)
+    return (leaf * gradient)[0].sum(dim=-1).detach()
+
+
+def _folder() -> Path:
+    """The folder of LXT's rules for gradients, found without importing LXT."""
+    found = importlib.util.find_spec("lxt") if sys.modules.get("lxt", True) is not None else None
+    folder = None if found is None or found.origin is None else Path(found.origin).parent / "efficient"
+    if folder is None or not (folder / "patches.py").exists():
+        what = "not installed" if found is None else "too old"
+        raise InputError(f"AttnLRP needs lxt, which is {what}.", 'Install it: pip install "squashlens[compare]".')
+    return folder
+
+
+@contextmanager
+def _bare_packages(folder: Path) -> Iterator[None]:
+    """Within the body, modules of LXT are imported without the packages around them, which import everything else."""
+    packages = {PACKAGE: folder, f"{PACKAGE}.models": folder / "models"}
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if f"{name}.".startswith(f"{PACKAGE}.")}
+    try:
+        for name, path in packages.items():
+            package = ModuleType(name)
+            package.__path__ = [str(path)]
+            sys.modules[name] = package
+        yield
+    finally:
+        for name in [name for name in sys.modules if f"{name}.".startswith(f"{PACKAGE}.")]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+@contextmanager
+def _under_rules(plain: Any, rules: dict[Any, Any], home: Any, divided: Any) -> Iterator[None]:
+    """Within the body, gradients through `plain` follow LXT's rules; other models are not touched."""
+    modules = list(plain.modules())
+    for target, patch in rules.items():
+        if target is not home:  # a class, and `partial(patch_method, function, method_name=…)`
+            for module in (module for module in modules if type(module) is target):
+                vars(module)[patch.keywords.get("method_name", "forward")] = MethodType(patch.args[0], module)
+    usual, among = home.eager_attention_forward, {id(module) for module in modules}
+    under_rules = divided(usual)
+
+    def attend(module: Any, *args: Any, **kwargs: Any) -> Any:
+        return (under_rules if id(module) in among else usual)(module, *args, **kwargs)
+
+    home.eager_attention_forward = attend
+    try:
+        yield
+    finally:
+        home.eager_attention_forward = usual

@@ -1,0 +1,347 @@
+"""What separators do to representational collapse, layer by layer: they are ablated in eleven ways.
+
+Edits change the prompt. Hooks leave the prompt unchanged and act from block k on. All are compared at equal numbers of
+*content* tokens, and the pair always repeats the last content token. `docs/separators_by_layer.md` lists the kinds.
+
+Two identities hold and are tested: `delete` equals `none`, the sequence without separators; and `mask` in every block
+equals `delete_keep_positions`, because no token ever attends to the separators.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+from typing import Any, get_args
+
+import numpy as np
+import torch
+import xarray as xr
+from torch import Tensor
+
+from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Scale, positive
+from squashlens.bars import bar
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import device_of, dtype_of
+from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
+from squashlens.engine.hooking.hook import Hook, without_ambient
+from squashlens.engine.proving.effective import probe_ids, require_effective
+from squashlens.engine.proving.registry import proved
+from squashlens.engine.running.context import causal, context
+from squashlens.engine.running.forward import next_logits
+from squashlens.engine.running.streamed import patterns_written
+from squashlens.engine.text.tokens import display_tokens
+from squashlens.errors import InputError, SquashlensError, UnsoundModelError
+from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
+from squashlens.hooks.patches import drawn_from, stream_hooks
+from squashlens.hooks.sources import Activations, mean_activations
+from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
+from squashlens.measure.session import measurement
+from squashlens.prompts import Token, one_token, stacked
+from squashlens.records.results import Variable
+from squashlens.sequences import GrowingSequence
+from squashlens.theory.distances import NOISE_FLOORS
+
+HOOKED = "distance of v and v* with a hook from a block on"
+
+
+# More than ten parameters, since each is an independent option of the measurement; all have defaults.
+@measurement("layer_trace", "from_block_map", "retained_by_kind")
+def separator_ablation(
+    model: Bridge,
+    sequence: SequenceOrCapture,
+    *,
+    kinds: Collection[Kind] = get_args(Kind),
+    lengths: Iterable[int] | None = None,
+    from_blocks: Iterable[int] | None = None,
+    substitute: Token | None = None,
+    source: Sequence[GrowingSequence] | None = None,
+    norm: Distance = "linf",
+    scale: Scale = "absolute",
+    seed: int = 0,
+    noise_lengths: int = REPLAYED,
+    progress: bool = True,
+) -> xr.Dataset:
+    """The distance D of `collapse` with separators, without them, and under each ablation of them.
+
+    Five kinds of ablation edit the prompt: ``"delete"``, ``"delete_keep_positions"``, ``"substitute"``,
+    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_pattern"``, ``"zero_values"``,
+    ``"zero_residual"``, ``"mean_residual"`` and ``"resample_residual"``. All are compared at equal numbers of content
+    tokens.
+
+    Args:
+        model, norm, scale: as in `collapse`.
+        sequence: a growing sequence with separators from `squashlens.prompts`; or a `capture` of one, whose
+            sequence, lengths and way of running passes are used; each ablation is a run of its own.
+        kinds: kinds of ablation to measure; all by default.
+        lengths: numbers of content tokens at which D is measured, in increasing order; by default those of the
+            capture, or all from 1.
+        from_blocks: first blocks of the hooks: a hook acts in that block and all later ones. By default each block in
+            turn.
+        substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
+            is not in the sequence.
+        source: growing sequences of the same form, whose residual streams at the separators' positions are used by
+            ``"mean_residual"`` and ``"resample_residual"``; by default eight with random content.
+        seed: random seed of the random places, the substitute, the source sequences and the choice among them; 0
+            by default.
+        noise_lengths: number of lengths at which D is measured a second time, with other passes, for the noise floor;
+            4 by default. With 0, `noise_floor` and `retained` are NaN.
+        progress: whether to show a progress bar; yes by default.
+
+    Returns:
+        Dataset. Over (edit, layer, length): `distance`, where `edit` is ``"none"`` (no separators), ``"separators"``
+        or an edit. Over (hook, from_block, layer, length): `distance_from`. `retained` and `retained_from` are
+        (D_ablated − D_none) / (D_separators − D_none), dimensionless: 1 if the ablation has no effect, 0 if it has the
+        effect of deletion, NaN unless the denominator is above three noise floors. Over (layer): `noise_floor`, the
+        largest that `collapse` would give over the replayed lengths, with and without separators. Each also has a
+        variable with `_y`, for y. Distances are in the model's units, or dimensionless if relative.
+
+    Raises:
+        InputError: a sequence without separators, or blocks that do not exist.
+        UnsoundModelError: hook points that have no effect in this model; for ``"delete_keep_positions"``, a model that
+            does not use position ids (BLOOM, Falcon with ALiBi, MPT).
+
+    Source: Barbero et al. 2024, section 4.2, which names separators as a remedy.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> ones = sl.prompts.repeated(model, "1", 12, separator=",", every=3)
+    >>> ds = sl.separator_ablation(model, ones, kinds=["mask"], from_blocks=[6 - 1], progress=False)
+    >>> below = ds["retained_from"].sel(hook="mask", from_block=5, layer=5)   # nothing has happened yet
+    >>> bool(((below == 1) | below.isnull()).all())
+    True
+    """
+    metric = Metric(norm, scale)
+    positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
+    run = prepare_run(model, sequence, lengths, *passes_of(sequence), progress=False)
+    if not separators_within(run):
+        raise InputError(
+            "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
+        )
+    found, over, ways, facts = _ablate(
+        run, metric, kinds, from_blocks, substitute, source, seed, noise_lengths, progress
+    )
+    session = sequence_session(
+        run.model, run, "separator_ablation", kinds=list(kinds), norm=norm, scale=scale, seed=seed,
+        noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
+        substitute=None if substitute is None else facts.get("substitute", substitute),
+    )  # fmt: skip
+    return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
+
+
+def _ablate(
+    run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, substitute: Token | None,
+    source: Sequence[GrowingSequence] | None, seed: int, replay: int, progress: bool,
+) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
+    """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
+    sequence, blocks = run.sequence, _blocks(run, from_blocks)
+    other = substitute_for(run, substitute, seed) if "substitute" in kinds else -1
+    inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
+    inputs |= {kind: edit(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
+    hooks = makers(run, [kind for kind in get_args(Ablation) if kind in kinds], source, seed)
+    acting = {(kind, block): hook_separators(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
+
+    distances, ways, floors = {}, [], []
+    for name, variant in bar({**inputs, **acting}.items(), desc="ablations", progress=progress):
+        own = replace(run, sequence=variant.sequence)
+        with patterns_written("hooks inside attention are compared with none"):
+            v, star = own.pairs(**variant.options)
+            distances[name] = metric.gap(v.values, star.values)
+            if name in ("none", "separators"):
+                again = own.replayed((v, star), replay) if replay else None
+                floors.append(metric.floor(v, star, again))
+        ways.append(v)
+    floor = torch.stack(floors).amax(dim=0)
+
+    edits = torch.stack([distances[name] for name in inputs])
+    none, separators = distances["none"], distances["separators"]
+    found = with_y(
+        "distance", edits, metric.distance("distance of v and v*"), metric.units, ("edit", "layer", "length")
+    )
+    text = metric.derived("share of the separators' effect that remains")
+    found |= with_y("retained", _retain(edits, none, separators, floor), text, "1", ("edit", "layer", "length"))
+    found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
+    if acting:
+        from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
+        dims = ("hook", "from_block", "layer", "length")
+        found |= with_y("distance_from", from_block, metric.distance(HOOKED), metric.units, dims)
+        found |= with_y("retained_from", _retain(from_block, none, separators, floor), text, "1", dims)
+    over = coords(run) | {"edit": list(inputs)} | ({"hook": list(hooks), "from_block": blocks} if acting else {})
+    counts = [[len(variant.sequence.plain(n)) for n in run.lengths] for variant in inputs.values()]
+    over["tokens"] = (("edit", "length"), np.array(counts))
+    facts = {} if other < 0 else {"substitute": display_tokens(run.model, torch.tensor([[other]]))[0][0]}
+    return found, over, ways, facts
+
+
+def _retain(ablated: Tensor, none: Tensor, separators: Tensor, floor: Tensor) -> Tensor:
+    """The share of the separators' effect that remains; NaN where the effect may be rounding."""
+    effect = separators - none
+    clear = effect.abs() > NOISE_FLOORS * floor[:, None]
+    return torch.where(clear, (ablated - none) / effect, torch.nan)
+
+
+def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
+    """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
+    every = run.layers[:-1]
+    chosen = every if from_blocks is None else list(from_blocks)
+    if not chosen or not set(chosen) <= set(every):
+        raise InputError(f"from_blocks={chosen!r} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"from_blocks={chosen!r} names a block twice.", "Give each block once.")
+    return chosen
+
+
+REFERENCES = 8  # reference sequences to draw when the caller gives none
+
+# The hooks that ablate separators, given the positions of the separators and the blocks in which the hooks act.
+MakeHooks = Callable[[Sequence[int], tuple[int, ...]], list[Hook]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One ablation: the sequence to run, and options of `PairRun.pairs` such as position ids or hooks."""
+
+    sequence: GrowingSequence
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
+    """The ablation that edits the separators of the prompt itself; `other` is the token for "substitute"."""
+    sequence = run.sequence
+    breaks = sequence.breaks
+    if kind == "delete":
+        return Variant(_delete(sequence))
+    if kind == "substitute":
+        return Variant(sequence.separated([other] * len(breaks), breaks))
+    if kind == "extra_digits":
+        return Variant(sequence.separated([sequence.content[b - 1] for b in breaks], breaks))
+    if kind == "random_places":
+        return Variant(sequence.scattered(f"places {seed}"))
+    if sequence.ending is not None:
+        raise InputError(
+            "delete_keep_positions is not defined for a sequence with an ending: its position after a gap is unclear.",
+            "Build the sequence without ending=, or leave 'delete_keep_positions' out of kinds=.",
+        )
+    require_position_ids(run.model)
+    without = sequence.separated((), ())
+    longest = len(without.stem(run.lengths[-1]))
+    kept = [p for p in range(len(sequence.trunk)) if p not in set(sequence.separator_places())][:longest]
+    return Variant(without, {"positions": (*kept, kept[-1] + 1)})
+
+
+def require_position_ids(model: Bridge) -> None:
+    """Raise for a model that does not use the position ids of a forward pass, such as BLOOM, Falcon with ALiBi and MPT.
+
+    Without them a gap in the position ids has no effect, and `delete_keep_positions` would be the same as `delete`.
+    """
+    if not proved(model, "given position ids", lambda: _uses_position_ids(model)):
+        raise UnsoundModelError(
+            f"{type(model.original_model).__name__} does not take position ids and a mask in a forward pass (models "
+            "with ALiBi compute both themselves), so that delete_keep_positions cannot be measured.",
+            "Leave 'delete_keep_positions' out of kinds=. The hook 'mask' in every block measures the same.",
+        )
+
+
+def _uses_position_ids(model: Bridge) -> bool:
+    """Whether a token that the mask hides and a token that is missing, with a gap in the position ids, are the same."""
+    ids = probe_ids(model)[:, :5]
+    whole, kept = torch.arange(5), torch.tensor([0, 2, 3, 4])
+    hidden = causal(5)
+    hidden[2:, 1] = False  # no later token attends to token 1
+    try:
+        with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+            masked = next_logits(model, ids, context=context(model, whole, whole, hidden))
+            missing = next_logits(model, ids[:, kept], context=context(model, kept, kept, causal(4)))
+    except SquashlensError:
+        raise
+    except (RuntimeError, TypeError, ValueError, AttributeError):  # the model does not take them
+        return False
+    return agree(missing, masked, dtype_of(model))
+
+
+def _delete(sequence: GrowingSequence) -> GrowingSequence:
+    """The sequence without its separator tokens; all remaining tokens after the prefix are content."""
+    removed = set(sequence.separator_places())
+    left = [token for place, token in enumerate(sequence.trunk) if place not in removed]
+    return replace(sequence, content=tuple(left[len(sequence.prefix) :]), breaks=(), separators=())
+
+
+def separators_within(run: PairRun) -> tuple[int, ...]:
+    """The positions of the separators in the longest prompt. A separator after its last content token is not in it."""
+    return run.sequence.separator_places(run.lengths[-1])
+
+
+def hook_separators(run: PairRun, kind: Ablation, from_block: int, make: MakeHooks) -> Variant:
+    """The unchanged sequence with hooks on its separators in all blocks from `from_block` on.
+
+    Raises if a hook point has no effect on the logits.
+    """
+    blocks = tuple(run.layers[from_block:-1])
+    places = separators_within(run)
+    everywhere = make(places, blocks)
+    sites = [site for hook in everywhere for site in hook.points(len(run.layers) - 1)]
+    require_effective(run.model, sites, kind)
+
+    def on_trunk(tokens: int) -> list[Hook]:
+        inside = [p for p in places if p < tokens]  # at later positions a branch has its own tokens
+        return make(inside, blocks) if inside else []
+
+    # In a pass on the cache, attention to the separators must still be changed; changed values and residual streams
+    # are in the cache already.
+    options = {"hooks": on_trunk, "branch_hooks": everywhere if kind in ("mask", "zero_pattern") else ()}
+    return Variant(run.sequence, options)
+
+
+def makers(
+    run: PairRun, kinds: Sequence[Ablation], source: Sequence[GrowingSequence] | None, seed: int
+) -> dict[Ablation, MakeHooks]:
+    """A function for each kind that makes its hooks; reference prompts are run only if one of the kinds needs them."""
+    factories = {
+        "mask": mask_tokens, "zero_pattern": zero_pattern, "zero_values": zero_values, "zero_residual": zero_residual,
+    }  # fmt: skip
+    found: dict[Ablation, MakeHooks] = {}
+    ids = None
+    for kind in kinds:
+        if kind in factories:
+            found[kind] = partial(_one_hook, factories[kind])
+            continue
+        ids = _source_ids(run, source, seed).to(device_of(run.model)) if ids is None else ids
+        chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
+        inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
+        found[kind] = partial(_replacing, f"{kind} of {inserted.name}", inserted)
+    return found
+
+
+def _one_hook(factory: Callable[..., Hook], places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
+    return [factory(places, blocks)]
+
+
+def _replacing(name: str, source: Activations, places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
+    """The hooks that put the residual streams of reference prompts at the positions of the separators."""
+    return stream_hooks(name, source, blocks, tuple(places), tuple(places))
+
+
+def _source_ids(run: PairRun, source: Sequence[GrowingSequence] | None, seed: int) -> Tensor:
+    """Token ids of the reference prompts: those that were given, or of the same form with other random content."""
+    sequence, rng = run.sequence, Random(f"reference {seed}")
+    given = [sequence.unrelated(rng) for _ in range(REFERENCES)] if source is None else list(source)
+    if not given or not all(isinstance(one, GrowingSequence) for one in given):
+        raise InputError(
+            "source= is not a list of growing sequences.", "Give at least one sequence from `squashlens.prompts`."
+        )
+    return stacked(given)
+
+
+def substitute_for(run: PairRun, token: Token | None, seed: int) -> int:
+    """The token that replaces separators: the given one, or a random one that the sequence does not contain."""
+    model, sequence = run.model, run.sequence
+    if token is not None:
+        return one_token(model, token)
+    special = set() if model.tokenizer is None else set(model.tokenizer.all_special_ids)
+    used = {*sequence.trunk, *sequence.suffix, *sequence.alphabet, *special}
+    free = [t for t in range(int(model.cfg.d_vocab)) if t not in used]
+    if not free:
+        raise InputError(
+            "The sequence contains every token of the vocabulary, so that no token is left as a substitute.",
+            "Give substitute=.",
+        )
+    return Random(f"substitute {seed}").choice(free)

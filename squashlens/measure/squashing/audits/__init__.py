@@ -1,1 +1,0 @@
-"""The audit: all estimates of influence compared, with proxies and attribution methods."""

@@ -1,1 +1,0 @@
-"""A random attention stack: its description, its weights, and its forward pass."""
