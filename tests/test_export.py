@@ -17,7 +17,7 @@ from safetensors.torch import load
 
 import squashlens as sl
 from squashlens.errors import InputError, RangeError
-from squashlens.export._drawings import JOINER
+from squashlens.export._conversions import JOINER
 from squashlens.records.results import attributes, sealed
 from tests.conftest import PROMPT
 

@@ -15,8 +15,7 @@ from squashlens.measure.squashing.audits.audit import audit_table
 from squashlens.records.facts import told
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown
-from squashlens.saving.digests import Result
-from squashlens.saving.stored import as_dataset, rows_of
+from squashlens.saving.stored import Result, as_dataset, rows_of
 
 FAMILIES = "compare for families"
 SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own

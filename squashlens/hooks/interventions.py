@@ -3,7 +3,7 @@
 Masks change attention logits, so the weights of a row renormalize over the remaining keys. No row becomes empty,
 because a token always attends to itself. Positions are counted from the first token of the prompt; positions beyond the
 end of a prompt are ignored. A forward pass that continues a key/value cache raises an error where positions would be
-counted from another token (`squashlens.engine.hooking.continued`). Query head h reads key/value group
+counted from another token (`WholePassesOnly`). Query head h reads key/value group
 h // (heads / kv_heads).
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.canonical import digest
+from squashlens.engine.digests import digest
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import Prompts, display_tokens, require_tokenizer, tokenize

@@ -15,8 +15,7 @@ import xarray as xr
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.text.prompts import each_of
-from squashlens.engine.text.tokens import rows_of
+from squashlens.engine.text.tokens import each_of, rows_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import provenance

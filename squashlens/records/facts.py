@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from squashlens._typing import short_repr
-from squashlens.saving.digests import SIGNED
+from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
 BOOKS = (SIGNED, "joined")  # stored with the facts, and no facts themselves

@@ -11,7 +11,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, settled, together, told
 from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
-from squashlens.saving.digests import Result
+from squashlens.saving.stored import Result
 
 ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others

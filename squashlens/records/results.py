@@ -23,20 +23,23 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import headline, joints, of_several, settled, told, written
-from squashlens.saving.digests import (
+from squashlens.saving.files import require_output, write
+from squashlens.saving.stored import (
+    ENDINGS,
     OF_ALL,
     OURS,
     PROVENANCE,
     SIGNED,
     SOURCE,
     Result,
+    as_bytes,
     digests,
     is_ours,
     label_of,
+    parsed,
+    result_of,
     texts_of,
 )
-from squashlens.saving.files import require_output, write
-from squashlens.saving.stored import ENDINGS, as_bytes, parsed, result_of
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]

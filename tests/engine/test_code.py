@@ -11,8 +11,7 @@ from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.llama import modeling_llama
 
 import squashlens as sl
-from squashlens.engine.proving.code import code_of
-from squashlens.engine.proving.fingerprint import Walk
+from squashlens.engine.proving.fingerprint import Walk, code_of
 from squashlens.engine.proving.registry import code_in
 from squashlens.errors import StaleCaptureError
 

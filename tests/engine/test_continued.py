@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 import squashlens as sl
-from squashlens.engine.hooking.hook import ambient, without_ambient
+from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.errors import InputError
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])

@@ -309,25 +309,6 @@ def test_a_thread_waits_until_hooks_are_taken_off(own: Any) -> None:
     assert order == ["out", "in"]
 
 
-def test_two_models_in_opposite_order(own: Any) -> None:
-    """Threads that wait for each other's model are told so, instead of waiting for ever."""
-    one, other = own("llama"), own("qwen2")
-    both = threading.Barrier(2, timeout=30)
-
-    def hold(a: Any, b: Any) -> Callable[[], None]:
-        def work() -> None:
-            with sl.applied(a, sl.hooks.freeze_attention()):
-                both.wait()
-                bound(b)
-
-        return work
-
-    raised = in_threads(hold(one, other), hold(other, one))
-    assert [type(error) for error in raised] == [BusyModelError]
-    bound(one)
-    bound(other)
-
-
 def test_copies_have_locks_and_proofs_of_their_own(own: Any) -> None:
     model = own("llama")
     with sl.applied(model, sl.hooks.freeze_attention()):

@@ -20,8 +20,8 @@ from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
 from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, ambient, attached, torch_hook
-from squashlens.engine.hooking.pairs import expanded_hooks
+from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, attached, expanded_hooks, torch_hook
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import AttentionReplacement, streamed, why_not_streamed

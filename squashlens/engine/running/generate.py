@@ -3,7 +3,7 @@
 The loop is that of transformers, on the bridge, so hooks act in it and every end-of-text token of the model counts.
 Prompts of equal length run in one batch, without padding. With hooks on the model there is no cache, since an edit by
 position would act on other tokens if one token is run at a time. If rotary frequencies depend on the length of a pass
-(`engine.positions`), results with and without a cache differ, as in transformers: cached keys are not rotated again.
+(`engine.anatomy`), results with and without a cache differ, as in transformers: cached keys are not rotated again.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import context_length, device_of, dtype_of, n_blocks
 from squashlens.engine.budget import pass_bytes, queries_and_keys
-from squashlens.engine.hooking.hook import ambient
-from squashlens.engine.hooking.pairs import checking_results
+from squashlens.engine.hooking.hook import checking_results
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import require_numbers, run

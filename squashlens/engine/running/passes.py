@@ -28,16 +28,15 @@ from transformers import DynamicCache
 from squashlens._typing import Bridge, Passes, one_of, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import SAME_OPERATIONS, agree
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, why_lengths_differ, width
 from squashlens.engine.budget import batch_memory, pass_bytes
-from squashlens.engine.hooking.hook import Hook, ambient, attached, without_ambient
+from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
-from squashlens.engine.positions import why_lengths_differ
 from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.registry import proved
-from squashlens.engine.running.context import causal, context
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import causal, context, forward
 from squashlens.engine.running.streamed import implementation, why_not_streamed
 from squashlens.errors import InputError
 from squashlens.sequences import Branch, Ids

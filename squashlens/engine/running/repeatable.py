@@ -22,18 +22,9 @@ from torch.utils._pytree import tree_leaves
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
-from squashlens.engine.canonical import digest
-from squashlens.engine.digests import tensor_digest
-from squashlens.engine.hooking.hook import (
-    Hook,
-    Unchecked,
-    ambient,
-    attached,
-    hooks_as_now,
-    standing,
-    torch_hook,
-    with_hooks,
-)
+from squashlens.engine.digests import digest, tensor_digest
+from squashlens.engine.hooking.hook import Hook, Unchecked, attached, torch_hook
+from squashlens.engine.hooking.standing import ambient, hooks_as_now, standing, with_hooks
 from squashlens.engine.locks import locked
 from squashlens.engine.proving.registry import Call, call_of
 from squashlens.errors import InputError

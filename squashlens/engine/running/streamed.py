@@ -24,7 +24,8 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, last_logits, modules_of, n_blocks, pattern_site, residual_sites
-from squashlens.engine.hooking.hook import Hook, ambient, attached, distinct_points, without_ambient
+from squashlens.engine.hooking.hook import Hook, attached, distinct_points
+from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import attention_through, is_native
 from squashlens.engine.proving.effective import ineffective_points, probe_ids
 from squashlens.engine.proving.registry import proved, steady

@@ -13,11 +13,11 @@ from squashlens._typing import Ablation, Bridge, Edit
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.capturing.pairs import PairRun
-from squashlens.engine.hooking.hook import Hook, without_ambient
+from squashlens.engine.hooking.hook import Hook
+from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.registry import proved
-from squashlens.engine.running.context import causal, context
-from squashlens.engine.running.forward import next_logits
+from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
 from squashlens.hooks.patches import drawn_from, stream_hooks

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.engine.capturing.pairs import PairCapture, Replay, Streams
-from squashlens.engine.running.unembed import require_understood
+from squashlens.engine.running.forward import require_understood
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
 from squashlens.records.results import MODEL_UNITS, Variable

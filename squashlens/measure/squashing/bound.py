@@ -20,7 +20,7 @@ from squashlens._typing import (
     Target,
     positive,
 )
-from squashlens.checks.words import and_frozen
+from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts

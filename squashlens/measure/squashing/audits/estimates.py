@@ -12,11 +12,11 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, Target, choices_of
-from squashlens.checks.words import and_frozen
+from squashlens.checks.arguments import and_frozen
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
 from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.unembed import logits_of, require_understood
+from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.audits.attributions import attribution

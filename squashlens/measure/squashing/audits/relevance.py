@@ -19,7 +19,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.differentiating.spans import differentiable
-from squashlens.engine.hooking.hook import ambient
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.proof import rebuild_plain
 from squashlens.errors import InputError, UnsoundModelError
