@@ -55,24 +55,6 @@ def test_tokens_stay_with_their_numbers() -> None:
     assert both.attrs["prompt"] == "'xyz', 'xwvut', 'q'"
 
 
-def test_flags_that_no_part_lacks_stay_flags() -> None:
-    def one(layers: int) -> xr.Dataset:
-        variables: dict[str, Any] = {
-            "d": (("layer",), np.arange(1.0, layers + 1), "D", "1"),
-            "same": (("kind",), np.array([True, False]), "whether the same", "1"),
-            "count": (("kind",), np.array([3, 4]), "how many", "1"),
-        }
-        return signed("made", {"layer": range(layers), "kind": ["x", "y"]}, variables, {"call": {"function": "f"}})
-
-    both = sl.results.concat({"a": one(1), "b": one(2)}, dim="model")
-    assert np.isnan(both["d"].sel(model="a", layer=1))
-    assert both["same"].dtype == bool
-    assert both["count"].dtype.kind == "i"
-    alone = both.sel(model="a").dropna("layer", subset=["d"])
-    assert alone["d"].values.tolist() == [1.0]
-    assert origin(alone) == {"call": {"function": "f"}}
-
-
 def test_equal_tokens_are_named_once() -> None:
     both = sl.results.concat({2: measured(), 1: measured(model="b")}, dim="number")
     assert both["token"].dims == ("position",)

@@ -10,15 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import inspect_ai
 import numpy as np
 import pytest
 import xarray as xr
-from inspect_ai._cli.main import inspect as inspect_command
-from inspect_ai.log import EvalLog, read_eval_log, write_eval_log
+from inspect_ai.log import EvalLog
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.model._model_output import StopReason
 
@@ -181,18 +179,6 @@ def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_
     assert "secret" not in json.dumps(facts)
 
 
-def test_results_are_kept_and_read_from_either_kind_of_log(put: Callable[..., EvalLog], tmp_path: Path) -> None:
-    log = put(hosted.inspect_task(DRAWN, [4, 9], 3))
-    found = hosted.from_log(log.location)
-    xr.testing.assert_identical(found, hosted.from_log(log))
-    kept = sl.results.open(sl.results.save(found, tmp_path / "answers.nc"))
-    xr.testing.assert_equal(kept, found)
-    assert sl.results.provenance(kept) == sl.results.provenance(found)
-    assert sl.results.answer_frequencies(kept)["unread"].item() == pytest.approx(0)
-    write_eval_log(read_eval_log(log.location), str(tmp_path / "log.json"))
-    same(hosted.from_log(tmp_path / "log.json"), found)
-
-
 def test_a_task_of_ones_own(put: Callable[..., EvalLog]) -> None:
     log = put(hosted.inspect_task(VOWELS, [3, 6], 2), lambda _: output("2"))
     found = hosted.from_log(log, task=VOWELS)
@@ -249,27 +235,6 @@ def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
     assert sl.results.provenance(hosted.from_log(log))["task"]["name"] == "taught_copy_random"
     with pytest.raises(InputError, match="no task 'count_twos'"):
         hosted.ask("count_twos")
-
-
-def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inspect's own command, in this process; it finds the task among installed packages.
-
-    Only the count of tokens, for which mockllm would download a vocabulary, is stood in for.
-    """
-    encoding = SimpleNamespace(encode=lambda text, **_: text.split())
-    monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=lambda _: encoding))  # pyright: ignore
-    monkeypatch.chdir(tmp_path)
-    command = [
-        "eval", "squashlens/count_ones", "--model", "mockllm/model", "-T", "lengths=10,20", "-T", "seeds=2",
-        "-T", "mode=cot,answer_only", "--log-dir", str(tmp_path / "logs"), "--display", "none",
-    ]  # fmt: skip
-    inspect_command(command, standalone_mode=False)
-    (path,) = (tmp_path / "logs").glob("*.eval")
-    found = hosted.from_log(path)
-    assert found.sizes == {"mode": 2, "length": 2, "seed": 2, "why": len(reading.WHY) - 1}
-    assert set(found["answer"].values.flat) == {"Default output from mockllm/model"}
-    assert found["unread"].sel(why="none").values.tolist() == [[1, 1], [1, 1]]
-    assert found["answer_tokens"].values.min() > 0
 
 
 @pytest.mark.slow

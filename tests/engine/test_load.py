@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Co
 
 import squashlens as sl
 from squashlens.engine import memory
-from squashlens.engine.loading import hub, sources
+from squashlens.engine.loading import hub
 from squashlens.engine.loading import load as load_module
 from squashlens.engine.proving.proof import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError, UnsoundModelError
@@ -37,14 +37,6 @@ def test_what_cannot_be_loaded_is_refused(name: Any, options: Any, error: type[E
     with pytest.raises(error, match=complaint) as refusal:
         raw(sl.load)(name, progress=False, **options)
     assert "\n" not in str(refusal.value)
-
-
-def test_hub_names_get_near_ones_or_steps() -> None:
-    said = OSError("x is not a valid model identifier listed on …")
-    not_found = hub.access_error("google/gema-2b", said, sources.nearest("google/gema-2b"))
-    assert "google/gemma-2b" in str(not_found)
-    gated = str(hub.access_error("google/gemma-2b", OSError("You are trying to access a gated repo."), ""))
-    assert all(step in gated for step in ("1.", "2.", "3.", "hf auth login", "https://huggingface.co/google/gemma-2b"))
 
 
 def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,22 +78,6 @@ def test_what_does_not_fit_is_refused_with_its_size(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(memory, "available", lambda device: 10_000)
     with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 10 kB free"):
         sl.load(folder, device="cpu", progress=False)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("spread", ["auto", "balanced", "balanced_low_0", "sequential"])
-def test_a_way_to_spread_a_model_goes_to_transformers(spread: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import transformers
-
-    given = []
-    original = transformers.AutoModelForCausalLM.from_pretrained
-    monkeypatch.setattr(
-        transformers.AutoModelForCausalLM, "from_pretrained",
-        lambda *args, **kwargs: (given.append(kwargs["device_map"]), original(*args, **kwargs))[1],
-    )  # fmt: skip
-    sl.load("tiny-gemma", device=spread, progress=False)
-    sl.load("tiny-gemma", device="cpu", progress=False)
-    assert given == [spread, None]
 
 
 def test_a_dtype_goes_by_its_name_too() -> None:

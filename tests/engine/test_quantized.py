@@ -19,7 +19,6 @@ from squashlens import zoo
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.proving.fingerprint import fingerprint
-from squashlens.engine.running.streamed import implementation, patterns_written
 from squashlens.errors import InputError, ModelAccessError
 from tests import captured
 from tests.cases import COMMON, CONFIGS, few, random_model, save_random
@@ -148,38 +147,6 @@ def test_measurements_equal_those_of_rounded_weights(what: str, tiny: Any, int8_
     size = np.nanmax(np.abs(truth))
     np.testing.assert_allclose(found, truth, rtol=2e-3, atol=1e-4 * size)
     assert np.nanmax(np.abs(found - unrounded)) > 1e-3 * size
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("hook", [sl.hooks.mask_tokens((9, 12)), sl.hooks.sliding_window(5)], ids=repr)
-def test_hooks_act_on_rounded_weights(hook: Any, int8_tiny: Any, twin_tiny: Any) -> None:
-    free = sl.jacobian_norms(int8_tiny, PROMPT)
-    with sl.applied(int8_tiny, hook), sl.applied(twin_tiny, hook):
-        found, truth = sl.jacobian_norms(int8_tiny, PROMPT), sl.jacobian_norms(twin_tiny, PROMPT)
-    np.testing.assert_allclose(found.values, truth.values, rtol=1e-3, atol=1e-5)
-    assert np.abs(found.values - free.values).max() > 0.01
-
-
-def test_noise_floor_goes_with_the_shape_of_the_batch(int8_tiny: Any) -> None:
-    sequence = PANELS(int8_tiny, 48)["a"]
-    found = captured.collapse(int8_tiny, sequence, noise_lengths=3, **QUIET)
-    lengths = found["replayed"].values
-    alone = captured.collapse(int8_tiny, sequence, lengths=lengths.tolist(), passes="separate", **QUIET)
-    difference = np.abs(found["distance"].sel(length=lengths).values - alone["distance"].values)
-    assert (difference <= found["noise_floor"].values).all()
-    assert 0 < difference.max() <= found["noise_floor"].max() < 2e-2
-
-
-def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:
-    assert implementation(int8_tiny) == "streamed"
-    ids = sl.prompts.tokenize(int8_tiny, PROMPT)
-    streamed, fact = (sl.path_bound(int8_tiny, ids, **GIVEN) for _ in range(2))
-    assert sl.results.provenance(fact)["attention_implementation"].startswith("streamed")
-    with patterns_written("the test"):
-        eager = sl.path_bound(int8_tiny, ids, **GIVEN)
-    np.testing.assert_allclose(streamed.values, eager.values, rtol=1e-5)
-    with sl.applied(int8_tiny, sl.hooks.mask_tokens((3,))):
-        assert implementation(int8_tiny).startswith("eager, since a hook is at")
 
 
 @pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])

@@ -151,21 +151,6 @@ def test_the_rule_of_llama_4_is_that_of_its_own_module(tokens: int) -> None:
         assert (relative[True] - relative[False]).nan_to_num(0, 0, 0).abs().max() > 1e-2
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("family", few(FAMILIES))
-def test_a_factor_of_one_changes_no_bit(family: str, bridge_of: Any) -> None:
-    model = bridge_of(family)
-    plain = logits(model)
-    for hook in (
-        change.log_scaling("qwen", 14), change.log_scaling("llama4", 15), change.log_scaling("ministral3", 14),
-        change.adaptive_temperature(coefficients=(0.0,)),
-    ):  # fmt: skip
-        assert torch.equal(logits(model, hook), plain)
-    one = torch.tensor([[2]])
-    for hook in (change.log_scaling("log", 4), change.adaptive_temperature()):  # one token has one weight, which is 1
-        torch.testing.assert_close(logits(model, hook, ids=one), logits(model, ids=one))
-
-
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=40), st.integers(0, 3))
 def test_the_entropy_of_a_row_never_grows(row: list[float], masked: int) -> None:
     """And masked keys, wherever they stand and however they are written, change nothing."""
