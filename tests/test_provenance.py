@@ -174,13 +174,13 @@ def test_stored_facts_of_parts_come_back_unchanged() -> None:
     ]
     stored = json.loads(facts.written(facts.together("k", [0, 1, 2], parts)))
     for place, part in enumerate(parts):
-        back = facts.told(stored, lambda dim, place=place: [place] if dim == "k" else None)
+        back = facts.read_facts(stored, lambda dim, place=place: [place] if dim == "k" else None)
         assert back == part
         assert json.dumps(back, sort_keys=True) == json.dumps(part, sort_keys=True)  # in which true is not 1
-    assert facts.told(stored, lambda dim: None)["a"] == 1
-    assert facts.told(stored, lambda dim: [2, 0])["b"] == [parts[2]["b"], parts[0]["b"]]
-    assert facts.told(stored, lambda dim: None)["f"] == [None, None, [None]]
-    assert facts.told(stored, lambda dim: ["other"]) == facts.told(stored, lambda dim: None)
+    assert facts.read_facts(stored, lambda dim: None)["a"] == 1
+    assert facts.read_facts(stored, lambda dim: [2, 0])["b"] == [parts[2]["b"], parts[0]["b"]]
+    assert facts.read_facts(stored, lambda dim: None)["f"] == [None, None, [None]]
+    assert facts.read_facts(stored, lambda dim: ["other"]) == facts.read_facts(stored, lambda dim: None)
 
 
 def test_the_content_of_a_sequence_stands_in_its_results() -> None:

@@ -52,10 +52,7 @@ def parameters(root: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def unseen_roundings(model: Bridge) -> int:
-    """How often a float64 model may round to float32, which a second run does not show; 0 for other dtypes.
-
-    It does in the norm and the softmax of each block, and in the last norm, in the same way in every pass.
-    """
+    """How often every pass of a float64 model rounds to float32, in norms and softmaxes; 0 for other dtypes."""
     return 2 * n_blocks(model) + 1 if dtype_of(model) == torch.float64 else 0
 
 
@@ -120,10 +117,7 @@ def quantization(model: Bridge) -> str | None:
 
 
 def windows(model: Bridge) -> list[int | None]:
-    """The attention window of each block in tokens, including the query; `None` for full attention.
-
-    Raises an error if the attention of a block is neither full nor a sliding window.
-    """
+    """Each block's attention window in tokens, with the query; `None` for full attention; an error for other kinds."""
     config = text_config(model)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)

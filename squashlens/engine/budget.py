@@ -37,12 +37,6 @@ def queries_and_keys(model: Bridge, prompts: int, n: int) -> int:
     return prompts * n * projected(model) * dtype_of(model).itemsize
 
 
-def bound_bytes(model: Bridge, prompts: int, n: int) -> int:
-    """Bytes of a path bound: queries and keys of every block, and a forward pass or rows of attention."""
-    kept = n_blocks(model) * queries_and_keys(model, prompts, n)
-    return kept + max(pass_bytes(model, prompts, n), 4 * _cells(model, prompts, n))
-
-
 def products_bytes(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> int:
     """Bytes of vector–Jacobian products block by block: the streams, one block's graph, and a batch of cotangents."""
     d, m, q, k = _widths(model)
@@ -73,12 +67,7 @@ def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
 
 
 def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
-    """Bytes of local edges, which are computed in float64.
-
-    The streams and one block's attention are kept all the time. Two stages follow each other, and the larger one
-    counts: the maps of `size` tokens; and the products of the keys' derivatives, with rows of attention or the block's
-    graph.
-    """
+    """Bytes of local edges in float64: streams, attention, and the larger of two stages, maps and products of keys."""
     d, m, q, k = _widths(model)
     item = 8  # bytes of float64
     kept = n * (item * (n_blocks(model) * d + q + d) + 8 * (2 * q + 2 * k))
@@ -153,14 +142,11 @@ SIZE, SOME = 1024, 3  # of the matrices that are multiplied to find out how fast
 def tell(
     model: Bridge, what: str, products: float, tokens: int, cheaper: str, dtype: torch.dtype | None = None
 ) -> None:
-    """Print what `products` vector–Jacobian products on some tokens will take, if that is long.
-
-    A product is one pass through the blocks, two operations for each of their weights and each token.
-    """
+    """Print what `products` vector–Jacobian products, passes through the blocks, will take on some tokens, if long."""
     weights = sum(p.numel() for block in model.blocks for p in parameters(block))
     seconds = 2.0 * products * weights * tokens / speed(device_of(model), dtype or dtype_of(model))
     if seconds > TOLD:
-        tqdm.write(f"{what}: about {_rounded(seconds)} on this machine. {cheaper}")
+        tqdm.write(f"{what}: about {_round(seconds)} on this machine. {cheaper}")
 
 
 @cache
@@ -175,7 +161,7 @@ def speed(device: torch.device, dtype: torch.dtype) -> float:
     return 2 * SIZE**3 / min(taken)
 
 
-def _rounded(seconds: float) -> str:
+def _round(seconds: float) -> str:
     """A time to one digit: it is an estimate."""
     if seconds < 90:
         return f"{float(f'{seconds:.1g}'):.0f} s"

@@ -69,10 +69,7 @@ def tensor_digests(tensors: Sequence[Tensor]) -> list[str]:
 
 
 def sample_digest(tensors: Iterable[Tensor]) -> str:
-    """A digest of evenly spaced entries of each tensor: cheap, and different after most writes.
-
-    All samples on a device share one digest, since most tensors are small and each digest takes time.
-    """
+    """A digest of evenly spaced entries, one for all tensors on a device: cheap, and different after most writes."""
     found: dict[torch.device, list[Tensor]] = {}
     with torch.no_grad(), torch._C.DisableTorchFunction():  # our own torch modes would change the copies
         for part in (part for tensor in tensors for part in parts(tensor)):
@@ -104,7 +101,7 @@ def _digests_of_bytes(tensors: Sequence[Tensor]) -> list[bytes]:
         else:
             found[place] = _on_the_cpu(flat)
     for place, sums in zip(elsewhere, to_cpu([*elsewhere.values()]), strict=True):
-        found[place] = _sealed(sums)
+        found[place] = _seal(sums)
     return found
 
 
@@ -115,7 +112,7 @@ def _on_the_cpu(flat: Tensor) -> bytes:
         if found := _remembered.get(seen):
             _remembered.move_to_end(seen)
             return found
-    found = _sealed(_row_sums(flat))
+    found = _seal(_row_sums(flat))
     with _remembering:
         _remembered[seen] = found
         while len(_remembered) > _REMEMBERED:
@@ -142,7 +139,7 @@ def _row_sums(flat: Tensor) -> Tensor:
     return torch.cat(sums)
 
 
-def _sealed(sums: Tensor) -> bytes:
+def _seal(sums: Tensor) -> bytes:
     return hashlib.sha256(sums.numpy().tobytes()).digest()
 
 

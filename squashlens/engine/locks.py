@@ -29,10 +29,7 @@ _looking = threading.Lock()
 
 @contextmanager
 def locked(model: Any, *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of `model` while the body runs; other threads wait.
-
-    If another thread holds it, this one waits too, or without `wait` raises an error.
-    """
+    """Hold the lock of `model` while the body runs; other threads wait, or without `wait` get an error."""
     # Two bridges around one model share its modules, so they share its lock.
     inner = getattr(model, "original_model", model)
     name = type(inner).__name__
@@ -71,11 +68,7 @@ def require_bridge(model: object) -> None:
 
 
 def run_within(context: Callable[[Any], AbstractContextManager[None]], function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap `function`, whose first parameter is `model`, so that it runs inside a context on that model.
-
-    Other arguments are checked first (`squashlens.checks.arguments`). Anything but a bridge raises an error, unless the
-    annotation of `model` allows it.
-    """
+    """Wrap `function`, after a check of its arguments, in a context on its first parameter, `model`."""
     first = next(iter(inspect.signature(function).parameters.values()))
     if first.name != "model":
         raise TypeError(f"The first parameter of {function.__name__} is not model.")

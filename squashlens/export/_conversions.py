@@ -52,13 +52,13 @@ def circuitsvis(result: xr.DataArray | xr.Dataset | Capture) -> Any:
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> drawn = sl.export.circuitsvis(sl.path_bound(model, "110 ="))  # doctest: +SKIP
     """
-    tool = _imported("circuitsvis", "CircuitsVis")
+    tool = _import("circuitsvis", "CircuitsVis")
     if isinstance(result, Capture):
         patterns = _patterns(result)
         names = [f"L{block}H{head}" for block, each in patterns.items() for head in range(each.shape[1])]
         heads = cat([each[0] for each in patterns.values()])
         drawn = tool.attention.attention_heads(heads, _as_text(result.labels[0]), attention_head_names=names)
-        return _captioned(drawn, _caption_of(result))
+        return _add_caption(drawn, _caption_of(result))
     found = by_token(result)
     if "prompt" in found.dims:
         raise InputError(
@@ -83,7 +83,9 @@ def circuitsvis(result: xr.DataArray | xr.Dataset | Capture) -> Any:
         )  # fmt: skip
     facts, unit = facts_of(found), found.attrs.get("units", "1")
     unit = f"unit: {unit}" if unit != "1" else ""
-    return _captioned(drawn, _line(name_of(found), unit, model_of(facts), _hooked(facts.get("ambient_hooks") or ())))
+    return _add_caption(
+        drawn, _line(name_of(found), unit, model_of(facts), _name_hooks(facts.get("ambient_hooks") or ()))
+    )
 
 
 @validated
@@ -110,7 +112,7 @@ def bertviz(capture: Capture, *, view: Literal["head", "model"] = "head") -> Any
     >>> model = sl.load("tiny-gemma", progress=False)
     >>> drawn = sl.export.bertviz(sl.capture(model, "110 ="), view="model")  # doctest: +SKIP
     """
-    tool = _imported("bertviz", "BertViz")
+    tool = _import("bertviz", "BertViz")
     patterns = _patterns(capture)
     unused = next(iter(patterns.values()))  # in the places of blocks that were not captured; it is not drawn
     draw = tool.head_view if view == "head" else tool.model_view
@@ -139,10 +141,10 @@ def _as_text(texts: list[str]) -> list[str]:
 
 
 def _caption_of(capture: Capture) -> str:
-    return _line("attention patterns", _hooked(capture.ambient_hooks))
+    return _line("attention patterns", _name_hooks(capture.ambient_hooks))
 
 
-def _hooked(hooks: Iterable[Any]) -> str:
+def _name_hooks(hooks: Iterable[Any]) -> str:
     """The names of hooks, without their hook points: one hook often acts in many blocks."""
     names = ", ".join(dict.fromkeys(str(hook).rpartition(": ")[2] for hook in hooks))
     return f"under hooks: {names}" if names else ""
@@ -153,12 +155,12 @@ def _line(*parts: str) -> str:
     return f'<div style="font-family: sans-serif">{html.escape(escape(" · ".join(filter(None, parts))))}</div>\n'
 
 
-def _captioned(drawn: Any, line: str) -> Any:
+def _add_caption(drawn: Any, line: str) -> Any:
     """A drawing of CircuitsVis with a line above it."""
     return type(drawn)(line + drawn.local_src, line + drawn.cdn_src)
 
 
-def _imported(package: str, name: str) -> Any:
+def _import(package: str, name: str) -> Any:
     try:
         return importlib.import_module(package)
     except ImportError as error:

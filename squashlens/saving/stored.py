@@ -36,10 +36,7 @@ Result = xr.DataArray | xr.Dataset
 
 
 def digests(result: Result) -> dict[str, str]:
-    """The digest of each variable by name, with its attributes, and of each coordinate by `label_of` its name.
-
-    Attributes of coordinates are left out, and those that hold a provenance.
-    """
+    """The digest of each variable by name, with its own attributes, and of each coordinate by `label_of` its name."""
     own: Mapping[Any, Any] = result.data_vars if isinstance(result, xr.Dataset) else {result.name or "": result}
     stated = {name: {k: v for k, v in one.attrs.items() if k not in OF_ALL} for name, one in own.items()}
     found = {str(name): _digest(one.variable, stated[name]) for name, one in own.items()}
@@ -159,10 +156,7 @@ def result_of(dataset: xr.Dataset) -> Result:
 
 
 def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
-    """The Dataset to write: with the kind of the result, and without another file's encoding.
-
-    With `once`, variables do not repeat the provenance; xarray, which reads netCDF, would lose it in a selection.
-    """
+    """The Dataset to write, without another file's encoding; with `once`, variables do not repeat the provenance."""
     dataset = as_dataset(result)
     kind = "Dataset" if dataset is result else "DataArray" if result.name is None else f"DataArray {result.name}"
     text = result.attrs.get(PROVENANCE)

@@ -71,11 +71,3 @@ def test_derivatives_go_straight_through(bridge_of: Callable[..., Any]) -> None:
     np.testing.assert_allclose(fine.values, plain.values, rtol=1e-3)
     assert (coarse.values > 0).all()
     assert np.abs(coarse.values / plain.values - 1).max() > 1e-2
-
-
-@pytest.mark.parametrize("to", ["int8", -1, True, 3.0])
-def test_formats_that_are_none(to: Any) -> None:
-    with pytest.raises(InputError, match="round_to="):
-        sl.hooks.rounding(to)
-    with pytest.raises(InputError, match="activation="):
-        sl.hooks.rounding(7, "everything")

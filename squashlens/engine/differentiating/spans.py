@@ -75,11 +75,7 @@ def open_spans(
     also: Iterable[Watch] = (),
     within: AbstractContextManager[Any] | None = None,
 ) -> dict[int, Span]:
-    """One forward pass with `hooks`, cut at each of the ascending `bottoms`: a span from each to the next, or to `top`.
-
-    Hooks on the model and `hooks` act before the cuts. `also` is watched in the same pass, which runs `within` a
-    context.
-    """
+    """One forward pass with `hooks`, cut at each of `bottoms`, up to `top`; `also` is watched, `within` a context."""
     require_no_backward_hooks(model)
     leaves: dict[int, Tensor] = {}
     outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
@@ -123,15 +119,12 @@ def finite() -> Deferred:
 def vjps(
     output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int, check: Deferred | None = None
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
-    """Vector–Jacobian products, `batch` cotangents at a time; zeros where the output does not depend on a leaf.
-
-    Raises an error for products that are not finite, on a device after the last batch; with `check`, its owner does.
-    """
+    """Vector–Jacobian products, `batch` cotangents at a time; infinite ones raise an error, with `check` later."""
     own = check or finite()
     for part in cotangents.split(batch):
         with differentiable():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
-            rows = torch.func.vmap(partial(_pulled, output, leaves))(part)
+            rows = torch.func.vmap(partial(_pull, output, leaves))(part)
         for row in rows:
             # A sum is finite only if all terms are, and is read several times faster than all terms are tested.
             if row.device.type == "cpu" and bool(row.sum().isfinite()):
@@ -142,6 +135,6 @@ def vjps(
         own.require()
 
 
-def _pulled(output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
+def _pull(output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
     rows = torch.autograd.grad(output, leaves, cotangent, retain_graph=True, allow_unused=True)
     return tuple(torch.zeros_like(x) if row is None else row for row, x in zip(rows, leaves, strict=True))

@@ -41,10 +41,7 @@ MOST = 0.1  # rounding beyond which nothing is certified
 
 @dataclass(frozen=True)
 class Visibility:
-    """One block: the largest ‖q_j‖ ‖k_i‖ · scale, the coordinates of a query, and which keys are seen.
-
-    Keys are seen back to the start, or `window` of them; or, if `keys` is given, as it says.
-    """
+    """One block: its largest ‖q_j‖ ‖k_i‖ · scale, the width of a query, and the keys that are seen."""
 
     product: float
     width: int

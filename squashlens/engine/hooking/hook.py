@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
-from squashlens.engine.digests import contents_of
 from squashlens.engine.locks import locked
 from squashlens.engine.native import SCORES, is_native, with_score_hooks
 from squashlens.errors import InputError
@@ -130,13 +129,7 @@ class Recipe:
 
 @contextmanager
 def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
-    """Run the body with `hooks` on `model`, and then remove exactly these hooks.
-
-    `squashlens.applied` also tests that every hook takes effect.
-
-    Raises:
-        InputError: the model has no such hook point, or the body removed one of the hooks.
-    """
+    """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
         known, n_blocks = model.hook_dict, len(model.blocks)
@@ -170,11 +163,10 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
 
 
 def _remove(point: "HookPoint", hook: Hook) -> None:
-    """Remove a hook from its point, also if TransformerLens was interrupted before it recorded the hook."""
-    point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
-    for key, function in list(point._forward_hooks.items()):
-        if any(contents_of(cell) is hook for cell in getattr(function, "__closure__", None) or ()):
-            del point._forward_hooks[key]
+    """Remove a hook from its point, as `HookPoint.remove_hooks` removes all."""
+    for handle in [handle for handle in point.fwd_hooks if handle.user_hook is hook]:
+        handle.hook.remove()
+        point.fwd_hooks.remove(handle)
 
 
 def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any], *, before: bool, **how: bool) -> None:
@@ -275,11 +267,7 @@ def _check(name: str, site: str, _point: object, entered: tuple[Any, ...], left:
 
 
 def takes_point(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function is called as ``fn(tensor, hook=point)`` rather than as ``fn(tensor)``.
-
-    A function that can be called in both ways is called with `hook`. Functions without a signature, such as PyTorch's
-    own, get only the tensor. Raises an error for any other signature.
-    """
+    """Whether a function is called as ``fn(tensor, hook=point)``, not as ``fn(tensor)``; an error if as neither."""
     try:
         signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
     except (ValueError, TypeError):

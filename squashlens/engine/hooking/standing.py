@@ -18,10 +18,7 @@ from squashlens.errors import InputError
 
 @dataclass(frozen=True)
 class Standing:
-    """A hook that is on a model: its place as text, its function, and the table of PyTorch that holds it.
-
-    A hook on every module has no module of its own.
-    """
+    """A hook on a model: its place, its function, its module (None if on every module), and the table of PyTorch."""
 
     place: str
     function: Any

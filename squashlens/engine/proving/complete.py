@@ -134,7 +134,7 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
     unreported = model._keys_to_ignore_on_load_missing or ()
     absent = held.keys() - {*places.values()} - {*getattr(model, "all_tied_weights_keys", {})}
     absent = {name for name in absent if any(re.search(pattern, name) for pattern in unreported)}
-    unused = {name for name in stored if places[name] is None and _ignored(name, model)} | set(
+    unused = {name for name in stored if places[name] is None and _is_ignored(name, model)} | set(
         report["unexpected_keys"]
     )
     shapes = (f"{n} (stored {tuple(a)}, needed {tuple(b)})" for n, a, b in report["mismatched_keys"])
@@ -192,7 +192,7 @@ def _gaps(stored: Mapping[str, Stored]) -> list[str]:
     return [found[0] for found in experts if int(found[2]) >= counts[found[1], found[3]]]
 
 
-def _ignored(name: str, model: Any) -> bool:
+def _is_ignored(name: str, model: Any) -> bool:
     """Whether transformers leaves this unused tensor out of its loading report."""
     patterns = (*(model._keys_to_ignore_on_load_unexpected or ()), r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
     return any(re.search(pattern, name) for pattern in patterns)
@@ -206,7 +206,7 @@ def _changes_nothing(name: str, model: Any, stored: Mapping[str, Stored]) -> boo
             return check(read_tensor(name, stored[name]), model)
     block = re.search(r"(^|\.)layers\.(\d+)\.", name)
     beyond = block is not None and int(block.group(2)) >= int(model.config.get_text_config().num_hidden_layers)
-    return _ignored(name, model) and (beyond or re.search(r"(^|\.)mtp(_\w+)?\.", name) is not None)
+    return _is_ignored(name, model) and (beyond or re.search(r"(^|\.)mtp(_\w+)?\.", name) is not None)
 
 
 def _is_causal_mask(mask: Tensor, model: Any) -> bool:

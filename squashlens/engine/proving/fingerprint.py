@@ -83,7 +83,7 @@ def _contents(model: Bridge, walk: Walk) -> Iterator[str]:
     names = dict(walk.names)
     for config, name in ((model.cfg, "bridge"), (getattr(inner, "config", None), "configuration")):
         names[id(config)] = name  # many modules refer to it; it is written once
-    found = [(name, module, _held(module)) for name, module in walk.modules]
+    found = [(name, module, _attributes_of(module)) for name, module in walk.modules]
     # A tensor that has several names is read once, and all of them together.
     tensors = {id(value): value for _, _, held in found for value in held.values() if isinstance(value, Tensor)}
     names |= dict(zip(tensors, tensor_digests([*tensors.values()]), strict=True))
@@ -99,7 +99,7 @@ def _contents(model: Bridge, walk: Walk) -> Iterator[str]:
             yield f"{name}.{key} = {text(value)}"
 
 
-def _held(module: nn.Module) -> dict[str, Any]:
+def _attributes_of(module: nn.Module) -> dict[str, Any]:
     """The attributes of a module itself, with its parameters and buffers."""
     held = {key: value for key, value in vars(module).items() if key not in BOOKKEEPING}
     if str(getattr(held.get("forward"), "__module__", "")).startswith("squashlens."):

@@ -70,7 +70,7 @@ def status(model: Bridge) -> str:
     has no second implementation to compare with.
     ``"unverified"``: none of these.
     """
-    return registry.known(model, _PROOF) or UNVERIFIED
+    return registry.recall(model, _PROOF) or UNVERIFIED
 
 
 def accept_unverified(model: Bridge) -> None:
@@ -129,10 +129,7 @@ def _require_no_hooks_on_scores(model: Bridge) -> None:
 
 
 def rebuild_plain(model: Bridge) -> Any:
-    """Build the plain model of a bridge that was made elsewhere, from its configuration and its parameters.
-
-    `model.original_model` cannot serve as the plain model: the bridge has changed it.
-    """
+    """Build the plain model of a bridge from its configuration and parameters; the bridge has changed its own."""
     from accelerate import init_empty_weights
 
     wrapped: Any = model.original_model
@@ -158,17 +155,7 @@ def rebuild_plain(model: Bridge) -> Any:
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
-    """Compare the bridge with the plain model, and test its hooks and what the mathematics needs.
-
-    Args:
-        model: the bridge.
-        plain: the plain model.
-        covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
-
-    Raises:
-        UnsoundModelError: the two differ, a hook has no effect, or tokens are connected otherwise than the mathematics
-            assumes.
-    """
+    """Compare the bridge with the plain model, test hooks and premises, and record success with the status `covers`."""
     with torch.no_grad():
         model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
     with registry.steady(model):
@@ -302,7 +289,7 @@ def _violation(model: Bridge, *, cut: bool) -> str:
         replaced = torch.tensor([[copy in copies for copies in chosen] for copy in range(COPIES)])
     else:
         replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
-    for site, (error, allowed) in _moved(model, ids, replaced, cut=cut).items():
+    for site, (error, allowed) in _find_moves(model, ids, replaced, cut=cut).items():
         wrong = ~replaced & ~(error <= allowed)  # true for NaN too
         if wrong.any():
             copy, position = wrong.nonzero()[0].tolist()
@@ -312,7 +299,7 @@ def _violation(model: Bridge, *, cut: bool) -> str:
     return ""
 
 
-def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool) -> Moved:
+def _find_moves(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool) -> Moved:
     """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
     vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
     copies = torch.where(replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids)
@@ -329,7 +316,7 @@ def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], 
 
     def replace(site: str) -> Callable[[Tensor], Tensor]:
         def edit(pattern: Tensor) -> Tensor:
-            found[site] = _reweighed(pattern, ~replaced, dtype)
+            found[site] = _compare_weights(pattern, ~replaced, dtype)
             itself = torch.eye(*pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
             return itself.repeat(*pattern.shape[:2], 1, 1)
 
@@ -343,7 +330,7 @@ def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], 
     return found
 
 
-def _reweighed(
+def _compare_weights(
     pattern: Float[Tensor, "prompt head query key"], kept: Bool[Tensor, "copy position"], dtype: torch.dtype
 ) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
     """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""

@@ -84,7 +84,7 @@ def proved(model: Bridge, what: str, make: Callable[[], T], *key: Any) -> T:
         return found[name]
 
 
-def known(model: Bridge, what: str, *key: Any) -> Any:
+def recall(model: Bridge, what: str, *key: Any) -> Any:
     """What was verified or recorded for the present model, `None` if nothing."""
     with steady(model):
         return _now(model).get((what, *key))

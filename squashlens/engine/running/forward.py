@@ -83,18 +83,13 @@ def forward(
     on_attention: AttentionObserver | None = None,
     frozen: bool = False,
 ) -> None:
-    """Run the model up to y, unless hooks on it or in `watch` need the rest.
+    """Run the model up to y, unless hooks on it or in `watch` need the rest; with patterns only if a hook needs them.
 
-    Attention patterns are computed only if a hook inside attention needs them, or the model cannot be run otherwise.
-
-    Args:
-        watch: pairs of a hook point and a function, added for this pass.
-        context: further arguments of the model: cache, mask, positions.
-        on_attention: called with block and `Attention` of every block, if patterns are not computed.
-        frozen: hold attention weights constant in derivatives.
+    `watch` has pairs of a hook point and a function, and `context` further arguments of the model. `on_attention` is
+    called with block and `Attention` if patterns are not computed. `frozen` holds weights constant in derivatives.
     """
     hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepared(model, ids, hooks, context, on_attention, frozen):
+    with _prepare(model, ids, hooks, context, on_attention, frozen):
         run_to_y(model, ids, context, [hook.site for hook in hooks])
 
 
@@ -103,12 +98,12 @@ def next_logits(
 ) -> Float[Tensor, "prompt token"]:
     """Run the model as `forward` does, and return the logits at the last position."""
     hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepared(model, ids, hooks, context):
+    with _prepare(model, ids, hooks, context):
         return run(model, ids, context)
 
 
 @contextmanager
-def _prepared(
+def _prepare(
     model: Bridge, ids: Tensor, hooks: Sequence[Hook], context: Mapping[str, Any] | None = None,
     on_attention: AttentionObserver | None = None, frozen: bool = False,
 ) -> Iterator[None]:  # fmt: skip
@@ -179,12 +174,9 @@ def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, 
 def attention_of(
     model: Bridge, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
 ) -> dict[int, Attention | Float[Tensor, "prompt query key"]]:
-    """The attention of each block from one forward pass, as queries and keys.
+    """The attention of each block from one forward pass: queries and keys, or mean patterns in float32 on the CPU.
 
-    If patterns must be computed (for hooks, or because the model cannot be run without), the result has patterns
-    averaged over heads, in float32 on the CPU. Patterns move there when the pass is done, and queries and keys stay on
-    the device, if they and the pass need less than half of its free memory. Otherwise each block's move to the CPU at
-    once.
+    They stay on the device during the pass, if half of its free memory suffices; otherwise each moves at once.
     """
     blocks, (prompts, n) = list(blocks), ids.shape
     device, cpu = device_of(model), torch.device("cpu")
@@ -222,10 +214,7 @@ COPIES = 4 * 8  # bytes of a row for each token: logits, log-probabilities and w
 
 
 def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[Float[Tensor, "branch outcome"]]:
-    """Log-probabilities of the next token for each row of y, some rows at a time, float64, on the device.
-
-    Raises an error if the logits of the model do not follow from y in a known way.
-    """
+    """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
     require_understood(model)
     for rows in y.split(max(1, min(MOST, ROOM // (COPIES * int(model.cfg.d_vocab))))):
         with (

@@ -54,9 +54,8 @@ def generate(
 ) -> Iterator[dict[int, Continuation]]:
     """Continue each prompt; yields one dict for each batch, from the prompt's index to its continuation.
 
-    At temperature 0 each token is the most likely one, without the penalties and bans of a checkpoint's generation
-    settings. Otherwise tokens are drawn from the softmax of logits / temperature with the prompt's own seed, so they do
-    not depend on other prompts. A batch has at most `batch_size` prompts of equal length and `max_new_tokens`.
+    At temperature 0 each token is the most likely one, whatever the checkpoint's generation settings say. Otherwise it
+    is drawn from the softmax of logits / temperature with the prompt's own seed.
     """
     limit = context_length(model)
     for prompt in prompts:

@@ -105,10 +105,9 @@ def _final(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: 
 
 @contextmanager
 def edits(model: Bridge) -> Iterator[set[str]]:
-    """Collect, while the body runs, the kinds of modules where one of a user's hooks edits.
+    """Collect, while the body runs, the kinds of modules where a user's hook edits: leaves other bits in a tensor.
 
-    A hook edits if the tensors are not, bit for bit, what they were before it. Backward hooks do not act in a forward
-    pass. A hook on every module counts as one that edits.
+    A hook on every module counts as one that edits.
     """
     users = [hook for hook in standing(model) if hook.is_a_users and hook.table.startswith("_forward")]
     found = {hook.place for hook in users if hook.module is None}

@@ -256,7 +256,14 @@ def as_chat(model: Bridge, text: str) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
     turn = [{"role": "user", "content": text}]
-    return rendered(tokenizer, turn)
+    try:
+        return str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # the many errors of Jinja and of templates
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ModelAccessError(
+            f"The chat template of this model cannot be used: {why}.",
+            "Use template='none', or correct the template in its tokenizer_config.json.",
+        ) from error
 
 
 def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
@@ -312,20 +319,3 @@ def escape(text: str) -> str:
     """
     hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)
-
-
-def rendered(tokenizer: Any, turn: list[dict[str, str]]) -> str:
-    """One turn in a tokenizer's chat template, in the sandbox of Jinja, as transformers renders it."""
-    template = tokenizer.chat_template
-    if isinstance(template, dict):  # several templates by name
-        template = template.get("default")
-    if not isinstance(template, str):
-        raise InputError("This model's chat template is not text.", "Use template='none', or correct its tokenizer.")
-    try:
-        return str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
-    except Exception as error:  # the many errors of Jinja and of templates
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ModelAccessError(
-            f"The chat template of this model cannot be used: {why}.",
-            "Use template='none', or correct the template in its tokenizer_config.json.",
-        ) from error

@@ -19,9 +19,9 @@ from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
+from squashlens.hooks.activations import Activations, mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
 from squashlens.hooks.patches import drawn_from, stream_hooks
-from squashlens.hooks.sources import Activations, mean_activations
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.sequences import GrowingSequence
 

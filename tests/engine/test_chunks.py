@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from squashlens.engine.differentiating.local import Chunk, Derivative, local_block
+from squashlens.engine.differentiating.chunks import Chunk, Derivative, local_block
 from squashlens.engine.differentiating.replay import record
 from squashlens.engine.differentiating.spans import vjps
 from squashlens.engine.hooking.freeze import freezing
