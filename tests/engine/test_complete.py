@@ -244,15 +244,10 @@ def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
 
 def test_every_way_of_loading_is_checked(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     gap = damaged(folder_of("llama"), tmp_path / "gap", lambda w: w.pop(key(w, "up_proj.weight")) is None)
-    nan = damaged(folder_of("llama"), tmp_path / "nan", put("up_proj.weight", with_row(float("nan"))))
     ways: list[dict[str, Any]] = [{"quantize": "int8"}, {"verify": False}, {"dtype": "float64"}]
     for how in ways:
         with pytest.raises(ModelAccessError, match="missing: "):
             load(gap, **how)
-        with pytest.raises(ModelAccessError, match="NaN"):
-            load(nan, **how)
-    with pytest.raises(ModelAccessError, match="missing: "):
-        sl.load(gap, device="auto", progress=False)
     on_cpu = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head", "model.layers.0", "model.layers.1")
     places = dict.fromkeys(on_cpu, "cpu") | {"model.layers.2": "disk"}
     with pytest.raises(ModelAccessError, match="is offloaded"):

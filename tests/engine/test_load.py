@@ -55,12 +55,6 @@ def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch: pytest.Monke
     with pytest.raises(ModelAccessError, match="cannot be reached"):
         sl.load("someone/something")
     assert time.perf_counter() - start < 5
-    monkeypatch.setattr(hub.urllib.request, "getproxies", lambda: {"https": "a proxy"})
-    monkeypatch.setattr(
-        load_module, "_open_config", lambda *_: (_ for _ in ()).throw(InputError("Left to the library.", ""))
-    )
-    with pytest.raises(InputError, match="Left to the library"):
-        sl.load("someone/something")
 
 
 def test_encoders_are_refused(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ from squashlens.engine.running.streamed import AttentionObserver, streamed, why_
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.attention import Attention
 
+Watch = Iterable[tuple[str, Callable[[Tensor], Tensor | None]]]
+
 
 def causal(n: int) -> Bool[Tensor, "query key"]:
     """The causal mask: every token sees itself and earlier tokens."""
@@ -66,9 +68,6 @@ def context(
         "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
         "position_ids": queries[None].to(device),
     }
-
-
-Watch = Iterable[tuple[str, Callable[[Tensor], Tensor | None]]]
 
 
 class _ReachedError(BaseException):
