@@ -9,7 +9,6 @@ import pytest
 
 import squashlens as sl
 from squashlens import bars
-from tests import captured
 
 
 @pytest.fixture
@@ -34,21 +33,6 @@ def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any
     sl.sensitivity(tiny, prompts)
     assert len(opened) > 2
     assert [one.desc for one in opened if one.was_shown] == ["sensitivity" if prompts == "110 =" else "prompts"]
-
-
-@pytest.mark.slow
-def test_bars_do_not_stand_one_above_another(opened: list[Any], tiny: Any) -> None:
-    sl.path_bound(tiny, "110 =", constants="measured", edges="exact", n_composed=2)
-    captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 4))
-    assert opened
-    assert all(one.others == 0 for one in opened if one.was_shown)
-
-
-def test_a_bar_that_an_earlier_task_left_open_hides_none(opened: list[Any]) -> None:
-    task = bars.share_one_bar(lambda: bars.bar([1], progress=True))
-    first, second = task(), task()
-    assert not first.disable
-    assert second.was_shown
 
 
 def test_no_bar_without_progress(opened: list[Any], tiny: Any) -> None:

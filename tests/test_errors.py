@@ -3,8 +3,6 @@
 import copy
 import pickle
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 
@@ -44,15 +42,3 @@ def test_every_refusal_survives(way: str) -> None:
         assert again is not error
         assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
         assert again.__notes__ == ["seen at layer 3"]
-
-
-def refuses(kind: type[SquashlensError]) -> None:
-    raise kind("The cause.", "The remedy.")
-
-
-def test_a_process_pool_hands_them_on() -> None:
-    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
-        for kind in (InputError, errors.CapacityError):  # a pool that broke on the first would refuse the second
-            with pytest.raises(kind, match="The cause. The remedy.") as caught:
-                pool.submit(refuses, kind).result(timeout=60)
-            assert (caught.value.cause, caught.value.remedy) == ("The cause.", "The remedy.")

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
-from safetensors.torch import load
 
 import squashlens as sl
 from squashlens.errors import InputError, RangeError
-from squashlens.export._drawings import JOINER
+from squashlens.export._conversions import JOINER
 from squashlens.records.results import attributes, sealed
 from tests.conftest import PROMPT
 
@@ -62,10 +59,6 @@ def drawn_by_bertviz(capture: Any, **options: Any) -> dict[str, Any]:
     return json.loads(text)
 
 
-def first_line(page: str) -> str:
-    return page.partition("\n")[0]
-
-
 def test_circuitsvis_colours_tokens_by_the_numbers_measured(tiny: Any) -> None:
     bound = sl.path_bound(tiny, PROMPT)
     element, given = drawn_by_circuitsvis(bound)
@@ -73,13 +66,6 @@ def test_circuitsvis_colours_tokens_by_the_numbers_measured(tiny: Any) -> None:
     assert given["values"] == bound.values.tolist()
     assert [text.replace(JOINER, "") for text in given["tokens"]] == bound["token"].values.tolist()
     assert (given["minValue"], given["maxValue"]) == (-float(bound.max()), float(bound.max()))
-
-
-def test_signs_have_one_scale_and_nan_has_no_number() -> None:
-    _, given = drawn_by_circuitsvis(made([np.nan, -4.0, 8.0]))
-    assert given["values"] == [None, -4.0, 8.0]
-    assert (given["minValue"], given["maxValue"]) == (-8.0, 8.0)
-    assert drawn_by_circuitsvis(made([0, 0, 0]))[1]["maxValue"] == 1  # not 0, by which it would divide
 
 
 def test_circuitsvis_has_a_button_for_each_layer_with_one_scale(tiny: Any) -> None:
@@ -112,21 +98,6 @@ def test_bertviz_draws_the_blocks_that_were_captured(tiny: Any, view: Any) -> No
     assert [text.replace(JOINER, "") for text in patterns["left_text"]] == capture.labels[0]
     assert patterns["right_text"] == patterns["left_text"]
     assert ("include_heads" in given) == (view == "model")
-
-
-def test_a_line_above_each_drawing_says_what_it_is(tiny: Any) -> None:
-    pytest.importorskip("circuitsvis")
-    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
-        bound, capture = sl.path_bound(tiny, "110 ="), sl.capture(tiny, "110 =", progress=False)
-    shown = sl.export.circuitsvis(bound)
-    for page in (shown.local_src, shown.cdn_src):
-        assert ">path bound of Theorem 5.1 · tiny-gemma · under hooks: mask_tokens(1)</div>" in first_line(page)
-    assert ">attention patterns · under hooks: mask_tokens" in first_line(sl.export.circuitsvis(capture).cdn_src)
-    some = made([[1, 2], [3, 4], [5, 6]], ("position", "layer"), units="nats", long_name="<b>x")
-    line = first_line(sl.export.circuitsvis(some.sel(layer=1)).cdn_src)
-    assert ">&lt;b&gt;x, layer 1 · unit: nats · tiny<" in line
-    pytest.importorskip("bertviz")
-    assert ">attention patterns · under hooks: mask_tokens" in first_line(sl.export.bertviz(capture).data)
 
 
 def hostile_array() -> xr.DataArray:
@@ -216,39 +187,12 @@ def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
         drawn_by_circuitsvis(result.isel(layer=1))
 
 
-def test_captures_without_patterns_or_with_several_prompts_are_refused(tiny: Any) -> None:
-    pytest.importorskip("circuitsvis")
-    pytest.importorskip("bertviz")
-    for export in (sl.export.circuitsvis, sl.export.bertviz):
-        with pytest.raises(InputError, match="no attention patterns"):
-            export(sl.capture(tiny, "110 =", keep="residuals", progress=False))
-        with pytest.raises(InputError, match="2 prompts"):
-            export(sl.capture(tiny, ["110 =", "011 ="], progress=False))
-    with pytest.raises(InputError, match="capture"):
-        sl.export.bertviz(sl.path_bound(tiny, "110 ="))
-
-
 def test_the_file_is_the_one_that_inseq_writes(tmp_path: Path) -> None:
     """The other file was written by inseq 0.7.1, from objects of its own classes with these numbers."""
     values = [[[np.nan, 0.1], [0, -2.5], [1e-30, 3]], [[0.25, 0.75], [1, 1 / 3], [np.nan, np.nan]]]
     path = sl.export.inseq(made(values, ("prompt", "position", "layer")), tmp_path / "shares.json")
     expected = json.loads((HERE / "golden" / "inseq.json").read_text(encoding="utf-8"))
     assert json.loads(path.read_text(encoding="utf-8")) == expected
-
-
-def test_a_result_in_inseqs_file(tiny: Any, tmp_path: Path) -> None:
-    norms = sl.jacobian_norms(tiny, ["110 =", "10 ="], progress=False)
-    content = json.loads(sl.export.inseq(norms, tmp_path / "norms.json").read_text())["attributes"]
-    assert content["info"]["model_name"] == "tiny-gemma"
-    assert content["info"]["squashlens"]["provenance"] == sl.results.provenance(norms)
-    for number, one in enumerate(each["attributes"] for each in content["sequence_attributions"]):
-        alone = norms.isel(prompt=number, position=slice(int(norms["n_tokens"][number])))
-        assert [each["attributes"]["token"] for each in one["source"]] == alone["token"].values.tolist()
-        assert [each["attributes"]["id"] for each in one["source"]] == alone["token_id"].values.tolist()
-        (column,) = one["target"]
-        assert column["attributes"] == {"id": -1, "token": "spectral norm of the Jacobian"}
-        scores = load(b64decode(one["source_attributions"]))["attribution"]
-        assert torch.equal(scores[:, 0], torch.tensor(alone.values, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("size", [1e-60, 1e60])

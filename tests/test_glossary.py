@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import squashlens as sl
-from squashlens.checks.words import description
+from squashlens.checks.arguments import description
 
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -8,17 +8,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import inspect_ai
 import numpy as np
 import pytest
 import xarray as xr
-from inspect_ai._cli.main import inspect as inspect_command
-from inspect_ai.log import EvalLog, read_eval_log, write_eval_log
+from inspect_ai.log import EvalLog
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.model._model_output import StopReason
 
@@ -134,23 +132,6 @@ def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog
     assert metrics["strict"]["unread"] == pytest.approx(9 / 13) == 1 - found["as_asked"].mean().item()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"lengths": "10,many"}, "whole numbers"),
-        ({"lengths": [3, 3]}, "each value once"),
-        ({"lengths": 0}, "length=0"),
-        ({"seeds": 0}, "seeds"),
-        ({"mode": "cot,answer"}, "'answer' is not a choice"),
-        ({"task": VOWELS, "mode": "cot_few_shot"}, "no examples"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_asked_is_refused(given: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        hosted.inspect_task(**{"task": DRAWN, "lengths": 5} | dict(given))
-
-
 def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., EvalLog]) -> None:
     task = hosted.inspect_task(DRAWN, [12, 5], seeds=[3, 1], mode=["cot", "answer_only"])
     log = put(task, sample_shuffle=7)
@@ -179,18 +160,6 @@ def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_
     assert facts["task"]["name"] == "count_ones"
     assert str(tmp_path) not in json.dumps(facts)
     assert "secret" not in json.dumps(facts)
-
-
-def test_results_are_kept_and_read_from_either_kind_of_log(put: Callable[..., EvalLog], tmp_path: Path) -> None:
-    log = put(hosted.inspect_task(DRAWN, [4, 9], 3))
-    found = hosted.from_log(log.location)
-    xr.testing.assert_identical(found, hosted.from_log(log))
-    kept = sl.results.open(sl.results.save(found, tmp_path / "answers.nc"))
-    xr.testing.assert_equal(kept, found)
-    assert sl.results.provenance(kept) == sl.results.provenance(found)
-    assert sl.results.answer_frequencies(kept)["unread"].item() == pytest.approx(0)
-    write_eval_log(read_eval_log(log.location), str(tmp_path / "log.json"))
-    same(hosted.from_log(tmp_path / "log.json"), found)
 
 
 def test_a_task_of_ones_own(put: Callable[..., EvalLog]) -> None:
@@ -249,27 +218,6 @@ def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
     assert sl.results.provenance(hosted.from_log(log))["task"]["name"] == "taught_copy_random"
     with pytest.raises(InputError, match="no task 'count_twos'"):
         hosted.ask("count_twos")
-
-
-def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inspect's own command, in this process; it finds the task among installed packages.
-
-    Only the count of tokens, for which mockllm would download a vocabulary, is stood in for.
-    """
-    encoding = SimpleNamespace(encode=lambda text, **_: text.split())
-    monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=lambda _: encoding))  # pyright: ignore
-    monkeypatch.chdir(tmp_path)
-    command = [
-        "eval", "squashlens/count_ones", "--model", "mockllm/model", "-T", "lengths=10,20", "-T", "seeds=2",
-        "-T", "mode=cot,answer_only", "--log-dir", str(tmp_path / "logs"), "--display", "none",
-    ]  # fmt: skip
-    inspect_command(command, standalone_mode=False)
-    (path,) = (tmp_path / "logs").glob("*.eval")
-    found = hosted.from_log(path)
-    assert found.sizes == {"mode": 2, "length": 2, "seed": 2, "why": len(reading.WHY) - 1}
-    assert set(found["answer"].values.flat) == {"Default output from mockllm/model"}
-    assert found["unread"].sel(why="none").values.tolist() == [[1, 1], [1, 1]]
-    assert found["answer_tokens"].values.min() > 0
 
 
 @pytest.mark.slow

@@ -92,19 +92,6 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     assert path.read_bytes() == text.encode("utf-8", "surrogateescape")
 
 
-def test_any_name_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name means anything to SQLite, and a link stays a link; an empty file is a place for a journal."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").touch()
-    (tmp_path / "link").symlink_to("target")
-    names = ["search", "a b?mode=memory#x.json", ":memory:", "file:x", "empty", "link", "é"]
-    for name in names:
-        Journal(name, FACTS).get("a", lambda: 1)
-        assert Journal(name, FACTS).get("a", never) == 1
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*names, "target"])
-    assert (tmp_path / "link").is_symlink()
-
-
 def changed(path: Path, *statements: str) -> None:
     with closing(sqlite3.connect(path)) as database, database:
         for statement in statements:

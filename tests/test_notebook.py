@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import xarray as xr
@@ -18,10 +17,6 @@ PROMPT, OTHER = (
     "How many ones are in the following sequence? 1001 =",
 )
 QUIET: dict[str, Any] = {"progress": False}
-
-
-def halve(z: torch.Tensor, hook: Any) -> torch.Tensor:
-    return z / 2
 
 
 def nudge(z: torch.Tensor) -> torch.Tensor:
@@ -55,37 +50,6 @@ def test_a_proof_leaves_nothing_on_a_bridge() -> None:
     result = sl.sensitivity(model, PROMPT, **QUIET)
     assert sl.results.provenance(result)["proof"] == "verified as it stands"
     assert state(model) == before
-
-
-@pytest.mark.slow
-def test_the_first_cells(own: Any) -> None:
-    """`run_with_cache`, own hooks in every form and patching: squashlens says what TransformerLens computes."""
-    ids = sl.prompts.tokenize(own, PROMPT)
-    plain, cache = own.run_with_cache(ids)
-    before = state(own)
-    expected = own.run_with_hooks(ids, fwd_hooks=[("blocks.3.attn.hook_z", halve)])
-    likeliest = expected[0, -1].softmax(dim=-1).max().item()
-    ways = [
-        sl.applied(own, ("blocks.3.attn.hook_z", halve)),
-        sl.applied(own, [("blocks.3.attn.hook_z", lambda z: z / 2)]),
-        sl.applied(own, (lambda name: name == "blocks.3.attn.hook_z", halve)),
-        sl.applied(own, sl.hooks.Hook("halved", "blocks.3.attn.hook_z", halve)),
-        own.hooks(fwd_hooks=[("blocks.3.attn.hook_z", halve)]),
-    ]
-    for way in ways:
-        with way:
-            found = sl.top_tokens(own, PROMPT, k=1)
-            assert torch.equal(own(ids), expected)
-        np.testing.assert_allclose(found.item(), likeliest, rtol=1e-5)
-        assert len(sl.results.provenance(found)["ambient_hooks"]) == 1
-        assert state(own) == before
-    _, other = own.run_with_cache(sl.prompts.tokenize(own, OTHER))
-    with sl.applied(own, sl.hooks.patch_residual(range(len(ids[0])), other, (5,))):
-        patched = own(ids)
-    torch.testing.assert_close(patched, own(sl.prompts.tokenize(own, OTHER)), rtol=0, atol=0)
-    with sl.applied(own, sl.hooks.patch_heads(range(4), cache), sl.hooks.patch_residual([3], cache)):
-        assert torch.equal(own(ids), plain)
-    assert state(own) == before
 
 
 # One for each way through the engine; the others, which are made of these, are slow tests.

@@ -216,27 +216,6 @@ def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str,
     assert drawn(figure) == usually[0] or telling(figure) != usually[1]
 
 
-@pytest.mark.slow
-def test_each_variable_of_a_rounded_result_says_so() -> None:
-    """Also those that a user selects: any variable whose numbers changed is another quantity."""
-    one, other = (sl.collapse(model(), pairs(), round_to=form) for form in (None, torch.float8_e5m2))
-    for name, values in numbers(one).items():
-        if not np.array_equal(values, other[name].values, equal_nan=True):
-            with pytest.raises(InputError, match="is not the same quantity"):
-                sl.results.concat({"a": one[name], "b": other[name]}, dim="option")
-    table = sl.results.table({"a": one, "b": other})
-    means = table[table["variable"] == "distance"].groupby("label")["meaning"].unique()
-    assert means["a"].tolist() == ["linf distance of v and v*"]
-    assert means["b"].tolist() == ["linf distance of v and v*, rounded to float8_e5m2"]
-
-
-def test_a_trend_of_other_distances_is_another_quantity() -> None:
-    one = usual("collapse")["length_trend"]
-    for option in CASES["collapse"][1]:
-        with pytest.raises(InputError, match="'length_trend' is not the same quantity"):
-            sl.results.concat({"a": one, "b": CASES["collapse"][0](**option)["length_trend"]}, dim="option")
-
-
 def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
     one, other = usual("sensitivity"), sl.sensitivity(model(), PROMPT, norm="frobenius", **QUIET)
     with pytest.raises(InputError) as caught:

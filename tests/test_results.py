@@ -113,22 +113,3 @@ def test_provenance_says_what_made_it(tiny: Any) -> None:
     assert facts["call"]["freeze"] == ["attention"]
     assert set(facts["versions"]) == {"python", "squashlens", "torch", "transformers", "transformer-lens"}
     assert len(facts["fingerprint"]) == 16
-
-
-def test_fingerprint_sees_any_weight(folder_of: Callable[[str], Path]) -> None:
-    import torch
-
-    from squashlens.engine.proving.fingerprint import fingerprint
-
-    model = sl.load(folder_of("gemma"), progress=False)
-    start = fingerprint(model)
-    assert fingerprint(sl.load(folder_of("gemma"), progress=False)) == start
-    weight = model.blocks[1].mlp.out.weight
-    with torch.no_grad():
-        old = weight.data[3, 5].clone()
-        weight.data[3, 5] = torch.nextafter(old, old + 1)
-        assert fingerprint(model) != start  # one unit in the last place
-        weight.data[3, 5] = old
-        assert fingerprint(model) == start
-        weight.data[[0, 1]] = weight.data[[1, 0]].clone()
-        assert fingerprint(model) != start  # two rows exchanged

@@ -14,7 +14,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.records.results import attributes, sealed
-from squashlens.saving.digests import digests
+from squashlens.saving.stored import digests
 
 CHANGED = "was changed or damaged since it was saved"
 NOT_OURS = r"was not written by `squashlens\.results\.save`"

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.records.results import sealed, signed
-from squashlens.reporting.markup import latex, markdown
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
@@ -206,21 +204,3 @@ def test_latex_compiles(tmp_path: Path) -> None:
     tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
     rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
     assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000
-
-
-def test_escapes_leave_the_table_alone() -> None:
-    plain, safe = sl.results.table(hostile()), sl.results.table(hostile(), escape="latex")
-    assert plain["token"].tolist() == HOSTILE
-    assert safe["token"].tolist() == [latex(token.replace(" ", "␣"), plain=False) for token in HOSTILE]
-    assert len(set(safe["token"])) == len(HOSTILE)
-    assert safe["value"].equals(plain["value"])
-    assert safe["model"][0] == r"org/my\_model-2"
-    assert safe["unit"][0] == r"100 \%"
-    assert set(sl.results.table(odd.result("path_bound"), escape="latex").columns) >= {r"token\_id", "token", "value"}
-    assert markdown("") == latex("") == ""
-    assert (latex("*a"), latex("[x]")) == ("{*}a", "{[}x{]}")  # which a row above would take for its own
-    mixed = sl.results.table(odd.result("sensitivity"), escape="markdown")
-    assert "<NA>" not in mixed.to_markdown()
-    assert set(mixed["token"][mixed["variable"] == "rank\\_agreement"]) == {""}
-    frame: pd.DataFrame = sl.results.table(odd.result("search_separators"), escape="latex")
-    assert frame.index.names == ["separator", "every"]

@@ -38,10 +38,7 @@ def takes(maker: str, *needed: str) -> Callable[[F], F]:
 
 
 def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
-    """Names of variables with their dimensions, in any order, from texts such as ``"token null: position"``.
-
-    The values of a DataArray have the name ``values``; ``...`` allows further dimensions.
-    """
+    """Names of variables with dimensions, from texts such as ``"token null: position"``; ``...`` allows others."""
     return {name: dims for one in needed for names, dims in [one.split(":")] for name in names.split()}
 
 

@@ -6,7 +6,7 @@ There are four tasks:
   plain model, and `proving.registry` remembers the state of the model for which this was checked.
 - *Run and keep activations*: `capturing` (one prompt, or a growing sequence with its pairs), on `running.forward`,
   `running.passes` (many prompts that share a trunk) and `running.last_tokens` (last tokens of many prompts).
-- *Differentiate*: `differentiating.replay` and `spans` (vector–Jacobian products), `local` and `dissection` (one
+- *Differentiate*: `differentiating.replay` and `spans` (vector–Jacobian products), `chunks` and `dissection` (one
   block or one attention layer), `exact` (float64), `visibility` (which tokens attention can reach).
 - *Generate*: `running.generate`.
 

@@ -49,16 +49,7 @@ def difference(
     dim: int | tuple[()] = (),
     tolerance: dict[torch.dtype, float] = TOLERANCE,
 ) -> tuple[Tensor, Tensor]:
-    """The largest difference between two tensors, and the largest allowed difference.
-
-    The allowed difference is proportional to the largest entry of `size`, by default of `theirs`. With `dim`, maxima
-    are taken along this dimension only, so that each row has its own tolerance. The tensors may be on different
-    devices, as those of a model that is spread over several are; they are compared where `ours` is.
-
-    >>> error, allowed = difference(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]), torch.float32)
-    >>> f"off by {error:.2g} (allowed {allowed:.2g})"
-    'off by 0.5 (allowed 0.0002)'
-    """
+    """The largest difference and the largest allowed one, relative to `size` (by default `theirs`), along `dim`."""
     expected = theirs.detach().to(ours.device).double()
     error = (ours.detach().double() - expected).abs().amax(dim=dim)
     scale = expected if size is None else size.detach().to(ours.device).double()

@@ -4,8 +4,14 @@ Estimates count the floating-point numbers that are alive at once, beyond the we
 the allocator's peak. d is the width of the residual stream, m that of the MLP, q and k those of all queries and keys.
 """
 
+import time
+from functools import cache
+
+import torch
+from tqdm.auto import tqdm
+
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, projected, text_config, width, windows
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, parameters, projected, text_config, width, windows
 from squashlens.engine.memory import available, human, require_room
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
@@ -29,12 +35,6 @@ def pass_bytes(model: Bridge, prompts: int, n: int) -> int:
 def queries_and_keys(model: Bridge, prompts: int, n: int) -> int:
     """Bytes of the queries and keys of one block."""
     return prompts * n * projected(model) * dtype_of(model).itemsize
-
-
-def bound_bytes(model: Bridge, prompts: int, n: int) -> int:
-    """Bytes of a path bound: queries and keys of every block, and a forward pass or rows of attention."""
-    kept = n_blocks(model) * queries_and_keys(model, prompts, n)
-    return kept + max(pass_bytes(model, prompts, n), 4 * _cells(model, prompts, n))
 
 
 def products_bytes(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> int:
@@ -67,12 +67,7 @@ def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
 
 
 def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
-    """Bytes of local edges, which are computed in float64.
-
-    The streams and one block's attention are kept all the time. Two stages follow each other, and the larger one
-    counts: the maps of `size` tokens; and the products of the keys' derivatives, with rows of attention or the block's
-    graph.
-    """
+    """Bytes of local edges in float64: streams, attention, and the larger of two stages, maps and products of keys."""
     d, m, q, k = _widths(model)
     item = 8  # bytes of float64
     kept = n * (item * (n_blocks(model) * d + q + d) + 8 * (2 * q + 2 * k))
@@ -138,3 +133,36 @@ def _cells(model: Bridge, prompts: int, n: int) -> int:
     heads = prompts * int(model.cfg.n_heads)
     most = CELLS["cpu" if device_of(model).type == "cpu" else "cuda"]
     return 3 * heads * n * max(SHORTEST, min(LONGEST, n, most // (heads * n)))
+
+
+TOLD = 5.0  # seconds from which a call says what it will take
+SIZE, SOME = 1024, 3  # of the matrices that are multiplied to find out how fast a device is, and how often
+
+
+def tell(
+    model: Bridge, what: str, products: float, tokens: int, cheaper: str, dtype: torch.dtype | None = None
+) -> None:
+    """Print what `products` vector–Jacobian products, passes through the blocks, will take on some tokens, if long."""
+    weights = sum(p.numel() for block in model.blocks for p in parameters(block))
+    seconds = 2.0 * products * weights * tokens / speed(device_of(model), dtype or dtype_of(model))
+    if seconds > TOLD:
+        tqdm.write(f"{what}: about {_round(seconds)} on this machine. {cheaper}")
+
+
+@cache
+def speed(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations a second in a product of matrices, measured once."""
+    one = torch.ones(SIZE, SIZE, device=device, dtype=dtype)
+    taken = []
+    for _ in range(SOME + 1):  # the first is slower
+        start = time.perf_counter()
+        float((one @ one)[0, 0])  # read, so that the device has finished
+        taken.append(time.perf_counter() - start)
+    return 2 * SIZE**3 / min(taken)
+
+
+def _round(seconds: float) -> str:
+    """A time to one digit: it is an estimate."""
+    if seconds < 90:
+        return f"{float(f'{seconds:.1g}'):.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -72,10 +72,7 @@ def outputs_are_tokens(model: Bridge) -> bool:
 
 
 def rebuilt(model: Bridge) -> Any:
-    """Build a new `NativeModel` with the bridge's configuration and its weights, independent of the bridge.
-
-    The weights are shared; everything else is in float32, as its class builds it.
-    """
+    """A new `NativeModel` with the bridge's configuration and weights; everything else is as its class builds it."""
     wrapped: Any = model.original_model
     weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
     with torch.random.fork_rng(devices=[]):  # the random weights are replaced below
@@ -107,10 +104,7 @@ def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
 
 @contextmanager
 def with_score_hooks(model: Bridge) -> Iterator[None]:
-    """Within the body, `hook_attn_scores` gets the masked logits, and its result is used.
-
-    The numbers equal those of the model's own attention up to rounding. Attention without patterns has no logits.
-    """
+    """Within the body, `hook_attn_scores` gets the masked logits, and its result is used."""
     ours = [block.attn for block in model.blocks if "forward" not in vars(block.attn)]
     try:
         for attn in ours:  # not setattr: the bridge passes attributes on to the module it wraps
@@ -136,10 +130,7 @@ def _with_scores(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
 
 
 def attention_through(attend: Callable[..., tuple[Tensor, None]], causal: object) -> Callable[..., Any]:
-    """A forward method for a native block's attention that passes queries, keys and values to `attend`.
-
-    `causal` is the mask argument of `attend` that hides only later tokens.
-    """
+    """A forward method for a native block's attention by `attend`, with the mask argument `causal`."""
 
     def forward(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         inner = attn.original_component

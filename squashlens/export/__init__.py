@@ -5,8 +5,7 @@ the tools show any numbers in the same way as attention. CircuitsVis and BertViz
 `viewers`. `inseq` writes a file without the package of that name, whose dependencies exclude those of TransformerLens.
 """
 
-from squashlens.export._drawings import bertviz, circuitsvis
-from squashlens.export._inseq import inseq
+from squashlens.export._conversions import bertviz, circuitsvis, inseq
 
 __all__ = ["bertviz", "circuitsvis", "inseq"]
 

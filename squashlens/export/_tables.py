@@ -12,11 +12,10 @@ from squashlens.errors import InputError
 from squashlens.measure.remedies.bench import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
-from squashlens.records.facts import told
+from squashlens.records.facts import read_facts
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown
-from squashlens.saving.digests import Result
-from squashlens.saving.stored import as_dataset, rows_of
+from squashlens.saving.stored import Result, as_dataset, rows_of
 
 FAMILIES = "compare for families"
 SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
@@ -98,8 +97,8 @@ def table(
     elif summarised:
         found = pd.concat(frames, names=["label"])
     else:
-        found = _joined(frames)
-    return found if escape is None else _escaped(found, escape)
+        found = _join(frames)
+    return found if escape is None else _escape(found, escape)
 
 
 def _function(result: Result) -> str:
@@ -120,7 +119,7 @@ def _summary(result: Any, reference: str | None) -> pd.DataFrame:
     return audit_table(result) if reference is None else audit_table(result, reference)
 
 
-def _joined(frames: Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
+def _join(frames: Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
     """The tables of several results below each other, with the columns of all."""
     for label, frame in frames.items():
         frame.insert(0, "label", label)
@@ -163,31 +162,33 @@ def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArra
 
 def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) -> pd.DataFrame:
     """The numbers of one variable, with what they belong to; `origin` stands before the long name."""
-    facts = told(stored, labels_of(values))
+    facts = read_facts(stored, labels_of(values))
     frame = rows_of(values, (*FIRST, *LAST))
     if "token_id" in frame:
         frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
-    given = _given(facts)
+    given = _subject_of(facts)
     texts = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else None
-    prompt: Any = _shown(given)
+    prompt: Any = _as_text(given)
     if "prompt_" in frame and pd.api.types.is_numeric_dtype(frame["prompt_"]):  # the number of a prompt
         places = frame.pop("prompt_")
         if texts is not None and (places < len(texts)).all():
-            prompt = [_shown(texts[place]) for place in places]
-    frame.insert(0, "model", _shown(facts.get("model")))
+            prompt = [_as_text(texts[place]) for place in places]
+    frame.insert(0, "model", _as_text(facts.get("model")))
     frame.insert(1, "prompt", prompt)
-    frame.insert(2, "hooks", "; ".join(dict.fromkeys(_flat(facts.get("ambient_hooks")))))
+    frame.insert(2, "hooks", "; ".join(dict.fromkeys(_flatten(facts.get("ambient_hooks")))))
     units = str(values.attrs.get("units", ""))
     meaning = origin + str(values.attrs.get("long_name", ""))
     return frame.assign(value=frame["value"].astype(float), variable=name, meaning=meaning, unit=units)
 
 
-def _flat(names: Any) -> list[str]:
+def _flatten(names: Any) -> list[str]:
     """Names in a list, or in the lists of several parts."""
-    return [name for one in names for name in _flat(one)] if isinstance(names, list) else [str(names)] if names else []
+    return (
+        [name for one in names for name in _flatten(one)] if isinstance(names, list) else [str(names)] if names else []
+    )
 
 
-def _given(facts: Mapping[str, Any]) -> Any:
+def _subject_of(facts: Mapping[str, Any]) -> Any:
     """What was measured: the prompt, or the name of the sequence or task."""
     for about, name in (("call", "prompt"), ("sequence", "name"), ("task", "name")):
         inner = facts.get(about)
@@ -196,14 +197,14 @@ def _given(facts: Mapping[str, Any]) -> Any:
     return None
 
 
-def _shown(given: Any) -> str:
+def _as_text(given: Any) -> str:
     """A prompt or name as text; several with commas, and token ids as a list."""
     if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
         return ", ".join(dict.fromkeys(given))
     return "" if given is None else given if isinstance(given, str) else str(given)
 
 
-def _escaped(frame: pd.DataFrame, markup: Markup) -> pd.DataFrame:
+def _escape(frame: pd.DataFrame, markup: Markup) -> pd.DataFrame:
     """A table with all its texts, names of rows and columns too, escaped; cells without a coordinate are empty."""
 
     def cell(value: Any) -> Any:

@@ -3,7 +3,7 @@
 Masks change attention logits, so the weights of a row renormalize over the remaining keys. No row becomes empty,
 because a token always attends to itself. Positions are counted from the first token of the prompt; positions beyond the
 end of a prompt are ignored. A forward pass that continues a key/value cache raises an error where positions would be
-counted from another token (`squashlens.engine.hooking.continued`). Query head h reads key/value group
+counted from another token (`WholePassesOnly`). Query head h reads key/value group
 h // (heads / kv_heads).
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge, positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.canonical import digest
+from squashlens.engine.digests import digest
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import Prompts, display_tokens, require_tokenizer, tokenize
@@ -45,7 +45,7 @@ def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Itera
     mask_tokens(2, 3)
     """
     places = positions_of(positions, "mask_tokens")
-    return _masked(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads, True)
+    return _mask(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads, True)
 
 
 @validated
@@ -60,7 +60,7 @@ def mask_attention(
     """
     rows, columns = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
     name = f"mask_attention{listed(rows)}→{listed(columns)}"
-    return _masked(name, lambda query, key: _among(query, rows) & _among(key, columns), blocks, heads, True)
+    return _mask(name, lambda query, key: _among(query, rows) & _among(key, columns), blocks, heads, True)
 
 
 @validated
@@ -78,7 +78,7 @@ def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: 
     positive(window, "sliding_window: window", "a number of tokens")
     positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
     name = f"sliding_window({window}{f', sink={sink}' if sink else ''})"
-    return _masked(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads, sink > 0)
+    return _mask(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads, sink > 0)
 
 
 @validated
@@ -147,7 +147,7 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: It
         blocks, kv_heads: blocks and key/value heads to act in; all by default.
     """
     places = positions_of(positions, "zero_values")
-    name, change = f"zero_values{listed(places)}", partial(_zeroed, places=places)
+    name, change = f"zero_values{listed(places)}", partial(_zero, places=places)
     return _in_heads(name, VALUES, change, blocks, kv_heads, dim=2, positional=True)
 
 
@@ -165,7 +165,7 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
     """
     chosen = heads_of(heads, "zero_heads")
     places = None if positions is None else positions_of(positions, "zero_heads")
-    change = torch.zeros_like if places is None else partial(_zeroed, places=places)
+    change = torch.zeros_like if places is None else partial(_zero, places=places)
     name = f"zero_heads{listed(chosen)}{'' if places is None else f' at {listed(places)}'}"
     return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks, positional=places is not None)
 
@@ -179,10 +179,10 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         blocks: blocks to act in; all by default.
     """
     places = positions_of(positions, "zero_residual")
-    return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zeroed, places=places), blocks, positional=True)
+    return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zero, places=places), blocks, positional=True)
 
 
-def _zeroed(
+def _zero(
     tensor: Float[Tensor, "prompt position ..."], places: tuple[int, ...]
 ) -> Float[Tensor, "prompt position ..."]:
     """The tensor with 0 at the positions `places`."""
@@ -190,7 +190,7 @@ def _zeroed(
     return tensor.masked_fill(hidden.view(-1, *[1] * (tensor.ndim - 2)), 0.0)
 
 
-def _masked(
+def _mask(
     name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, positional: bool
 ) -> Hook:
     """A hook that sets logits to −∞ where `hidden(query, key)` is true and the key is an earlier token."""
@@ -220,7 +220,7 @@ def _in_heads(
     """A hook that changes only the chosen heads, which are axis `dim`."""
     if heads is None:
         return Hook(name, site, change, blocks, positional)
-    chosen = _counted(heads, "", "heads", "counted from 0; leave it out for all")
+    chosen = _require_counts(heads, "", "heads", "counted from 0; leave it out for all")
     name += f" in {'key/value heads' if site == VALUES else 'heads'} {listed(chosen)}"
     return Hook(name, site, in_heads(change, chosen, dim), blocks, positional)
 
@@ -256,15 +256,15 @@ def _among(place: Tensor, places: tuple[int, ...]) -> Tensor:
 
 def positions_of(positions: Iterable[int], factory: str) -> tuple[int, ...]:
     """The positions given to the function `factory`, checked."""
-    return _counted(positions, f"{factory}: ", "positions", "counted from 0 at the prompt's first token")
+    return _require_counts(positions, f"{factory}: ", "positions", "counted from 0 at the prompt's first token")
 
 
 def heads_of(heads: Iterable[int], factory: str) -> tuple[int, ...]:
     """The heads given to the function `factory`, checked, each once."""
-    return tuple(dict.fromkeys(_counted(heads, f"{factory}: ", "heads", "counted from 0")))
+    return tuple(dict.fromkeys(_require_counts(heads, f"{factory}: ", "heads", "counted from 0")))
 
 
-def _counted(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[int, ...]:
+def _require_counts(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[int, ...]:
     """`numbers` as a tuple; an error unless they are one or more, of at least 0."""
     chosen = tuple(numbers)
     if not chosen or min(chosen) < 0:

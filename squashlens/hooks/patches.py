@@ -20,8 +20,8 @@ from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError
+from squashlens.hooks.activations import Activations, Source, activations, kept, mean_activations
 from squashlens.hooks.interventions import OUTPUTS, STREAMS, Blocks, heads_of, in_heads, listed, positions_of
-from squashlens.hooks.sources import Activations, Source, activations, kept, mean_activations
 
 Places = tuple[int, ...] | None
 
@@ -221,11 +221,7 @@ def mean_heads(
 
 @dataclass(frozen=True)
 class Replacement:
-    """An edit that replaces a tensor's rows at positions `here` by the source's rows at positions `there` of `block`.
-
-    `None` means every position, from the same position of the source. With `averaged`, each row becomes the source's
-    mean over positions.
-    """
+    """An edit that puts the source's rows `there` (or with `averaged` their mean) into rows `here`; None means all."""
 
     source: Activations
     block: int

@@ -27,9 +27,8 @@ from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.text.prompts import each_of
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import count_bos, display_tokens, rows_of, tokenize, tokenizer_digest
+from squashlens.engine.text.tokens import count_bos, display_tokens, each_of, rows_of, tokenize, tokenizer_digest
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from squashlens._typing import short_repr
-from squashlens.saving.digests import SIGNED
+from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
 BOOKS = (SIGNED, "joined")  # stored with the facts, and no facts themselves
@@ -23,7 +23,7 @@ def written(facts: Any) -> str:
 
 def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> Facts:
     """The stored facts of a result that was joined from parts along a dimension; None for a part that is missing."""
-    common, own = _apart([one for one in parts if one is not None])
+    common, own = _split([one for one in parts if one is not None])
     rest = iter(own)
     each = [None if one is None else next(rest) for one in parts]
     return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": each}}
@@ -38,17 +38,15 @@ def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
     if not joined["parts"] or len(joined["parts"]) != len(joined["labels"]):
         raise KeyError("parts")
     for part in joined["parts"]:
-        for dim, labels in joints(_united(joined["shared"], part) if part is not None else {}).items():
+        for dim, labels in joints(_unite(joined["shared"], part) if part is not None else {}).items():
             found[dim] = [*dict.fromkeys([*found.get(dim, []), *labels])]
     return found
 
 
-def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
-    """The facts of a result, from what it stores; facts that differ between its parts are lists, with None for a part
-    without that fact.
+def read_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
+    """The facts of a result, from what it stores; facts that differ between its parts are lists, None where missing.
 
-    `labels_of` gives the labels that a result still has along a dimension, in order, or None if it lost them. Only
-    the parts with these labels are read. Without labels, or with other labels, all parts are.
+    Only the parts with the labels of `labels_of` along a dimension are read, or all if it gives None or other labels.
     """
     own = {name: value for name, value in stored.items() if name not in BOOKS}
     if "joined" not in stored:
@@ -58,17 +56,17 @@ def told(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
     here = labels_of(joined["dim"])
     places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
     chosen = [parts[place] for place in places]
-    each = [told(_united(joined["shared"], part), labels_of) if part is not None else {} for part in chosen]
+    each = [read_facts(_unite(joined["shared"], part), labels_of) if part is not None else {} for part in chosen]
     return of_several(each) | own
 
 
 def of_several(each: Sequence[Facts]) -> Facts:
     """The facts of several results; those that differ are lists, with None for a result without that fact."""
     names = dict.fromkeys(name for one in each for name in one)
-    return {name: _merged([one.get(name) for one in each]) for name in names}
+    return {name: _merge([one.get(name) for one in each]) for name in names}
 
 
-def settled(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: Collection[str]) -> Facts:
+def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: Collection[str]) -> Facts:
     """What a result stores, or of a joined result from which one label was selected, what that part stored."""
     if "joined" not in stored or stored["joined"]["dim"] in dims:
         return stored
@@ -77,22 +75,22 @@ def settled(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: C
     if here[0] not in joined["labels"]:
         return stored
     own = joined["parts"][joined["labels"].index(here[0])]
-    part = _united(joined["shared"], own) if own is not None else {}
-    return settled(part, labels_of, dims) | {name: value for name, value in stored.items() if name not in BOOKS}
+    part = _unite(joined["shared"], own) if own is not None else {}
+    return part_facts(part, labels_of, dims) | {name: value for name, value in stored.items() if name not in BOOKS}
 
 
-def _merged(facts: Sequence[Any]) -> Any:
+def _merge(facts: Sequence[Any]) -> Any:
     """The common value of all facts, or the list of their values; dicts with the same keys are merged key by key."""
     first = facts[0]
     if all(isinstance(each, dict) and each.keys() == first.keys() for each in facts):
-        return {name: _merged([each[name] for each in facts]) for name in first}
+        return {name: _merge([each[name] for each in facts]) for name in first}
     return first if all(each == first for each in facts) else list(facts)
 
 
-def _apart(facts: Sequence[Facts]) -> tuple[Facts, list[Facts]]:
-    """What all facts have in common, and what each has of its own; `_united` is the inverse.
+def _split(facts: Sequence[Facts]) -> tuple[Facts, list[Facts]]:
+    """What all facts have in common, and what each has of its own; `_unite` is the inverse.
 
-    >>> _apart([{"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}, "e": 5}])
+    >>> _split([{"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}, "e": 5}])
     ({'a': 1, 'b': {'c': 2}}, [{'b': {'d': 3}}, {'b': {'d': 4}, 'e': 5}])
     """
     common: Facts = {}
@@ -100,7 +98,7 @@ def _apart(facts: Sequence[Facts]) -> tuple[Facts, list[Facts]]:
     for name in dict.fromkeys(name for one in facts for name in one):
         values = [one[name] for one in facts if name in one]
         if len(values) == len(facts) and all(isinstance(value, dict) for value in values):
-            common[name], rests = _apart(values)
+            common[name], rests = _split(values)
             for one, rest in zip(own, rests, strict=True):
                 one |= {name: rest} if rest else {}
         elif len(values) == len(facts) and len(set(map(written, values))) == 1:  # as text, since 1 == True
@@ -111,11 +109,11 @@ def _apart(facts: Sequence[Facts]) -> tuple[Facts, list[Facts]]:
     return common, own
 
 
-def _united(common: Facts, own: Facts) -> Facts:
+def _unite(common: Facts, own: Facts) -> Facts:
     """The facts of one part: those that all parts share, and its own."""
     found = dict(common)
     for name, value in own.items():
-        found[name] = _united(found[name], value) if name in found else value
+        found[name] = _unite(found[name], value) if name in found else value
     return found
 
 

@@ -9,9 +9,9 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import Facts, settled, together, told
+from squashlens.records.facts import Facts, part_facts, read_facts, together
 from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
-from squashlens.saving.digests import Result
+from squashlens.saving.stored import Result
 
 ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
@@ -57,7 +57,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
         raise InputError("result= is empty.", "Give at least one result, by its label.")
     if len({isinstance(label, str) for label in result}) > 1:
         raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
-    facts = [settled(stored_facts(one), labels_of(one), list(map(str, one.dims))) for one in result.values()]
+    facts = [part_facts(stored_facts(one), labels_of(one), list(map(str, one.dims))) for one in result.values()]
     # A part may have a label along `dim` from a selection.
     parts: Any = {
         n: one.drop_vars(dim) if dim in one.coords and not one[dim].ndim else one for n, one in result.items()
@@ -78,10 +78,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
 
 
 def joined(results: Mapping[Any, R], dim: str, facts: Sequence[Facts] | None = None, *, measured: bool = True) -> R:
-    """Results of equal form joined along a new leading `dim`, labelled by the keys; each keeps its provenance.
-
-    `facts` are what the results store, by default as they are. `measured` says whether all of them are.
-    """
+    """Results of equal form joined along a new leading `dim`, labelled by the keys; each keeps its provenance."""
     stored = list(map(stored_facts, results.values())) if facts is None else facts
     return sealed(stacked(results, dim), together(dim, np.array(list(results)).tolist(), stored), measured=measured)
 
@@ -98,7 +95,7 @@ def stacked(results: Mapping[Any, R], dim: str) -> R:
     if not arrays:
         return found.assign_attrs(parts[0].attrs)
     found = found[ARRAY].rename(arrays[0].name)
-    found.attrs = _certified([one.attrs for one in arrays])
+    found.attrs = _join_certificates([one.attrs for one in arrays])
     return found
 
 
@@ -144,7 +141,7 @@ def _with_size(one: R) -> R:
 
 def _meanings(one: Result, facts: Facts) -> dict[str, str]:
     """What each variable of a result is: its long name, units, dimensions, and the measurements that made it."""
-    calls = told(facts, lambda _: None).get("call", {})
+    calls = read_facts(facts, lambda _: None).get("call", {})
     each = [call.get("function") for call in (calls if isinstance(calls, list) else [calls]) if isinstance(call, dict)]
     made = sorted({str(name) for one in each for name in (one if isinstance(one, list) else [one])})
     kind, named = ("Dataset", one.data_vars) if isinstance(one, xr.Dataset) else ("DataArray", {one.name: one})
@@ -168,7 +165,7 @@ def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
         )
 
 
-def _certified(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _join_certificates(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The attributes that all joined arrays have in common, with the certificate of all."""
     first, stated = each[0], {"rounding": max, "failure_probability": sum}
     common = {

@@ -22,21 +22,24 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import headline, joints, of_several, settled, told, written
-from squashlens.saving.digests import (
+from squashlens.records.facts import headline, joints, of_several, part_facts, read_facts, written
+from squashlens.saving.files import require_output, write
+from squashlens.saving.stored import (
+    ENDINGS,
     OF_ALL,
     OURS,
     PROVENANCE,
     SIGNED,
     SOURCE,
     Result,
+    as_bytes,
     digests,
     is_ours,
     label_of,
+    parsed,
+    result_of,
     texts_of,
 )
-from squashlens.saving.files import require_output, write
-from squashlens.saving.stored import ENDINGS, as_bytes, parsed, result_of
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
@@ -72,14 +75,12 @@ def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
 
 
 def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
-    """The result with its provenance: the facts, and the digests of the values and labels that were measured.
+    """The result and each of its variables with the provenance: the facts, and digests of what was measured.
 
-    The result and each of its variables have the whole provenance, so that a variable that is selected keeps it.
-    Further attributes say in short what is in it, for the repr of the result: its model, and its prompt, sequence or
-    task. Unless `measured`, nothing is signed, and the result is derived.
+    Further attributes say in short what is in it. Unless `measured`, nothing is signed, and the result is derived.
     """
     found = result.copy(deep=False)
-    short = headline(told(dict(facts), labels_of(found)))
+    short = headline(read_facts(dict(facts), labels_of(found)))
     plain = {name: value for name, value in found.attrs.items() if name not in OF_ALL}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
     text = written({**kept, SIGNED: digests(found) if measured else {}})
@@ -171,7 +172,7 @@ def require_done(result: Result) -> None:
 
 
 def _facts(result: Result) -> list[dict[str, Any]]:
-    return [told(_stored(text), labels_of(result)) for text in texts_of(result)]
+    return [read_facts(_read(text), labels_of(result)) for text in texts_of(result)]
 
 
 def is_measured(result: Result) -> bool:
@@ -179,8 +180,8 @@ def is_measured(result: Result) -> bool:
     texts = texts_of(result)
     if len(texts) != 1:
         return False
-    stored, found = _stored(texts[0]), digests(result)
-    part = settled(stored, labels_of(result), [str(name) for name in result.dims])
+    stored, found = _read(texts[0]), digests(result)
+    part = part_facts(stored, labels_of(result), [str(name) for name in result.dims])
     # Labels of the part, which it did not have before it was joined.
     chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
     return _signs(stored, found) or (part is not stored and _signs(part, {n: found[n] for n in found.keys() - chosen}))
@@ -193,7 +194,7 @@ def _signs(stored: Mapping[str, Any], found: Mapping[str, str]) -> bool:
 
 def joined_along(result: Result) -> list[str]:
     """The dimensions along which a result was joined from several, the outer first."""
-    return list(dict.fromkeys(dim for text in texts_of(result) for dim in joints(_stored(text))))
+    return list(dict.fromkeys(dim for text in texts_of(result) for dim in joints(_read(text))))
 
 
 def stored_facts(result: Result) -> dict[str, Any]:
@@ -206,10 +207,10 @@ def stored_facts(result: Result) -> dict[str, Any]:
             f"These values have {len(texts) or 'no'} provenance{'s' * (len(texts) > 1)}.",
             "Give a result of one call of squashlens, or what xarray makes of one.",
         )
-    return _stored(texts[0])
+    return _read(texts[0])
 
 
-def _stored(text: object) -> dict[str, Any]:
+def _read(text: object) -> dict[str, Any]:
     try:
         facts: Any = json.loads(text) if isinstance(text, str) else None
         joints(facts)  # reads all parts of a joined result

@@ -11,7 +11,7 @@ from squashlens.errors import InputError
 from squashlens.records.facts import Facts, together
 from squashlens.records.joining import aligned, padded, stacked
 from squashlens.records.results import sealed
-from squashlens.saving.digests import OF_ALL, PROVENANCE
+from squashlens.saving.stored import OF_ALL, PROVENANCE
 from squashlens.study.cells import Cell
 from squashlens.study.describing.description import Grid
 from squashlens.study.store import Store

@@ -21,8 +21,7 @@ from typing import Any
 
 from squashlens._typing import positive
 from squashlens.errors import InputError, SquashlensError
-from squashlens.saving.digests import Result
-from squashlens.saving.stored import as_dataset
+from squashlens.saving.stored import Result, as_dataset
 from squashlens.study.extras import extra
 
 ENTRIES = ("file", "column", "shard", "limit")

@@ -15,8 +15,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.saving.digests import Result
-from squashlens.saving.stored import as_bytes, parsed, result_of
+from squashlens.saving.stored import Result, as_bytes, parsed, result_of
 from squashlens.study.places import place_of
 
 FORM = 1  # version of the format

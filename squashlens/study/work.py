@@ -26,7 +26,7 @@ import xarray as xr
 
 from squashlens._typing import Bos, short_repr
 from squashlens.errors import InputError, OutputError, SquashlensError
-from squashlens.saving.digests import Result
+from squashlens.saving.stored import Result
 from squashlens.study.cells import Cell, Model, cells_of
 from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.describing.description import read

@@ -138,7 +138,8 @@ class Subject:
         if work.kind == "forward":
             return budget.pass_bytes(self.model, 1, n)
         if work.kind == "bound":
-            return budget.bound_bytes(self.model, 1, n)
+            kept = n_blocks(self.model) * budget.queries_and_keys(self.model, 1, n)
+            return kept + budget.pass_bytes(self.model, 1, n)
         if work.kind in ("sketch", "exact"):
             return budget.products_bytes(self.model, 1, n, BATCH)
         if work.kind == "collapse":

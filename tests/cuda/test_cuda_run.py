@@ -32,13 +32,6 @@ def test_the_rehearsal_runs(tmp_path: Path) -> None:
     assert "| gemma-2b | forward, 32768 tokens | 5.01 GB |" in (tmp_path / "page.md").read_text()
 
 
-@pytest.mark.parametrize(("end", "reason"), [("exit(9)", "ended with code 9"), ("time.sleep(60)", "took too long")])
-def test_what_a_process_printed_before_it_died_is_kept(end: str, reason: str) -> None:
-    lines, said = command.output([sys.executable, "-c", f"import time; print('one', flush=True); {end}"], 2)
-    assert lines == ["one"]
-    assert said.startswith(reason)
-
-
 def test_the_cpu_counts_what_is_alive_at_once() -> None:
     def work() -> None:
         for _ in range(3):
@@ -61,12 +54,6 @@ def test_a_torch_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     install.pip(tmp_path, None, has_torch=False)
     assert "torch==" in (tmp_path / "constraints.txt").read_text()
     assert "--no-index" in install.pip(tmp_path, tmp_path, has_torch=True)
-
-
-def test_wheels_that_are_missing_are_named_before_anything_is_made(tmp_path: Path) -> None:
-    with pytest.raises(install.InstallError, match="make wheels"):
-        install.installed(tmp_path / "run", tmp_path, 60)
-    assert not (tmp_path / "run").exists()
 
 
 def test_wheels_are_all_that_is_needed_but_pytorchs() -> None:

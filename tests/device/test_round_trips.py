@@ -17,7 +17,6 @@ import squashlens as sl
 from squashlens.engine.differentiating import spans
 from squashlens.engine.running import forward
 from squashlens.errors import UnsoundModelError
-from squashlens.theory import attention
 from tests import cases
 from tests.device import pretended
 
@@ -90,17 +89,6 @@ def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: 
     assert many == few
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("call", ["path_bound", "spectral norms", "profile without norms"])
-def test_rows_in_small_blocks_take_no_more(call: str, model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of(DEFAULT, 2)
-    whole = waited(model, CALLS[call])
-    monkeypatch.setattr(attention, "CELLS", {"cpu": 1, "cuda": 1})
-    monkeypatch.setattr(attention, "LONGEST", 2)
-    monkeypatch.setattr(attention, "SHORTEST", 2)
-    assert waited(model, CALLS[call]) == whole
-
-
 def test_patterns_that_do_not_fit_come_block_by_block(model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "available", lambda device: 0)
     few, many = (waited(model_of(WRITTEN, blocks), CALLS["path_bound"]) for blocks in BLOCKS)
@@ -134,17 +122,3 @@ def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
     said = "lets tokens after position 2 influence"
     with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):
         getattr(sl, name)(model, IDS, progress=False, **options)
-
-
-@pytest.mark.parametrize(
-    ("ask", "times"),
-    [
-        (lambda x: bool((x > 0).all()), 1), (lambda x: x.cpu(), 1), (lambda x: x[x > 1], 1),
-        (lambda x: (x + 1)[torch.tensor([0])].exp().sum(), 0), (lambda x: torch.ones(2).to(x.device), 0),
-    ],
-)  # fmt: skip
-def test_what_counts_as_a_round_trip(ask: Callable[[torch.Tensor], Any], times: int) -> None:
-    x = torch.tensor([1.0, 2.0]).to(DEVICE)
-    with pretended.round_trips() as seen:
-        ask(x)
-    assert len(seen) == times, seen

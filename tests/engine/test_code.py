@@ -8,11 +8,9 @@ import torch
 import torch.nn.functional as F
 import transformers.activations
 from transformers.models.gemma3 import modeling_gemma3
-from transformers.models.llama import modeling_llama
 
 import squashlens as sl
-from squashlens.engine.proving.code import code_of
-from squashlens.engine.proving.fingerprint import Walk
+from squashlens.engine.proving.fingerprint import Walk, code_of
 from squashlens.engine.proving.registry import code_in
 from squashlens.errors import StaleCaptureError
 
@@ -20,13 +18,9 @@ IDS = torch.tensor([[3, 5, 7, 5, 9]])
 REPLACED: dict[str, tuple[str, Any, str]] = {
     "activation": ("gemma3", transformers.activations.GELUTanh, "forward"),
     "norm": ("gemma3", modeling_gemma3.Gemma3RMSNorm, "forward"),
-    "MLP": ("gemma3", modeling_gemma3.Gemma3MLP, "forward"),
     "softmax": ("llama", F, "softmax"),
-    "linear": ("llama", F, "linear"),
     "silu": ("llama", F, "silu"),
-    "rotary": ("llama", modeling_llama, "apply_rotary_pos_emb"),
     "a module of PyTorch": ("llama", torch.nn.Linear, "forward"),
-    "a product": ("llama", torch, "matmul"),
     "a method of tensors": ("llama", torch.Tensor, "pow"),
 }
 
@@ -59,7 +53,7 @@ def test_a_capture_does_not_outlive_a_method_that_was_inherited(
         sl.path_bound(model, inside)
 
 
-DAILY = ("MLP", "softmax", "a module of PyTorch")
+DAILY = ("norm", "softmax", "a module of PyTorch")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in DAILY else pytest.mark.slow) for n in REPLACED])

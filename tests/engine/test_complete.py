@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,29 +244,11 @@ def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
 
 def test_every_way_of_loading_is_checked(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     gap = damaged(folder_of("llama"), tmp_path / "gap", lambda w: w.pop(key(w, "up_proj.weight")) is None)
-    nan = damaged(folder_of("llama"), tmp_path / "nan", put("up_proj.weight", with_row(float("nan"))))
     ways: list[dict[str, Any]] = [{"quantize": "int8"}, {"verify": False}, {"dtype": "float64"}]
     for how in ways:
         with pytest.raises(ModelAccessError, match="missing: "):
             load(gap, **how)
-        with pytest.raises(ModelAccessError, match="NaN"):
-            load(nan, **how)
-    with pytest.raises(ModelAccessError, match="missing: "):
-        sl.load(gap, device="auto", progress=False)
     on_cpu = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head", "model.layers.0", "model.layers.1")
     places = dict.fromkeys(on_cpu, "cpu") | {"model.layers.2": "disk"}
     with pytest.raises(ModelAccessError, match="is offloaded"):
         sl.load(folder_of("llama"), device=places, progress=False)
-
-
-@pytest.mark.slow
-def test_the_refusal_is_all_that_is_printed(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    """In a process of its own, where nothing has silenced transformers yet."""
-    gap = damaged(folder_of("llama"), tmp_path / "gap", lambda w: w.update({"x": w.pop(key(w, "up_proj.weight"))}))
-    command = [sys.executable, "-m", "squashlens.cli", "path_bound", "--model", str(gap), "--no-progress"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert done.stdout == ""
-    assert done.stderr.count("\n") <= 3
-    assert "missing: model.layers.0.mlp.up_proj.weight; left over: x" in done.stderr
-    assert not any(word in done.stderr for word in ("LOAD REPORT", "MISSING", "Traceback", "Loading weights"))

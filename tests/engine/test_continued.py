@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 import squashlens as sl
-from squashlens.engine.hooking.hook import ambient, without_ambient
+from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.errors import InputError
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
@@ -96,14 +96,3 @@ def test_keys_that_a_window_dropped_are_not_counted(what: str, bridge_of: Callab
         with torch.no_grad():
             whole = model(IDS, use_cache=False)
         torch.testing.assert_close(in_two(model, DynamicCache()).shape, whole[:, 6:].shape)
-
-
-def test_generating_with_transformer_lens(tiny: Any) -> None:
-    """What TransformerLens generates with its cache is refused; without it, it is what squashlens would say."""
-    ids = sl.prompts.tokenize(tiny, "How many ones are in the following sequence? 110 =")
-    how: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False, "verbose": False, "return_type": "tokens"}
-    with sl.applied(tiny, sl.hooks.zero_residual([0])):
-        with pytest.raises(InputError, match=r"zero_residual\(0\) counts positions"):
-            tiny.generate(ids, use_past_kv_cache=True, **how)
-        said = tiny.generate(ids, use_past_kv_cache=False, **how)[0, ids.shape[1]]
-        assert int(said) == int(sl.top_tokens(tiny, ids, k=1)["token_id"].values[0])

@@ -1,6 +1,5 @@
 """GGUF files: the loaded model is the one that a file was written from, and what would be lost raises an error."""
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,6 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }  # fmt: skip
-LINEAR = {
-    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-}
 WINDOWS = {
     "full_attention": {"rope_type": "default", "rope_theta": 5e5},
     "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
@@ -41,7 +36,6 @@ WINDOWS = {
 # The architecture that a file names, the configuration, and the entries that say how rotary frequencies are scaled.
 FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "llama": ("llama", LlamaConfig(**COMMON), {}),
-    "llama tied": ("llama", LlamaConfig(**COMMON, tie_word_embeddings=True), {}),
     "llama scaled": (
         "llama", LlamaConfig(**COMMON, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
         {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
@@ -55,10 +49,6 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "gemma3 windows": (
         "gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=WINDOWS),
         {"rope.freq_base_swa": 2e4, "attention.sliding_window_pattern": 6},
-    ),
-    "gemma3 scaled": (
-        "gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=LINEAR),
-        {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
     ),
 }  # fmt: skip
 
@@ -152,7 +142,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         "architecture 'mamba', whose GGUF files are not supported. Supported are gemma2",
     ),
     "text": (lambda p: _llama(p, lambda _: b"hello" * 9), "is not a GGUF file"),
-    "big-endian": (lambda p: _llama(p, lambda whole: whole[:4] + struct.pack(">I", 3) + whole[8:]), "big-endian"),
     "tensors at one place": (lambda p: _llama(p, at_one_place), "overlaps"),
     "windows in other blocks": (
         lambda p: _other(p, Gemma3TextConfig(**GEMMA), "gemma3", also={"attention.sliding_window_pattern": 4}),
@@ -162,11 +151,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda p: _llama(p, also={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}),
         r"scales rotary frequencies in a way that is not supported \(yarn",
     ),
-    "odd factors": (
-        lambda p: _llama(p, tensors={"rope_freqs.weight": np.ones(2, np.float32) * 3}), "are not Llama 3.1's",
-    ),
-    "EOS behind a text": (lambda p: _llama(p, lambda whole: whole.replace(b"add_bos_", b"add_eos_")), "puts EOS"),
-    "2,000,000,000 blocks": (lambda p: _llama(p, also={"block_count": 2 * 10**9}), "not 3, of which it has tensors"),
     "another rule": (
         lambda p: _other(p, Qwen3(**COMMON), "qwen3", rule="gpt-2"),
         "splits text by the rule 'gpt-2' instead of 'qwen2'",
@@ -176,12 +160,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda p: _llama(p, tensors={"output_norm.weight": np.full(16, np.nan, np.float32)}),
         r"model.norm.weight of .*model.gguf has 16 NaN",
     ),
-    "a tensor less": (lambda p: _llama(p, without="blk.1.ffn_up"), r"lacks model.layers.1.mlp.up_proj"),
     "a scale that is not said": (
         lambda p: _other(p, Gemma2Config(**GEMMA | {"head_dim": 128}, query_pre_attn_scalar=144), "gemma2"),
         "has heads of 128 instead of 256",
     ),
-    "no space": (lambda p: _llama(p, space=False), "puts no space before a text"),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Co
 
 import squashlens as sl
 from squashlens.engine import memory
-from squashlens.engine.loading import hub, sources
+from squashlens.engine.loading import hub
 from squashlens.engine.loading import load as load_module
 from squashlens.engine.proving.proof import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError, UnsoundModelError
@@ -39,14 +39,6 @@ def test_what_cannot_be_loaded_is_refused(name: Any, options: Any, error: type[E
     assert "\n" not in str(refusal.value)
 
 
-def test_hub_names_get_near_ones_or_steps() -> None:
-    said = OSError("x is not a valid model identifier listed on …")
-    not_found = hub.access_error("google/gema-2b", said, sources.nearest("google/gema-2b"))
-    assert "google/gemma-2b" in str(not_found)
-    gated = str(hub.access_error("google/gemma-2b", OSError("You are trying to access a gated repo."), ""))
-    assert all(step in gated for step in ("1.", "2.", "3.", "hf auth login", "https://huggingface.co/google/gemma-2b"))
-
-
 def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a name that is not resolved nor a connection that is not made is waited for."""
     from huggingface_hub import constants
@@ -63,12 +55,6 @@ def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch: pytest.Monke
     with pytest.raises(ModelAccessError, match="cannot be reached"):
         sl.load("someone/something")
     assert time.perf_counter() - start < 5
-    monkeypatch.setattr(hub.urllib.request, "getproxies", lambda: {"https": "a proxy"})
-    monkeypatch.setattr(
-        load_module, "_open_config", lambda *_: (_ for _ in ()).throw(InputError("Left to the library.", ""))
-    )
-    with pytest.raises(InputError, match="Left to the library"):
-        sl.load("someone/something")
 
 
 def test_encoders_are_refused(tmp_path: Path) -> None:
@@ -86,22 +72,6 @@ def test_what_does_not_fit_is_refused_with_its_size(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(memory, "available", lambda device: 10_000)
     with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 10 kB free"):
         sl.load(folder, device="cpu", progress=False)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("spread", ["auto", "balanced", "balanced_low_0", "sequential"])
-def test_a_way_to_spread_a_model_goes_to_transformers(spread: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import transformers
-
-    given = []
-    original = transformers.AutoModelForCausalLM.from_pretrained
-    monkeypatch.setattr(
-        transformers.AutoModelForCausalLM, "from_pretrained",
-        lambda *args, **kwargs: (given.append(kwargs["device_map"]), original(*args, **kwargs))[1],
-    )  # fmt: skip
-    sl.load("tiny-gemma", device=spread, progress=False)
-    sl.load("tiny-gemma", device="cpu", progress=False)
-    assert given == [spread, None]
 
 
 def test_a_dtype_goes_by_its_name_too() -> None:

@@ -1,7 +1,6 @@
 """Models of `boot_native` and compiled programs: against their weights in plain float64, and against closed forms."""
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,10 @@ import torch
 
 import squashlens as sl
 from squashlens import hooks as change
-from squashlens.engine.differentiating.replay import replayable
-from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.generate import Prompt, generate
 from squashlens.engine.running.streamed import implementation, patterns_written
 from squashlens.errors import InputError, UnsoundModelError
-from tests import captured
 from tests.native import KINDS, Plain, compiled, native, previous_token
 
 IDS = torch.tensor([3, 4, 0, 5, 3, 3, 2])
@@ -100,24 +96,6 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
         assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["attention_only", "layer_norm", "like_llama"])
-def test_frozen_models_are_linear_and_bounded(kind: str) -> None:
-    """Without biases and with everything frozen, Σ_i J_i v⁽⁰⁾_i = y_n; and the certificate is above those norms."""
-    model = native(kind)
-    with torch.no_grad():
-        for name, parameter in model.original_model.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-    for freeze in (("attention",), ("attention", "norms", "gates")):
-        truth = sl.jacobian_norms(model, IDS, freeze=freeze, progress=False)
-        for edges in EDGES:
-            if edges == "local" and not replayable(model, freezing(freeze)):
-                continue
-            bound = sl.path_bound(model, IDS, constants="measured", edges=edges, freeze=freeze, progress=False)
-            assert (bound.values >= truth.values * (1 - 1e-4)).all()
-
-
 def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
     """y_n = v_n + Σ_i α_ni W v_i, with α of logits β [i = n − 1] and W from tokens to outputs.
 
@@ -158,27 +136,6 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
     assert sl.results.provenance(answer)["proof"] == "verified against its own module"
     effect = sl.substitution_effect(model, ids, progress=False)
     assert int(effect["effect"].values.argmax()) in (3, 4)
-
-
-@pytest.mark.slow
-def test_collapse_and_mechanism_are_those_of_plain_runs() -> None:
-    for kind in ("layer_norm", "attention_only"):
-        model = native(kind)
-        plain = Plain(model)
-        sequence = sl.prompts.repeated(model, 1, 6)
-        lengths = [2, 6]
-        found = captured.collapse(model, sequence, lengths=lengths, norm="l1", scale="absolute", progress=False)
-        for place, length in enumerate(lengths):
-            ids = torch.tensor(sequence.plain(length).ids(sequence.trunk))
-            longer = torch.cat([ids, ids[-1:]])
-            ys = [plain.run(plain.embedded(one))[-1] for one in (ids, longer)]
-            there = found["distance_y"].values[place]
-            np.testing.assert_allclose(there, float((ys[0] - ys[1]).abs().sum()), rtol=1e-4)
-        why = captured.mechanism(model, sequence, progress=False)
-        np.testing.assert_allclose(why["share"].sum("part"), 1, rtol=1e-5)
-        assert (why["observed"] <= why["bound"] * (1 + 1e-5)).all()
-        if kind == "attention_only":
-            assert not why["share"].sel(part="mlp").any()
 
 
 @pytest.mark.few(1)
@@ -256,17 +213,3 @@ def test_generation_is_a_plain_loop() -> None:
     assert drawn[0] == drawn[1] != drawn[2]
     with pytest.raises(InputError, match=r"6 tokens and puts out 4 outcomes.*top_tokens"):
         list(generate(native("program"), [Prompt((3, 4, 0), 4)]))
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_dtypes(dtype: torch.dtype) -> None:
-    model = native("like_llama", dtype=dtype)
-    truth = torch.linalg.matrix_norm(jacobian(Plain(model), IDS), ord=2).numpy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of half precision, which a certificate does not speak of
-        found = sl.path_bound(model, IDS, constants="measured", progress=False)
-    assert (found.values >= truth * (1 - 1e-2 * (dtype.itemsize < 4) - 1e-9)).all()
-    loose = {torch.float64: 1e-5, torch.float16: 5e-2, torch.bfloat16: 0.3}[dtype]
-    norms = sl.jacobian_norms(model, IDS, progress=False)
-    np.testing.assert_allclose(norms.values, truth, rtol=loose, atol=loose * truth.max())

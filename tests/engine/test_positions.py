@@ -10,9 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import squashlens as sl
 from squashlens.engine.running.generate import Prompt, generate
-from squashlens.engine.running.passes import read
 from squashlens.errors import InputError
-from squashlens.sequences import Branch
 from tests import captured
 from tests.cases import LIMIT, VARIABLE, save_random
 from tests.references import last_streams
@@ -68,16 +66,6 @@ def test_collapse_on_both_sides_of_the_switch(
     if route != "shared":
         with pytest.raises(InputError, match="depends on the length of the pass"):
             captured.collapse(model, sequence, lengths=list(lengths), passes="shared", progress=False)
-
-
-@pytest.mark.slow
-def test_branches_beyond_a_trunk_at_the_limit(both_of: Any) -> None:
-    model, plain = both_of("phi3")
-    trunk = (2, *torch.randint(3, 60, (15,), generator=torch.Generator().manual_seed(0)).tolist())
-    readings = read(model, trunk, [Branch(16, (4,)), Branch(16, (5, 6))], ["blocks.2.hook_resid_post"], progress=False)
-    assert readings.route.startswith("separate")
-    expected = torch.stack([last_streams(plain, ids)[-2] for ids in ((*trunk, 4), (*trunk, 5, 6))])
-    torch.testing.assert_close(readings.values["blocks.2.hook_resid_post"], expected, atol=2e-5, rtol=0)
 
 
 @pytest.mark.few(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import GptOssConfig
 
 import squashlens as sl
-from squashlens.engine.proving import premises, proof
+from squashlens.engine.proving import proof
 from squashlens.errors import UnsoundModelError
 from tests.cases import COMMON, EXPERTS, MORE, OTHERS, save_random
 
@@ -74,7 +74,7 @@ def test_what_passes_between_tokens_is_seen(
     inside = model.original_model.model.layers[1].get_submodule(module)
     inside.register_forward_hook(lambda _, given, out: leak(out, size))
     with pytest.raises(UnsoundModelError, match=complaint):
-        premises.require_premises(model)
+        proof.require_premises(model)
 
 
 def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
@@ -83,4 +83,4 @@ def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
     first, second, _ = (block.mlp for block in model.original_model.model.layers)
     first.register_forward_hook(lambda _, given, out: earlier(out, 1e-7))
     second.register_forward_hook(lambda _, given, out: torch.sin(1e6 * given[0]))
-    premises.require_premises(model)
+    proof.require_premises(model)

@@ -19,9 +19,7 @@ from squashlens import zoo
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.proving.fingerprint import fingerprint
-from squashlens.engine.running.streamed import implementation, patterns_written
 from squashlens.errors import InputError, ModelAccessError
-from tests import captured
 from tests.cases import COMMON, CONFIGS, few, random_model, save_random
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs, raw
 
@@ -124,62 +122,20 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: A
 
 
 PROMPT = "How many ones are in the following sequence? 1101, 110 ="
-PANELS = sl.prompts.figure5
-KINDS = ("delete", "mask", "zero_values")
+# One of each way to run the model: a pass, products of vectors and Jacobians, and edits.
 MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
     "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
-    "masked": lambda m: sl.path_bound(m, PROMPT),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
-    "sketch": lambda m: sl.jacobian_norms(m, PROMPT, method="sketch", seed=0),
-    "sensitivity": lambda m: sl.sensitivity(m, PROMPT)["jacobian"],
-    "collapse": lambda m: captured.collapse(m, PANELS(m, 24)["a"], baselines=["contrast"], **QUIET)["distance"],
-    "ablation": lambda m: sl.separator_ablation(m, PANELS(m, 24)["d"], kinds=KINDS, **QUIET)["distance"],
     "substitution": lambda m: sl.substitution_effect(m, PROMPT, **QUIET)["effect"],
 }
 
 
-# In the default run, one of each way to run the model: a pass, products of vectors and Jacobians, and edits.
-DEFAULT = ("capture", "jacobian", "substitution")
-
-
-@pytest.mark.parametrize("what", [pytest.param(w, marks=[pytest.mark.slow] * (w not in DEFAULT)) for w in MEASUREMENTS])
+@pytest.mark.parametrize("what", MEASUREMENTS)
 def test_measurements_equal_those_of_rounded_weights(what: str, tiny: Any, int8_tiny: Any, twin_tiny: Any) -> None:
     found, truth, unrounded = (MEASUREMENTS[what](m).values for m in (int8_tiny, twin_tiny, tiny))
     size = np.nanmax(np.abs(truth))
     np.testing.assert_allclose(found, truth, rtol=2e-3, atol=1e-4 * size)
     assert np.nanmax(np.abs(found - unrounded)) > 1e-3 * size
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("hook", [sl.hooks.mask_tokens((9, 12)), sl.hooks.sliding_window(5)], ids=repr)
-def test_hooks_act_on_rounded_weights(hook: Any, int8_tiny: Any, twin_tiny: Any) -> None:
-    free = sl.jacobian_norms(int8_tiny, PROMPT)
-    with sl.applied(int8_tiny, hook), sl.applied(twin_tiny, hook):
-        found, truth = sl.jacobian_norms(int8_tiny, PROMPT), sl.jacobian_norms(twin_tiny, PROMPT)
-    np.testing.assert_allclose(found.values, truth.values, rtol=1e-3, atol=1e-5)
-    assert np.abs(found.values - free.values).max() > 0.01
-
-
-def test_noise_floor_goes_with_the_shape_of_the_batch(int8_tiny: Any) -> None:
-    sequence = PANELS(int8_tiny, 48)["a"]
-    found = captured.collapse(int8_tiny, sequence, noise_lengths=3, **QUIET)
-    lengths = found["replayed"].values
-    alone = captured.collapse(int8_tiny, sequence, lengths=lengths.tolist(), passes="separate", **QUIET)
-    difference = np.abs(found["distance"].sel(length=lengths).values - alone["distance"].values)
-    assert (difference <= found["noise_floor"].values).all()
-    assert 0 < difference.max() <= found["noise_floor"].max() < 2e-2
-
-
-def test_patterns_are_left_unwritten_where_they_may_be(int8_tiny: Any) -> None:
-    assert implementation(int8_tiny) == "streamed"
-    ids = sl.prompts.tokenize(int8_tiny, PROMPT)
-    streamed, fact = (sl.path_bound(int8_tiny, ids, **GIVEN) for _ in range(2))
-    assert sl.results.provenance(fact)["attention_implementation"].startswith("streamed")
-    with patterns_written("the test"):
-        eager = sl.path_bound(int8_tiny, ids, **GIVEN)
-    np.testing.assert_allclose(streamed.values, eager.values, rtol=1e-5)
-    with sl.applied(int8_tiny, sl.hooks.mask_tokens((3,))):
-        assert implementation(int8_tiny).startswith("eager, since a hook is at")
 
 
 @pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])

@@ -270,25 +270,6 @@ def in_threads(*functions: Callable[[], None]) -> list[BaseException]:
         return [error for one in running if (error := one.exception(timeout=30))]
 
 
-@pytest.mark.slow
-def test_two_threads_get_the_numbers_of_one(own: Any) -> None:
-    model = own("llama")
-    hooks: tuple[list[Any], ...] = ([sl.hooks.uniform_attention()], [])
-
-    def measured(number: int) -> Any:
-        with sl.applied(model, *hooks[number]):
-            return [sl.jacobian_norms(model, IDS, bos="as-given", progress=False), bound(model)]
-
-    expected = [measured(number) for number in (0, 1)]
-
-    def repeat(number: int) -> None:
-        for _ in range(6):
-            for found, truth in zip(measured(number), expected[number], strict=True):
-                assert found.identical(truth)  # the provenance names the hooks
-
-    assert not in_threads(lambda: repeat(0), lambda: repeat(1), lambda: repeat(0))
-
-
 def test_a_thread_waits_until_hooks_are_taken_off(own: Any) -> None:
     model, order = own("llama"), []
     entered = threading.Event()
@@ -307,25 +288,6 @@ def test_a_thread_waits_until_hooks_are_taken_off(own: Any) -> None:
 
     assert not in_threads(first, second)
     assert order == ["out", "in"]
-
-
-def test_two_models_in_opposite_order(own: Any) -> None:
-    """Threads that wait for each other's model are told so, instead of waiting for ever."""
-    one, other = own("llama"), own("qwen2")
-    both = threading.Barrier(2, timeout=30)
-
-    def hold(a: Any, b: Any) -> Callable[[], None]:
-        def work() -> None:
-            with sl.applied(a, sl.hooks.freeze_attention()):
-                both.wait()
-                bound(b)
-
-        return work
-
-    raised = in_threads(hold(one, other), hold(other, one))
-    assert [type(error) for error in raised] == [BusyModelError]
-    bound(one)
-    bound(other)
 
 
 def test_copies_have_locks_and_proofs_of_their_own(own: Any) -> None:

@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import squashlens as sl
-from squashlens.engine.proving.code import code_of
-from squashlens.engine.proving.fingerprint import Walk
+from squashlens.engine.proving.fingerprint import Walk, code_of
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few
 

@@ -11,8 +11,7 @@ import xarray as xr
 from transformers import BatchEncoding
 
 import squashlens as sl
-from squashlens.engine.text.prompts import each_of
-from squashlens.engine.text.tokens import escape
+from squashlens.engine.text.tokens import each_of, escape
 from squashlens.errors import InputError
 from tests.references import raw
 

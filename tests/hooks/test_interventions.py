@@ -163,23 +163,6 @@ def test_measurements_go_with_them(bridge_of: Callable[..., Any]) -> None:
     assert any("sliding_window(2)" in hook for hook in sl.results.provenance(truth)["ambient_hooks"])
 
 
-@pytest.mark.parametrize(
-    ("make", "complaint"),
-    [
-        (lambda: change.sliding_window(0), "window=0"),
-        (lambda: change.sliding_window(3, sink=-1), "sink=-1"),
-        (lambda: change.sliding_window(True), "window=True"),
-        (lambda: change.attention_temperature(0.0), "not a temperature"),
-        (lambda: change.mask_attention((1,), ()), "are not positions"),
-        (lambda: change.zero_pattern((-1,)), "are not positions"),
-        (lambda: change.mask_tokens((1,), heads=()), "are not heads"),
-    ],
-)
-def test_refusals(make: Callable[[], Any], complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        make()
-
-
 def test_heads_and_blocks_that_are_not_there(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     with (

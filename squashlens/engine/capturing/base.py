@@ -17,11 +17,7 @@ from squashlens.errors import StaleCaptureError
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CaptureBase(ABC):
-    """What every capture has: the state of the model during the run, and a digest of the tensors.
-
-    `ids` are token ids (prompt, position). `run_state` is a digest of the code that ran and of the hooks; `digest`
-    shows whether the capture was edited after the run.
-    """
+    """What every capture has: token ids, the state of the model during the run, and a digest of its tensors."""
 
     fingerprint: str
     ambient_hooks: tuple[str, ...]
@@ -44,11 +40,7 @@ class CaptureBase(ABC):
         return replace(self, digest=_digest(*self.contents()))
 
     def require_current(self, model: Bridge) -> None:
-        """Raise an error if the capture was edited, or if the model would not give it now.
-
-        If the code that runs, or a hook, has another digest than during the capture, or if the digest does not show all
-        of a hook, then passes are run again, and must give the same activations (`is_given_by`).
-        """
+        """Raise an error for an edited capture, or one that the model would not give now: run again if in doubt."""
         if self.digest != _digest(*self.contents()):
             raise StaleCaptureError("The capture was edited after it was taken.", "Capture again.")
         now = {"weights or configuration": (self.fingerprint, fingerprint_of(model))}

@@ -31,10 +31,7 @@ VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
 
 @dataclass(frozen=True, eq=False)
 class Streams:
-    """Representations at the last token of each prompt: `values` is (layer, length, d), and its last layer is y.
-
-    `others` has the other activations read there, by hook point; `route` and `attention` say how the prompts were run.
-    """
+    """Representations at last tokens (layer and y, length, d), other activations by hook point, and how they ran."""
 
     values: Float[Tensor, "layer branch d"] = field(repr=False)
     others: dict[str, Tensor] = field(repr=False)
@@ -88,11 +85,7 @@ class PairRun:
         return found.at(slice(half)), found.at(slice(half, None))
 
     def replayed(self, pairs: tuple[Streams, Streams], how_many: int, **options: Any) -> "Replay":
-        """Run some lengths again, one prompt at a time, to measure rounding.
-
-        If the pairs were already run one prompt at a time, two copies of each prompt run side by side, since identical
-        passes round identically. Raises an error if the difference is larger than rounding.
-        """
+        """Run some lengths again, alone or, if they ran alone, in two copies, which round otherwise, and compare."""
         places = sorted({round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)})
         chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
         alone = pairs[0].route.startswith("separate")
@@ -104,10 +97,7 @@ class PairRun:
 
 @dataclass(frozen=True)
 class Replay:
-    """v and v* from a second run with other passes, at some lengths; `places` are the indices of these lengths.
-
-    `roundings` is how often the model rounds to a narrower dtype than its own, which a second run does not show.
-    """
+    """v and v* of a second run at the lengths with indices `places`, and the roundings that it does not show."""
 
     places: tuple[int, ...]
     v: Float[Tensor, "layer length d"]
@@ -256,7 +246,7 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
     run = prepare_run(model, sequence, lengths, passes, tokens_per_pass, progress)
     contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
     v, star = pairs = run.pairs(_attention_sites(run.model) if patterns else ())
-    unrelated = _unrelated(run, n_samples, seed) if "unrelated" in baselines else ()
+    unrelated = _draw_unrelated(run, n_samples, seed) if "unrelated" in baselines else ()
     return PairCapture(
         sequence=run.sequence,
         lengths=run.lengths,
@@ -277,7 +267,7 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
     ).signed()  # fmt: skip
 
 
-def _unrelated(run: PairRun, n_samples: int, seed: int) -> list[PairRun]:
+def _draw_unrelated(run: PairRun, n_samples: int, seed: int) -> list[PairRun]:
     """Runs of sequences of the same form with other content, at the same lengths."""
     rng = Random(f"unrelated {seed}")  # another random stream than the one of a sequence with this seed
     return [replace(run, sequence=run.sequence.unrelated(rng)) for _ in range(n_samples)]

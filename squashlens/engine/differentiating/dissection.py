@@ -117,10 +117,7 @@ def every_token(output: Float[Tensor, "1 token ..."]) -> Float[Tensor, "cotangen
 def open_blocks(
     model: Bridge, ids: Int[Tensor, "1 position"], hooks: Sequence[Hook | Recipe], blocks: range, batch: int
 ) -> dict[int, OpenBlock]:
-    """One forward pass that leaves the graph of each of `blocks`, cut open; `batch` is cotangents at a time.
-
-    Refuses a model whose blocks do not show the tensors named above.
-    """
+    """One forward pass that leaves the graph of each of `blocks`, cut open; `batch` is cotangents at a time."""
     seen: dict[int, dict[str, Tensor]] = {b: {} for b in blocks}
     leaves: dict[int, dict[str, Tensor]] = {b: {} for b in blocks}
 

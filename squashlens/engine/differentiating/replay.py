@@ -20,8 +20,8 @@ from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
 from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, ambient, attached, torch_hook
-from squashlens.engine.hooking.pairs import expanded_hooks
+from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, attached, expanded_hooks, torch_hook
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import AttentionReplacement, streamed, why_not_streamed
@@ -44,10 +44,7 @@ class Replay:
         self, query: int | None, to: Target, cotangents: Float[Tensor, "cotangent prompt ... out"], batch: int,
         by_layer: Callable[[int, Tensor], None] | None = None,
     ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:  # fmt: skip
-        """Cotangents standing at one token of `to`, or at all, pulled back to the lowest block's stream, by `batch`.
-
-        `by_layer` is called with the gradients at the stream that enters each block, from the top down.
-        """
+        """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
         blocks, check = sorted(self.calls, reverse=True), finite()
         alone, rows, reached = False, None, None
         if query is not None:
@@ -111,10 +108,7 @@ class Replay:
     def running(
         self, replace_attention: AttentionReplacement | None = None, reached: Mapping[int, slice] | None = None
     ) -> Iterator[None]:
-        """Blocks run in the body go as they went when they were recorded, or with `mix` in place of attention.
-
-        `reached` says for each block at which positions cotangents of its attention's output stand.
-        """
+        """Blocks run in the body as they were recorded, or with `replace_attention` in place of their attention."""
         with (
             applied(self.model, *self.hooks),
             streamed(self.model, frozen=self.frozen, replace_attention=replace_attention, reached=reached),

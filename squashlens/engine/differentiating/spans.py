@@ -8,17 +8,40 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.engine.anatomy import n_blocks, residual_site
-from squashlens.engine.differentiating.deferred import Deferred
 from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Recipe, require_no_backward_hooks
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.hooking.standing import require_no_backward_hooks
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
+
+
+class Deferred:
+    """A check of every result of a loop. On the CPU, one that fails raises at once; on a device, at `require`."""
+
+    def __init__(self, error: Callable[[], Exception]) -> None:
+        self.error = error
+        self._wrong: dict[torch.device, Tensor] = {}
+
+    def add(self, wrong: Bool[Tensor, ""]) -> None:
+        """Whether one more result is wrong, as a single truth value where the result is."""
+        if wrong.device.type == "cpu":
+            if bool(wrong):
+                raise self.error()
+            return
+        before = self._wrong.get(wrong.device)
+        self._wrong[wrong.device] = wrong if before is None else before | wrong
+
+    def require(self) -> None:
+        """Raise the error if any result was wrong."""
+        if any(bool(wrong) for wrong in self._wrong.values()):
+            raise self.error()
+
 
 Watch = tuple[str, Callable[[Tensor], Tensor | None]]
 
@@ -52,11 +75,7 @@ def open_spans(
     also: Iterable[Watch] = (),
     within: AbstractContextManager[Any] | None = None,
 ) -> dict[int, Span]:
-    """One forward pass with `hooks`, cut at each of the ascending `bottoms`: a span from each to the next, or to `top`.
-
-    Hooks on the model and `hooks` act before the cuts. `also` is watched in the same pass, which runs `within` a
-    context.
-    """
+    """One forward pass with `hooks`, cut at each of `bottoms`, up to `top`; `also` is watched, `within` a context."""
     require_no_backward_hooks(model)
     leaves: dict[int, Tensor] = {}
     outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
@@ -100,15 +119,12 @@ def finite() -> Deferred:
 def vjps(
     output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int, check: Deferred | None = None
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
-    """Vector–Jacobian products, `batch` cotangents at a time; zeros where the output does not depend on a leaf.
-
-    Raises an error for products that are not finite, on a device after the last batch; with `check`, its owner does.
-    """
+    """Vector–Jacobian products, `batch` cotangents at a time; infinite ones raise an error, with `check` later."""
     own = check or finite()
     for part in cotangents.split(batch):
         with differentiable():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
-            rows = torch.func.vmap(partial(_pulled, output, leaves))(part)
+            rows = torch.func.vmap(partial(_pull, output, leaves))(part)
         for row in rows:
             # A sum is finite only if all terms are, and is read several times faster than all terms are tested.
             if row.device.type == "cpu" and bool(row.sum().isfinite()):
@@ -119,6 +135,6 @@ def vjps(
         own.require()
 
 
-def _pulled(output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
+def _pull(output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
     rows = torch.autograd.grad(output, leaves, cotangent, retain_graph=True, allow_unused=True)
     return tuple(torch.zeros_like(x) if row is None else row for row, x in zip(rows, leaves, strict=True))

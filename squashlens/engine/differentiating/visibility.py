@@ -27,7 +27,8 @@ from squashlens.engine.anatomy import width
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.differentiating.spans import open_spans, vjps
 from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Recipe, ambient
+from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
@@ -40,10 +41,7 @@ MOST = 0.1  # rounding beyond which nothing is certified
 
 @dataclass(frozen=True)
 class Visibility:
-    """One block: the largest ‖q_j‖ ‖k_i‖ · scale, the coordinates of a query, and which keys are seen.
-
-    Keys are seen back to the start, or `window` of them; or, if `keys` is given, as it says.
-    """
+    """One block: its largest ‖q_j‖ ‖k_i‖ · scale, the width of a query, and the keys that are seen."""
 
     product: float
     width: int

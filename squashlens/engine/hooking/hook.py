@@ -1,26 +1,29 @@
 """Hooks as values that do not belong to a model, and the context manager that adds and removes them.
 
 A `Hook` has a hook point (`site`), a function (`edit`) and a name that appears in the provenance. `attached`
-adds it to a model and removes exactly that hook again; other hooks are not touched.
+adds it to a model and removes exactly that hook again; other hooks are not touched. A pair of a hook point and a
+function, as in TransformerLens, becomes a `Hook`.
+
+TransformerLens calls every hook as `fn(tensor, hook=point)`. A function of the tensor alone is also accepted. The model
+continues with its result, so it must be a tensor of the same shape, dtype and device.
 """
 
+import contextlib
 import copy
-from collections import OrderedDict
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from squashlens._typing import Bridge, whole
+from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import modules_of, named_modules
-from squashlens.engine.canonical import contents_of
-from squashlens.engine.functions import function_name, require_like, takes_point, without_partials
-from squashlens.engine.hooking.continued import WholePassesOnly
 from squashlens.engine.locks import locked
 from squashlens.engine.native import SCORES, is_native, with_score_hooks
 from squashlens.errors import InputError
@@ -126,13 +129,7 @@ class Recipe:
 
 @contextmanager
 def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
-    """Run the body with `hooks` on `model`, and then remove exactly these hooks.
-
-    `squashlens.applied` also tests that every hook takes effect.
-
-    Raises:
-        InputError: the model has no such hook point, or the body removed one of the hooks.
-    """
+    """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
         known, n_blocks = model.hook_dict, len(model.blocks)
@@ -166,11 +163,10 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
 
 
 def _remove(point: "HookPoint", hook: Hook) -> None:
-    """Remove a hook from its point, also if TransformerLens was interrupted before it recorded the hook."""
-    point.fwd_hooks[:] = [handle for handle in point.fwd_hooks if handle.user_hook is not hook]
-    for key, function in list(point._forward_hooks.items()):
-        if any(contents_of(cell) is hook for cell in getattr(function, "__closure__", None) or ()):
-            del point._forward_hooks[key]
+    """Remove a hook from its point, as `HookPoint.remove_hooks` removes all."""
+    for handle in [handle for handle in point.fwd_hooks if handle.user_hook is hook]:
+        handle.hook.remove()
+        point.fwd_hooks.remove(handle)
 
 
 def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any], *, before: bool, **how: bool) -> None:
@@ -184,134 +180,191 @@ def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
     return {p.name or name: p for name, p in model.hook_dict.items()}
 
 
-@dataclass(frozen=True)
-class Standing:
-    """A hook that is on a model: its place as text, its function, and the table of PyTorch that holds it.
+HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
+HookLike = Hook | Recipe | HookPair | Iterable[Any]  # one hook in any form, or several
 
-    A hook on every module has no module of its own.
+
+def is_pair(given: object) -> bool:
+    """Whether this is a hook in the form of TransformerLens: ``(hook point, function)`` or ``(filter, function)``."""
+    if not (isinstance(given, tuple) and len(given) == 2):
+        return False
+    where, function = given
+    return not any(isinstance(part, Hook | Recipe) for part in given) and (
+        isinstance(where, str) or (callable(where) and callable(function))
+    )
+
+
+def one_or_several(given: Any) -> tuple[Any, ...]:
+    """The items of a list, or a single hook as a tuple; a pair is one hook."""
+    return (given,) if is_pair(given) or not isinstance(given, Iterable) else tuple(given)
+
+
+def expanded_hooks(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
+    """The hooks as one flat list: recipes and pairs become hooks for this model."""
+    found: list[Hook] = []
+    for given in hooks:
+        if isinstance(given, Hook):
+            found.append(given)
+        elif isinstance(given, Recipe):
+            found += given.make(model)
+        elif is_pair(given):
+            found += _from_pair(model, *given)
+        elif isinstance(given, list | tuple | Iterator):
+            found += expanded_hooks(model, given)
+        else:
+            raise InputError(
+                f"{short_repr(given)} is not a hook.",
+                "Give a squashlens hook, a pair (hook point, function) as in TransformerLens's fwd_hooks, or a list of "
+                "them.",
+            )
+    return found
+
+
+def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
+    """The hooks of a pair: one for a hook point, or one for each hook point with a name that the filter accepts."""
+    if not callable(function):
+        raise InputError(
+            f"The hook at {short_repr(where)} is {short_repr(function)}, not a function.",
+            "Give a function of a tensor.",
+        )
+    name = function_name(function)
+    if isinstance(where, str):
+        return [Hook(name, where, function)]
+    chosen: dict[Any, str] = {}  # each point once, under its first matching name
+    for alias, point in model.hook_dict.items():
+        try:
+            accepted = bool(where(alias))
+        except Exception as error:
+            raise InputError(
+                f"The filter {function_name(where)} failed on the name {alias!r}: {type(error).__name__}: {error}.",
+                "A filter gets the name of each hook point, and returns True or False.",
+            ) from error
+        if accepted:
+            chosen.setdefault(point, alias)
+    if not chosen:
+        raise InputError(
+            f"{name}: the filter {function_name(where)} accepts no hook point of this model.",
+            "`model.hook_dict` lists the names.",
+        )
+    return [FilteredHook(name, site, function) for site in chosen.values()]
+
+
+@contextmanager
+def checking_results(model: Bridge) -> Iterator[None]:
+    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`."""
+    with ExitStack() as stack:
+        for site, point in distinct_points(model).items():
+            theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
+            if theirs:
+                check = partial(_check, " or ".join(map(function_name, theirs)), site)
+                torch_hook(stack, point, check, before=False)
+        yield
+
+
+def _check(name: str, site: str, _point: object, entered: tuple[Any, ...], left: object) -> None:
+    """Compare the tensor that leaves a hook point with the tensor that entered it."""
+    require_like(entered[0], left, name, site)
+
+
+def takes_point(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function is called as ``fn(tensor, hook=point)``, not as ``fn(tensor)``; an error if as neither."""
+    try:
+        signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
+    except (ValueError, TypeError):
+        return False
+    for options in ({"hook": None}, {}):
+        with contextlib.suppress(TypeError):
+            signature.bind(None, **options)
+            return bool(options)
+    raise InputError(
+        f"{name}: a hook is called as fn(tensor) or fn(tensor, hook=…), but this function takes {signature}.",
+        "Give it one parameter, or name the second one `hook`; set other parameters with `functools.partial`.",
+    )
+
+
+def function_name(function: object) -> str:
+    """The qualified name of a function, also inside a `functools.partial`; for other objects, the name of the type."""
+    function = without_partials(function)
+    return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def without_partials(function: object) -> Any:
+    """A function without the arguments that `functools.partial` gave it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def require_like(before: object, after: object, name: str, site: str) -> None:
+    """Raise an error if a hook's result is not a tensor like its input, has new NaN entries, or has a backward hook."""
+    if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
+        raise InputError(
+            f"The hook {name} at {site} calls `register_hook`, which changes derivatives but not the model's output.",
+            "Return an edited tensor instead: the derivative then follows.",
+        )
+    if after is before or not isinstance(before, Tensor):
+        return
+    if not isinstance(after, Tensor):
+        raise InputError(
+            f"The hook {name} at {site} returned a {type(after).__name__}, not a tensor.",
+            "Return the tensor that the model should continue with, or None to keep the given one.",
+        )
+    for what in ("shape", "dtype", "device", "layout"):
+        given, found = getattr(before, what), getattr(after, what)
+        if given != found:
+            raise InputError(
+                f"The hook {name} at {site} returned a tensor of {what} {_plain(found)}, but got one of {what} "
+                f"{_plain(given)}.",
+                "Return a tensor like the input"
+                + (": `.to(tensor)` sets dtype and device." if what in ("dtype", "device") else "."),
+            )
+    if has_nan(after) and not has_nan(before):
+        raise InputError(
+            f"The hook {name} at {site} returned NaN, but got numbers.",
+            "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
+        )
+
+
+def has_nan(tensor: Tensor) -> bool:
+    """Whether any entry is NaN; for most tensors the sum, which is cheap, shows that there is none."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    tensor = tensor.detach()
+    return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
+
+
+def _plain(value: object) -> str:
+    return str(tuple(value)) if isinstance(value, torch.Size) else str(value).removeprefix("torch.")
+
+
+AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")
+
+
+class WholePassesOnly:
+    """A PyTorch hook before the whole model that stops a pass in which hooks would count positions wrongly.
+
+    Args:
+        hooks: name and hook point of each hook that counts positions.
     """
 
-    place: str
-    function: Any
-    module: nn.Module | None
-    table: str
+    def __init__(self, hooks: Sequence[tuple[str, str]]) -> None:
+        self.along_tokens = [name for name, site in hooks if not site.endswith(AXIS_OF_KEYS)]
+        self.along_keys = [name for name, site in hooks if site.endswith(AXIS_OF_KEYS)]
 
-    @property
-    def name(self) -> str:
-        """``place: function``, for the provenance of a result."""
-        named = self.function.name if isinstance(self.function, Hook) else function_name(self.function)
-        return f"{self.place}: {named}"
-
-    @property
-    def edit(self) -> Any:
-        """The function itself, without a `Hook` around it."""
-        return self.function.edit if isinstance(self.function, Hook) else self.function
-
-    @property
-    def is_a_users(self) -> bool:
-        """Whether its function is defined neither by squashlens nor by a library that runs the model."""
-        function = without_partials(self.edit)
-        return not str(getattr(function, "__module__", "")).startswith(("squashlens.", *_LIBRARIES))
+    def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for cache in (*args, *kwargs.values()):
+            if hasattr(cache, "get_seq_length") and int(cache.get_seq_length()):
+                wrong = [*self.along_tokens, *([] if _keeps_every_key(cache) else self.along_keys)]
+                if wrong:
+                    raise InputError(
+                        f"{wrong[0]} counts positions from the start of the prompt, but this pass continues a cache "
+                        "and gets only the new tokens.",
+                        "Run the whole prompt in every pass: use_past_kv_cache=False in `model.generate`, use_cache="
+                        "False in other calls.",
+                    )
 
 
-def ambient(model: Bridge) -> list[str]:
-    """The names of the hooks that are on a model, on hook points and as PyTorch hooks, for the provenance."""
-    return [hook.name for hook in standing(model)]
-
-
-def require_no_backward_hooks(model: Bridge) -> None:
-    """Raise an error for backward hooks: they change derivatives, but not the model."""
-    for hook in standing(model):
-        if hook.table.startswith("_backward"):
-            raise InputError(
-                f"The model has a backward hook at {hook.place}, which changes derivatives but not the model's output.",
-                "Remove it, or edit the forward pass instead: the derivative then follows.",
-            )
-
-
-def standing(model: Bridge) -> Iterator[Standing]:
-    """Every hook on a model, except those that libraries keep there as parts of the model."""
-    known = model.hook_dict
-    used = {point.name or name: point for name, point in known.items() if point.fwd_hooks or point.bwd_hooks}
-    for name, point in sorted(used.items()):
-        for function in (handle.user_hook for handle in point.fwd_hooks):
-            # A `Hook` has the name of the point that its user gave.
-            site = function.site if isinstance(function, Hook) else name
-            yield Standing(site if known.get(site) is point else name, function, point, "_forward_hooks")
-        for handle in point.bwd_hooks:
-            yield Standing(f"{name} (backward)", handle.user_hook, point, "_backward_hooks")
-    if any(_has_a_users(module) for module in all_modules(model)):  # without names, since most models have none
-        names = {module: f"bridge{'.' * bool(name)}{name}" for name, module in named_modules(model)}
-        names |= {module: name for name, module in named_modules(model.original_model)}
-        for module, name in names.items():
-            for table in _TABLES:
-                found = (f for f in getattr(module, table).values() if not belongs_to_a_library(f))
-                yield from (Standing(f"{name} (torch)", f, module, table) for f in found)
-    for table in _TABLES:
-        everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
-        yield from (Standing("every module (torch)", f, None, table) for f in everywhere)
-
-
-def all_modules(model: Bridge) -> set[nn.Module]:
-    """The modules of the bridge and of the model in it, with all hook points."""
-    return {*modules_of(model), *modules_of(model.original_model), *distinct_points(model).values()}
-
-
-def _has_a_users(module: nn.Module) -> bool:
-    held = vars(module)
-    return any(not belongs_to_a_library(f) for table in _TABLES if held[table] for f in held[table].values())
-
-
-# Where PyTorch keeps a module's hooks. Libraries keep hooks there that are part of the model: those of the bridge, and
-# those with which transformers collects attentions and hidden states. transformers installs the latter at
-# the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
-# an intervention: it only stops passes that other hooks cannot handle. `repeatable` only looks at tensors.
-_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_LIBRARIES = (
-    "transformer_lens",
-    "transformers.utils.output_capturing",
-    WholePassesOnly.__module__,
-    "squashlens.engine.running.repeatable",
-)
-
-
-def belongs_to_a_library(function: object) -> bool:
-    """Whether a PyTorch hook belongs to TransformerLens, transformers or this package."""
-    return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
-
-
-@contextmanager
-def without_ambient(model: Bridge) -> Iterator[None]:
-    """Run the body without the hooks that are on the model, and then restore them."""
-    with locked(model):
-        points, kept = set(distinct_points(model).values()), Tables()
-        for (module, table), hooks in hooks_as_now(model).items():
-            of_libraries = {key: f for key, f in hooks.items() if belongs_to_a_library(f)}
-            own = {key: f for key, f in of_libraries.items() if not isinstance(f, WholePassesOnly)}
-            kept[module, table] = OrderedDict({} if module in points else own)
-        with with_hooks(model, kept):
-            yield
-
-
-Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]  # the hooks of modules, by the tables of PyTorch
-
-
-def hooks_as_now(model: Bridge) -> Tables:
-    """A copy of all hooks of all modules, for `with_hooks`."""
-    held = ((module, table, getattr(module, table)) for module in all_modules(model) for table in _TABLES)
-    return {(module, table): OrderedDict(hooks) for module, table, hooks in held if hooks}
-
-
-@contextmanager
-def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
-    """Run the body with these hooks alone, and then restore those that the model has now."""
-    with locked(model):
-        places = {*wanted, *hooks_as_now(model)}
-        kept = [(module, table, getattr(module, table)) for module, table in places]
-        try:
-            for module, table, _ in kept:
-                setattr(module, table, wanted.get((module, table), OrderedDict()))
-            yield
-        finally:
-            for module, table, hooks in kept:
-                setattr(module, table, hooks)
+def _keeps_every_key(cache: Any) -> bool:
+    """Whether each block's cache has exactly one key for every token so far: no window, and no reserved space."""
+    kept = [layer for layer in getattr(cache, "layers", ()) if getattr(layer, "keys", None) is not None]
+    return all(layer.keys.shape[-2] == int(layer.get_seq_length()) for layer in kept)

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from squashlens.engine.proving.checkpoint import AGAIN
+from squashlens.engine.proving.complete import AGAIN
 from squashlens.errors import ModelAccessError
 
 TIMEOUT = 3.0  # seconds to resolve the host name and connect

@@ -23,10 +23,9 @@ from squashlens.engine.loading.hub import access_error, require_reachable
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import nearest, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
-from squashlens.engine.proving.checkpoint import AGAIN, commit_of, read_checkpoint
-from squashlens.engine.proving.complete import require_complete, require_finite
+from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
-from squashlens.engine.proving.surroundings import require_no_meta
+from squashlens.engine.proving.registry import require_no_meta
 from squashlens.engine.text.start import adds_bos, start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 

@@ -15,7 +15,7 @@ from squashlens.engine.loading.converting import cache
 from squashlens.engine.loading.converting.gguf import convert
 from squashlens.engine.loading.converting.header import is_gguf
 from squashlens.engine.loading.converting.packaged import PACKAGED
-from squashlens.engine.proving.checkpoint import refuse_adapter
+from squashlens.engine.proving.complete import refuse_adapter
 from squashlens.errors import InputError, ModelAccessError
 
 # Common decoder-only models: a misspelt name gets a suggestion without asking the hub.

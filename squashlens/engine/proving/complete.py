@@ -1,8 +1,9 @@
 """Check that a loaded model matches its checkpoint: no tensor missing, none left over, every number finite.
 
 transformers fills gaps in a checkpoint with random numbers, drops tensors that it cannot use, and casts integers to
-floating point. The comparison of the bridge with the loaded model cannot detect this, so the loading report is checked
-here. Tied weights may be stored once. Only these stored tensors may be left over, since they change no number:
+floating point. The comparison of the bridge with the loaded model cannot detect this, so the loading report is compared
+here with the tensors that the headers of the weight files name. Tied weights may be stored once. Only these stored
+tensors may be left over, since they change no number:
 
 * masks of old GPT-2 and GPT-NeoX checkpoints, if they are causal, and mask values and position ids;
 * rotary frequencies of old checkpoints, if they equal the model's own;
@@ -10,9 +11,12 @@ here. Tied weights may be stored once. Only these stored tensors may be left ove
   on them.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +24,104 @@ from torch import Tensor, nn
 
 from squashlens.engine.agreement import same_frequencies
 from squashlens.engine.digests import parts
-from squashlens.engine.proving.checkpoint import AGAIN, FLOATING, Stored, listed, read_tensor
 from squashlens.errors import ModelAccessError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
+AGAIN = "Download the checkpoint again, or save it again with `save_pretrained`."
+FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a checkpoint: its file, and its dtype in the notation of safetensors (``"BF16"``)."""
+
+    file: Path
+    dtype: str
+
+
+def read_checkpoint(source: str, revision: str | None, config: Any) -> dict[str, Stored]:
+    """Every tensor that transformers will read for this folder or hub name; missing files are downloaded."""
+    refuse_adapter(source, revision)
+    named = getattr(config, "transformers_weights", None) or SINGLE
+    file = _file(source, named, revision) or _file(source, INDEX, revision)
+    if file is None:
+        raise ModelAccessError(
+            f"{source} has no weights in safetensors.",
+            "Convert the weights with `save_pretrained`; pickled weights can run code and are not opened.",
+        )
+    tensors: dict[str, Stored] = {}
+    for shard in [file] if file.suffix == ".safetensors" else _shards(source, revision, file):
+        for name, stored in _tensors(shard):
+            if name in tensors:
+                both = f"{tensors[name].file.name} and {shard.name}"
+                raise ModelAccessError(f"{source} has the tensor {name} twice, in {both}.", AGAIN)
+            tensors[name] = stored
+    return tensors
+
+
+def refuse_adapter(source: str, revision: str | None) -> None:
+    """Raise an error for an adapter, which transformers silently applies if peft is installed, and else ignores."""
+    if _file(source, ADAPTER, revision) is not None:
+        raise ModelAccessError(
+            f"{source} has an adapter ({ADAPTER}), which transformers applies only if peft is installed.",
+            "Merge it with peft (`merge_and_unload`) and save the merged model, or remove its files to measure the "
+            "model without it.",
+        )
+
+
+def commit_of(stored: Mapping[str, Stored]) -> str | None:
+    """The commit of the hub model, from the name of its folder in the cache; None for a local folder."""
+    found = [re.search(r"/snapshots/([0-9a-f]{40})/", each.file.as_posix()) for each in stored.values()]
+    return next((match.group(1) for match in found if match), None)
+
+
+def read_tensor(name: str, stored: Stored) -> Tensor:
+    """Read one tensor of a checkpoint in its stored dtype."""
+    from safetensors import safe_open
+
+    with safe_open(stored.file, framework="pt") as file:
+        return file.get_tensor(name)
+
+
+def _file(source: str, name: str, revision: str | None) -> Path | None:
+    """The path of a file of a folder or hub model, downloaded if necessary; None if it does not exist."""
+    from transformers.utils.hub import cached_file
+
+    folder = Path(source)
+    if folder.is_dir():
+        return folder / name if (folder / name).is_file() else None
+    found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return None if found is None else Path(found)
+
+
+def _shards(source: str, revision: str | None, index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelAccessError(f"{index} is not a valid index of weight files ({error!r}).", AGAIN) from error
+    files = {name: _file(source, name, revision) for name in names}
+    if absent := [name for name, file in files.items() if file is None]:
+        raise ModelAccessError(f"{source} lacks {listed(absent)}, listed in {index.name}.", AGAIN)
+    return [file for file in files.values() if file is not None]
+
+
+def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - not a mapping
+                yield name, Stored(file, opened.get_slice(name).get_dtype())
+    except (SafetensorError, OSError) as error:
+        raise ModelAccessError(f"{file} is damaged or truncated ({error}).", AGAIN) from error
+
+
+def listed(names: list[str], most: int = 4) -> str:
+    """The first few names, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
 
 _EXPERT = re.compile(r"(.*\bexperts?\.)(\d+)(\..+)")
 
@@ -34,7 +134,7 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
     unreported = model._keys_to_ignore_on_load_missing or ()
     absent = held.keys() - {*places.values()} - {*getattr(model, "all_tied_weights_keys", {})}
     absent = {name for name in absent if any(re.search(pattern, name) for pattern in unreported)}
-    unused = {name for name in stored if places[name] is None and _ignored(name, model)} | set(
+    unused = {name for name in stored if places[name] is None and _is_ignored(name, model)} | set(
         report["unexpected_keys"]
     )
     shapes = (f"{n} (stored {tuple(a)}, needed {tuple(b)})" for n, a, b in report["mismatched_keys"])
@@ -92,7 +192,7 @@ def _gaps(stored: Mapping[str, Stored]) -> list[str]:
     return [found[0] for found in experts if int(found[2]) >= counts[found[1], found[3]]]
 
 
-def _ignored(name: str, model: Any) -> bool:
+def _is_ignored(name: str, model: Any) -> bool:
     """Whether transformers leaves this unused tensor out of its loading report."""
     patterns = (*(model._keys_to_ignore_on_load_unexpected or ()), r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
     return any(re.search(pattern, name) for pattern in patterns)
@@ -106,7 +206,7 @@ def _changes_nothing(name: str, model: Any, stored: Mapping[str, Stored]) -> boo
             return check(read_tensor(name, stored[name]), model)
     block = re.search(r"(^|\.)layers\.(\d+)\.", name)
     beyond = block is not None and int(block.group(2)) >= int(model.config.get_text_config().num_hidden_layers)
-    return _ignored(name, model) and (beyond or re.search(r"(^|\.)mtp(_\w+)?\.", name) is not None)
+    return _is_ignored(name, model) and (beyond or re.search(r"(^|\.)mtp(_\w+)?\.", name) is not None)
 
 
 def _is_causal_mask(mask: Tensor, model: Any) -> bool:

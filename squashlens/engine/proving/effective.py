@@ -15,10 +15,10 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import context_length, device_of, last_logits
-from squashlens.engine.hooking.hook import FilteredHook, Hook, attached, distinct_points, without_ambient
-from squashlens.engine.hooking.pairs import HookLike, expanded_hooks
+from squashlens.engine.hooking.hook import FilteredHook, Hook, HookLike, attached, distinct_points, expanded_hooks
+from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.locks import locked, require_bridge
-from squashlens.engine.proving.checkpoint import listed
+from squashlens.engine.proving.complete import listed
 from squashlens.engine.proving.registry import proved, steady
 from squashlens.errors import InputError, UnsoundModelError
 

@@ -7,36 +7,43 @@ nothing. This is tested before anything is measured:
 * The last logits, every residual stream and every attention pattern equal those of the plain model, which runs with
   eager attention on a short prompt.
 * A tensor that a hook adds to an attention pattern or norm scale receives a gradient from the logits.
-* Tokens depend on earlier tokens only, and only through attention (`premises`).
+* Tokens depend on earlier tokens only, and only through attention: path bounds multiply attention patterns, and would
+  miss a state-space model beside attention, a convolution, or experts that take a limited number of tokens. If the last
+  tokens are replaced, the streams at earlier positions must be the same. If every pattern is the identity, and some
+  tokens are replaced, so must those of the others, and the weights that these give to each other. After a comparison,
+  the streams are set to those of the prompt, since rounding may send a token to other experts in the next block.
 """
 
 import copy
 from collections.abc import Callable
+from itertools import combinations, islice
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.agreement import agree, difference, same_frequencies
+from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference, same_frequencies
 from squashlens.engine.anatomy import (
     device_of,
     dtype_of,
+    forget_lengths,
     last_logits,
     modules_of,
     n_blocks,
     pattern_site,
     residual_site,
+    residual_sites,
 )
-from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
+from squashlens.engine.hooking.hook import Hook, attached, distinct_points
+from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt
-from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
 from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.fingerprint import BOOKKEEPING
-from squashlens.engine.proving.premises import require_premises
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
@@ -63,7 +70,7 @@ def status(model: Bridge) -> str:
     has no second implementation to compare with.
     ``"unverified"``: none of these.
     """
-    return registry.known(model, _PROOF) or UNVERIFIED
+    return registry.recall(model, _PROOF) or UNVERIFIED
 
 
 def accept_unverified(model: Bridge) -> None:
@@ -122,10 +129,7 @@ def _require_no_hooks_on_scores(model: Bridge) -> None:
 
 
 def rebuild_plain(model: Bridge) -> Any:
-    """Build the plain model of a bridge that was made elsewhere, from its configuration and its parameters.
-
-    `model.original_model` cannot serve as the plain model: the bridge has changed it.
-    """
+    """Build the plain model of a bridge from its configuration and parameters; the bridge has changed its own."""
     from accelerate import init_empty_weights
 
     wrapped: Any = model.original_model
@@ -151,17 +155,7 @@ def rebuild_plain(model: Bridge) -> Any:
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
-    """Compare the bridge with the plain model, and test its hooks and what the mathematics needs.
-
-    Args:
-        model: the bridge.
-        plain: the plain model.
-        covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
-
-    Raises:
-        UnsoundModelError: the two differ, a hook has no effect, or tokens are connected otherwise than the mathematics
-            assumes.
-    """
+    """Compare the bridge with the plain model, test hooks and premises, and record success with the status `covers`."""
     with torch.no_grad():
         model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
     with registry.steady(model):
@@ -261,3 +255,89 @@ def _refuse(plain: nn.Module, what: str, difference: str) -> None:
         f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
         "Change the configuration and load the model again, in the dtype of the run.",
     )
+
+
+Moved = dict[str, tuple[Tensor, Tensor]]  # by hook point: the differences and those allowed, (copy, position)
+COPIES = 6
+LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
+
+
+def require_premises(model: Bridge) -> None:
+    """Raise an error if a token depends on later tokens, or on other tokens otherwise than through attention."""
+    name = type(model.original_model).__name__
+    if found := _violation(model, cut=False):
+        raise UnsoundModelError(
+            f"{name} is not causal: tokens depend on later ones. {found}",
+            "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
+            "attention_dir), turn it off; compile a tracr program with `causal=True`.",
+        )
+    if found := _violation(model, cut=True):
+        raise UnsoundModelError(
+            f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
+            f"or experts of limited capacity. {found} Every attention pattern was the identity.",
+            "Use a model whose tokens are connected by attention only: bounds from attention patterns would miss the "
+            "rest.",
+        )
+
+
+def _violation(model: Bridge, *, cut: bool) -> str:
+    """The first place in the forward pass that moved although it must not; empty if there is none."""
+    ids = probe_ids(model)
+    n = ids.shape[1]
+    if cut:  # tokens are replaced in different copies, so for any two, some copy replaces the one and not the other
+        chosen = list(islice(combinations(range(COPIES), COPIES // 2), n))
+        replaced = torch.tensor([[copy in copies for copies in chosen] for copy in range(COPIES)])
+    else:
+        replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
+    for site, (error, allowed) in _find_moves(model, ids, replaced, cut=cut).items():
+        wrong = ~replaced & ~(error <= allowed)  # true for NaN too
+        if wrong.any():
+            copy, position = wrong.nonzero()[0].tolist()
+            tokens = ", ".join(map(str, replaced[copy].nonzero().flatten().tolist()))
+            size = f"{float(error[copy, position]):.2g} (allowed {float(allowed[copy, position]):.2g})"
+            return f"Replacing the tokens {tokens} of a prompt changes {site} at position {position} by {size}."
+    return ""
+
+
+def _find_moves(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool) -> Moved:
+    """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
+    vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
+    copies = torch.where(replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids)
+    found: Moved = {}
+
+    def compare(site: str) -> Callable[[Tensor], Tensor]:
+        def edit(stream: Tensor) -> Tensor:
+            own = stream[:1].expand_as(stream[1:])
+            error, allowed = difference(stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS)
+            found[site] = error.cpu(), allowed.cpu()
+            return torch.cat([stream[:1], torch.where(replaced[..., None].to(stream.device), stream[1:], own)])
+
+        return edit
+
+    def replace(site: str) -> Callable[[Tensor], Tensor]:
+        def edit(pattern: Tensor) -> Tensor:
+            found[site] = _compare_weights(pattern, ~replaced, dtype)
+            itself = torch.eye(*pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
+            return itself.repeat(*pattern.shape[:2], 1, 1)
+
+        return edit
+
+    hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
+    hooks += [Hook("cut", site, replace(site)) for site in map(pattern_site, range(n_blocks(model))) if cut]
+    forget_lengths(model)
+    with torch.no_grad(), attached(model, *hooks):
+        model(torch.cat([ids, copies]), use_cache=False, **last_logits(model))
+    return found
+
+
+def _compare_weights(
+    pattern: Float[Tensor, "prompt head query key"], kept: Bool[Tensor, "copy position"], dtype: torch.dtype
+) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
+    """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
+    weights, kept = pattern.detach().double(), kept.to(pattern.device)[:, None, None]
+    (ours, one), (own, two) = ((w, w.sum(dim=-1, keepdim=True)) for w in (weights[1:] * kept, weights[:1] * kept))
+    counted = (one > LEAST) & (two > LEAST)
+    ours, own = ((w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two)))
+    error, allowed = difference(ours, own, dtype, dim=-1)
+    worst = (error - allowed).argmax(dim=1, keepdim=True)
+    return error.gather(1, worst)[:, 0].cpu(), allowed.gather(1, worst)[:, 0].cpu()

@@ -22,17 +22,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
 from squashlens.engine.anatomy import parameters
-from squashlens.engine.canonical import Canonical, sha256
-from squashlens.engine.digests import sample_digest
-from squashlens.engine.hooking.hook import Tables, ambient, hooks_as_now, standing
+from squashlens.engine.digests import Canonical, sample_digest, sha256
+from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now, standing
 from squashlens.engine.locks import locked, run_within
-from squashlens.engine.proving.code import Code, code_of
-from squashlens.engine.proving.fingerprint import Walk, fingerprint
-from squashlens.engine.proving.surroundings import require_no_modes
+from squashlens.engine.proving.fingerprint import Code, Walk, code_of, fingerprint
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
 KEPT = 16  # number of stamps of a model for which results are remembered
@@ -85,7 +84,7 @@ def proved(model: Bridge, what: str, make: Callable[[], T], *key: Any) -> T:
         return found[name]
 
 
-def known(model: Bridge, what: str, *key: Any) -> Any:
+def recall(model: Bridge, what: str, *key: Any) -> Any:
     """What was verified or recorded for the present model, `None` if nothing."""
     with steady(model):
         return _now(model).get((what, *key))
@@ -202,3 +201,35 @@ def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:
     """What changes if a parameter is replaced or written to; for writes through `.data`, only sampled entries count."""
     every = parameters(model.original_model)
     return [(id(p), 0 if p.is_inference() else p._version) for p in every], sample_digest(every)
+
+
+_OWN = ("torch.", "squashlens.")  # PyTorch's own modes select a device, count or read; ours belong to certificates
+
+
+def require_no_modes() -> None:
+    """Raise an error inside PyTorch contexts that change results or derivatives."""
+    require_no_meta()
+    active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
+    if active:
+        raise InputError(
+            f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
+            "Leave `torch.autocast`, and load the model in the dtype of the run.",
+        )
+    saved = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
+    packing = [] if saved is None else [saved[0]]
+    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack(), *packing):
+        kind = mode if callable(mode) and hasattr(mode, "__qualname__") else type(mode)
+        if not str(kind.__module__).startswith(_OWN):
+            raise InputError(
+                f"The mode {kind.__qualname__} is active, which can change what PyTorch functions compute.",
+                "Leave its `with` block before measuring.",
+            )
+
+
+def require_no_meta() -> None:
+    """Raise an error if new tensors have no data, as inside `torch.device("meta")`."""
+    if torch.empty(0).is_meta:
+        raise InputError(
+            "The default device of PyTorch is meta, whose tensors have no data.",
+            "Leave `with torch.device('meta')`, or set another default device.",
+        )

@@ -1,29 +1,74 @@
-"""Forward passes that compute patterns only if a hook needs them, and logits only for those who read them."""
+"""Forward passes that compute patterns only if a hook needs them, and logits only for those who read them.
+
+Logits are computed from rows of y in pieces, since position × vocabulary may not fit into memory. Scales and soft caps
+after the output embedding are read from the configuration, and compared with the model's own logits at the first use.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import device_of, dtype_of, last_logits, modules_of, pattern_site, residual_site
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import (
+    FULL,
+    SLIDING,
+    device_of,
+    dtype_of,
+    forget_lengths,
+    last_logits,
+    modules_of,
+    pattern_site,
+    residual_site,
+    text_config,
+    windows,
+)
 from squashlens.engine.budget import pass_bytes, queries_and_keys
-from squashlens.engine.functions import has_nan
 from squashlens.engine.hooking.freeze import freeze_attention
-from squashlens.engine.hooking.hook import Hook, Unchecked, ambient, attached, standing
-from squashlens.engine.hooking.pairs import checking_results
+from squashlens.engine.hooking.hook import Hook, Unchecked, attached, checking_results, has_nan
+from squashlens.engine.hooking.standing import ambient, standing, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
-from squashlens.engine.positions import forget_lengths
-from squashlens.engine.proving.effective import applied
+from squashlens.engine.native import is_native
+from squashlens.engine.proving.effective import applied, probe_ids
+from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.repeatable import repeatable
 from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.attention import Attention
 
 Watch = Iterable[tuple[str, Callable[[Tensor], Tensor | None]]]
+
+
+def causal(n: int) -> Bool[Tensor, "query key"]:
+    """The causal mask: every token sees itself and earlier tokens."""
+    return torch.ones(n, n, dtype=torch.bool).tril()
+
+
+def context(
+    model: Bridge,
+    queries: Int[Tensor, " query"],
+    keys: Int[Tensor, " key"],
+    visible: Bool[Tensor, "query key"],
+) -> dict[str, Any]:
+    """Mask and position ids with which every token sees the past of its own prompt, within the block's window."""
+    device, dtype = device_of(model), dtype_of(model)
+    distance = queries[:, None] - keys
+
+    def mask(window: int | None) -> Tensor:
+        seen = visible if window is None else visible & (distance < window)
+        closed = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype)
+        return closed.masked_fill(seen, 0.0)[None, None].to(device)
+
+    kinds = set(windows(model))
+    masks: Any = {SLIDING if w else FULL: mask(w) for w in kinds}
+    return {
+        "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
+        "position_ids": queries[None].to(device),
+    }
 
 
 class _ReachedError(BaseException):
@@ -38,18 +83,13 @@ def forward(
     on_attention: AttentionObserver | None = None,
     frozen: bool = False,
 ) -> None:
-    """Run the model up to y, unless hooks on it or in `watch` need the rest.
+    """Run the model up to y, unless hooks on it or in `watch` need the rest; with patterns only if a hook needs them.
 
-    Attention patterns are computed only if a hook inside attention needs them, or the model cannot be run otherwise.
-
-    Args:
-        watch: pairs of a hook point and a function, added for this pass.
-        context: further arguments of the model: cache, mask, positions.
-        on_attention: called with block and `Attention` of every block, if patterns are not computed.
-        frozen: hold attention weights constant in derivatives.
+    `watch` has pairs of a hook point and a function, and `context` further arguments of the model. `on_attention` is
+    called with block and `Attention` if patterns are not computed. `frozen` holds weights constant in derivatives.
     """
     hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepared(model, ids, hooks, context, on_attention, frozen):
+    with _prepare(model, ids, hooks, context, on_attention, frozen):
         run_to_y(model, ids, context, hooks)
 
 
@@ -58,12 +98,12 @@ def next_logits(
 ) -> Float[Tensor, "prompt token"]:
     """Run the model as `forward` does, and return the logits at the last position."""
     hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepared(model, ids, hooks, context):
+    with _prepare(model, ids, hooks, context):
         return run(model, ids, context)
 
 
 @contextmanager
-def _prepared(
+def _prepare(
     model: Bridge, ids: Tensor, hooks: Sequence[Hook], context: Mapping[str, Any] | None = None,
     on_attention: AttentionObserver | None = None, frozen: bool = False,
 ) -> Iterator[None]:  # fmt: skip
@@ -136,12 +176,9 @@ def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, 
 def attention_of(
     model: Bridge, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
 ) -> dict[int, Attention | Float[Tensor, "prompt query key"]]:
-    """The attention of each block from one forward pass, as queries and keys.
+    """The attention of each block from one forward pass: queries and keys, or mean patterns in float32 on the CPU.
 
-    If patterns must be computed (for hooks, or because the model cannot be run without), the result has patterns
-    averaged over heads, in float32 on the CPU. Patterns move there when the pass is done, and queries and keys stay on
-    the device, if they and the pass need less than half of its free memory. Otherwise each block's move to the CPU at
-    once.
+    They stay on the device during the pass, if half of its free memory suffices; otherwise each moves at once.
     """
     blocks, (prompts, n) = list(blocks), ids.shape
     device, cpu = device_of(model), torch.device("cpu")
@@ -172,3 +209,52 @@ def attention_of(
     with torch.no_grad():
         forward(model, ids, [], on_attention=keep_attention)
     return found
+
+
+MOST, ROOM = 256, 2**28  # rows of logits at a time, and bytes that they may take: a vocabulary may have 262,144 tokens
+COPIES = 4 * 8  # bytes of a row for each token: logits, log-probabilities and what is computed from them, in float64
+
+
+def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[Float[Tensor, "branch outcome"]]:
+    """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
+    require_understood(model)
+    for rows in y.split(max(1, min(MOST, ROOM // (COPIES * int(model.cfg.d_vocab))))):
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):  # not around the yield, which must not change the caller's mode
+            found = logits_of(model, rows).double().log_softmax(dim=-1)
+        yield found
+
+
+def most_likely(model: Bridge, y: Float[Tensor, "branch d"]) -> Int[Tensor, " branch"]:
+    """The most likely next token for each row of y, on the CPU."""
+    return torch.cat([rows.argmax(dim=-1).cpu() for rows in log_probabilities(model, y)])
+
+
+def require_understood(model: Bridge) -> None:
+    """Raise an error if the model's logits are not those computed here from y; tested once for each model state."""
+    if not proved(model, "logits from y", lambda: _understood(model)):
+        raise UnsoundModelError(
+            f"The logits of {type(model.original_model).__name__} do not follow from y as expected.",
+            "Use distances, which need no logits; next tokens cannot be compared for this model.",
+        )
+
+
+def _understood(model: Bridge) -> bool:
+    seen: list[Tensor] = []
+    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+        truth = next_logits(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
+        found = logits_of(model, seen[0])
+    return agree(found, truth, dtype_of(model))
+
+
+def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:
+    """The logits of each row of y; `require_understood` tests that the model computes the same."""
+    config, plain = text_config(model), cast(Any, model.original_model)
+    head = plain.head if is_native(model) else plain.get_output_embeddings()
+    logits = head(y[None].to(device_of(model), dtype_of(model)))[0]
+    logits = logits * (getattr(config, "logit_scale", None) or 1.0)  # Cohere
+    logits = logits / (getattr(config, "logits_scaling", None) or 1.0)  # Granite
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
+    return logits if cap is None else torch.tanh(logits / cap) * cap

@@ -3,7 +3,7 @@
 The loop is that of transformers, on the bridge, so hooks act in it and every end-of-text token of the model counts.
 Prompts of equal length run in one batch, without padding. With hooks on the model there is no cache, since an edit by
 position would act on other tokens if one token is run at a time. If rotary frequencies depend on the length of a pass
-(`engine.positions`), results with and without a cache differ, as in transformers: cached keys are not rotated again.
+(`engine.anatomy`), results with and without a cache differ, as in transformers: cached keys are not rotated again.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import context_length, device_of, dtype_of, n_blocks
 from squashlens.engine.budget import pass_bytes, queries_and_keys
-from squashlens.engine.hooking.hook import ambient
-from squashlens.engine.hooking.pairs import checking_results
+from squashlens.engine.hooking.hook import checking_results
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import require_numbers, run
@@ -54,9 +54,8 @@ def generate(
 ) -> Iterator[dict[int, Continuation]]:
     """Continue each prompt; yields one dict for each batch, from the prompt's index to its continuation.
 
-    At temperature 0 each token is the most likely one, without the penalties and bans of a checkpoint's generation
-    settings. Otherwise tokens are drawn from the softmax of logits / temperature with the prompt's own seed, so they do
-    not depend on other prompts. A batch has at most `batch_size` prompts of equal length and `max_new_tokens`.
+    At temperature 0 each token is the most likely one, whatever the checkpoint's generation settings say. Otherwise it
+    is drawn from the softmax of logits / temperature with the prompt's own seed.
     """
     limit = context_length(model)
     for prompt in prompts:

@@ -50,10 +50,7 @@ def at_last_tokens(
     progress: bool = True,
     label: str = "prompts",
 ) -> LastTokens:
-    """Run every prompt, under the hooks on the model, and keep the activations of its last token at `sites`.
-
-    `batch_size` prompts run in one pass; by default, as many as fit into about one gigabyte.
-    """
+    """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
     if batch_size is not None:
         positive(batch_size, "batch_size", "a number of prompts")
     found: dict[str, Tensor] = {}

@@ -28,16 +28,15 @@ from transformers import DynamicCache
 from squashlens._typing import Bridge, Passes, one_of, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import SAME_OPERATIONS, agree
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, why_lengths_differ, width
 from squashlens.engine.budget import batch_memory, pass_bytes
-from squashlens.engine.hooking.hook import Hook, ambient, attached, without_ambient
+from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
-from squashlens.engine.positions import why_lengths_differ
 from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.registry import proved
-from squashlens.engine.running.context import causal, context
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import causal, context, forward
 from squashlens.engine.running.streamed import implementation, why_not_streamed
 from squashlens.errors import InputError
 from squashlens.sequences import Branch, Ids
@@ -57,11 +56,7 @@ def no_hooks(tokens_of_trunk: int) -> Sequence[Hook]:
 
 @dataclass(frozen=True)
 class Readings:
-    """The activations of each prompt's last token: `values[site]` is (branch, …).
-
-    `route` and `attention` say how the prompts were run. A pattern row (branch, head, position) has the prompt's own
-    positions, and 0 after them.
-    """
+    """The activations of each prompt's last token, `values[site]` (branch, …), and how the prompts were run."""
 
     values: dict[str, Tensor]
     route: str
@@ -108,21 +103,9 @@ def read(
 ) -> Readings:
     """Read activations at the last token of every prompt, in as few forward passes as possible.
 
-    Args:
-        trunk: token ids that the prompts share.
-        branches: the prompts; each is a prefix of the trunk and the tokens that follow it.
-        sites: hook points to read.
-        positions: position ids of the trunk, 0, 1, 2 … by default.
-        hooks: the hooks for a pass that starts with k tokens of the trunk, as a function of k.
-        branch_hooks: hooks for the passes that continue the trunk's cache.
-        passes: ``"auto"`` shares passes where shared and separate passes agree, and runs each prompt as a whole
-            otherwise; ``"shared"`` raises an error instead; ``"separate"`` always runs each as a whole.
-        tokens_per_pass: number of branch tokens in one pass. By default, as many as fit into about one gigabyte.
-        copies: number of copies of each prompt in a separate pass. Another number of copies adds the same terms in
-            another order, so the difference between two such runs is rounding.
-
-    Raises:
-        InputError: ``passes="shared"`` would give other numbers than separate passes.
+    `positions` are the trunk's position ids. ``hooks(k)`` are for a pass that starts with k tokens of the trunk,
+    `branch_hooks` for those that continue its cache. `passes` and `tokens_per_pass` are as in `capture`. With another
+    number of `copies` in a separate pass, the same terms are added in another order.
     """
     one_of(passes, Passes, "passes")
     if tokens_per_pass is not None:
@@ -141,23 +124,23 @@ def read(
 
 def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor], str]:
     if passes == "separate":
-        return _separately(plan, progress), "separate"
-    rows, reason = _shared(plan, tokens_per_pass, progress)
+        return _run_separately(plan, progress), "separate"
+    rows, reason = _share(plan, tokens_per_pass, progress)
     if rows is not None and reason is None:
         return rows, "shared"
     if passes == "shared":
         raise InputError(f"passes='shared' gives wrong numbers here: {reason}.", "Use passes='auto' or 'separate'.")
-    return _separately(plan, progress), f"separate, since {reason}"
+    return _run_separately(plan, progress), f"separate, since {reason}"
 
 
-def _shared(plan: Plan, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor] | None, str | None]:
+def _share(plan: Plan, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor] | None, str | None]:
     """The rows from shared passes, and the reason if they must not be used."""
     reason = "hooks are on the model" if ambient(plan.model) else why_lengths_differ(plan.model, _pass_lengths(plan))
     if reason is None and not _can_share_passes(plan.model):
         reason = "its prompts cannot share a pass"
     if reason is not None:
         return None, reason
-    rows = _together(plan, tokens_per_pass, progress)
+    rows = _run_together(plan, tokens_per_pass, progress)
     return rows, _why_wrong(plan, rows)
 
 
@@ -168,17 +151,14 @@ def _pass_lengths(plan: Plan) -> set[int]:
 
 
 def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
-    """The reason why shared rows differ from separate passes, tested on a few prompts; `None` if they agree.
-
-    Prompts of a trunk that agreed before are not tested again.
-    """
+    """The reason why shared rows differ from separate passes of a few prompts; `None` if they agree, or did before."""
     chosen = _sample(plan)
     few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
     known = proved(plan.model, "prompts that share a pass", set[Any])
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
-    alone = _separately(few, progress=False)
+    alone = _run_separately(few, progress=False)
     same = partial(agree, dtype=dtype_of(plan.model), tolerance=SAME_OPERATIONS)
     for site, truth in alone.items():
         found = rows[site][chosen][..., : truth.shape[-1]]
@@ -203,7 +183,7 @@ def _sample(plan: Plan) -> list[int]:
     return sorted(i for i in chosen if plan.branches[i] != trunk)
 
 
-def _separately(plan: Plan, progress: bool) -> dict[str, Tensor]:
+def _run_separately(plan: Plan, progress: bool) -> dict[str, Tensor]:
     """Run every prompt as a whole, and those of one length in one batch, unless hooks depend on the trunk."""
     rows = _Rows(plan)
     device = device_of(plan.model)
@@ -225,10 +205,7 @@ def _separately(plan: Plan, progress: bool) -> dict[str, Tensor]:
 
 
 def _of_one_length(plan: Plan) -> Iterator[list[int]]:
-    """The numbers of the prompts that run in one batch: of one length, with the same hooks and positions.
-
-    The longest come first, since users' hooks are tested again whenever prompts become longer.
-    """
+    """The prompts of each batch: of one length, the longest first, since hooks are tested again on longer prompts."""
     alike: dict[tuple[int, ...], list[int]] = {}
     own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
     for number, branch in enumerate(plan.branches):
@@ -238,7 +215,7 @@ def _of_one_length(plan: Plan) -> Iterator[list[int]]:
         yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
-def _together(plan: Plan, tokens_per_pass: int | None, progress: bool) -> dict[str, Tensor]:
+def _run_together(plan: Plan, tokens_per_pass: int | None, progress: bool) -> dict[str, Tensor]:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
     rows, model, device = _Rows(plan), plan.model, device_of(plan.model)
     on_trunk = [i for i, b in enumerate(plan.branches) if not b.tokens]
@@ -387,9 +364,9 @@ def _try_sharing(model: Bridge) -> bool:
     sites = tuple(residual_site(layer, model) for layer in (n_blocks(model), "y"))
     plan = Plan(model, trunk, tuple(b.along(trunk) for b in crossed), sites)
     with without_ambient(model):
-        truth = _separately(plan, progress=False)
+        truth = _run_separately(plan, progress=False)
         try:
-            found = _together(plan, None, progress=False)
+            found = _run_together(plan, None, progress=False)
         except (RuntimeError, TypeError, ValueError, AttributeError):  # a model that does not accept such a mask
             found = {}
     return all(site in found and agree(found[site], rows, dtype_of(model)) for site, rows in truth.items())

@@ -22,18 +22,9 @@ from torch.utils._pytree import tree_leaves
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
-from squashlens.engine.canonical import digest
-from squashlens.engine.digests import tensor_digest
-from squashlens.engine.hooking.hook import (
-    Hook,
-    Unchecked,
-    ambient,
-    attached,
-    hooks_as_now,
-    standing,
-    torch_hook,
-    with_hooks,
-)
+from squashlens.engine.digests import digest, tensor_digest
+from squashlens.engine.hooking.hook import Hook, Unchecked, attached, torch_hook
+from squashlens.engine.hooking.standing import ambient, hooks_as_now, standing, with_hooks
 from squashlens.engine.locks import locked
 from squashlens.engine.proving.registry import Call, call_of
 from squashlens.errors import InputError
@@ -114,10 +105,9 @@ def _final(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: 
 
 @contextmanager
 def edits(model: Bridge) -> Iterator[set[str]]:
-    """Collect, while the body runs, the kinds of modules where one of a user's hooks edits.
+    """Collect, while the body runs, the kinds of modules where a user's hook edits: leaves other bits in a tensor.
 
-    A hook edits if the tensors are not, bit for bit, what they were before it. Backward hooks do not act in a forward
-    pass. A hook on every module counts as one that edits.
+    A hook on every module counts as one that edits.
     """
     users = [hook for hook in standing(model) if hook.is_a_users and hook.table.startswith("_forward")]
     found = {hook.place for hook in users if hook.module is None}

@@ -24,7 +24,8 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, last_logits, modules_of, n_blocks, pattern_site, residual_sites
-from squashlens.engine.hooking.hook import Hook, ambient, attached, distinct_points, without_ambient
+from squashlens.engine.hooking.hook import Hook, attached, distinct_points
+from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import attention_through, is_native
 from squashlens.engine.proving.effective import ineffective_points, probe_ids
 from squashlens.engine.proving.registry import proved, steady
@@ -60,10 +61,7 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Why a model cannot be run without patterns, or which hook points fire then, and whether edits there take effect.
-
-    The latter is tested where a pass needs it, since each point has to be tested apart from others near it.
-    """
+    """Why a model cannot be run without patterns, or which points fire then, and, where asked, take effect."""
 
     reason: str | None = None
     fires: frozenset[str] = frozenset()
@@ -143,10 +141,8 @@ def streamed(
 ) -> Iterator[None]:
     """Run the forward passes of the body without patterns, and restore the model afterwards.
 
-    `on_attention` is called with block and `Attention` of every block. With `frozen` weights the derivative of the
-    softmax is dropped. `replace_attention` computes the output from block, attention and values instead of attention.
-    `reached` says for each block at which positions cotangents of its attention's output are not zero, so that the
-    backward pass need not look.
+    `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `replace_attention` computes the
+    output instead; `reached` says at which positions cotangents of each block's attention are not zero.
     """
     # `steady` comes first: it computes the stamp before anything is changed.
     with steady(model), _through_stream(model, _Stream({}, on_attention, frozen, replace_attention, reached)):

@@ -28,10 +28,7 @@ _known: "weakref.WeakKeyDictionary[Any, tuple[Any, Start]]" = weakref.WeakKeyDic
 
 
 def start_of(model: Bridge, own: Any = None) -> Start:
-    """The ids that the checkpoint's tokenizer puts before a text; found once for each tokenizer of a model.
-
-    `own` is the checkpoint's tokenizer where it has just been read: large ones take seconds to read again.
-    """
+    """The ids that the checkpoint's tokenizer, `own` if it was just read, puts before a text; found once for each."""
     current = model.tokenizer
     if model not in _known or _known[model][0] is not current:
         _known[model] = current, _read(model, current, own)

@@ -37,10 +37,7 @@ def refuse_words_of(name: str, texts: Iterable[str]) -> None:
 
 
 def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
-    """Raise an error for words that a word-level tokenizer does not know.
-
-    Without this check the tokenizer would raise an unclear error, or replace the word by its unknown token.
-    """
+    """Raise an error for words that a word-level tokenizer does not know, or would replace by its unknown token."""
     if core.pre_tokenizer is None or type(core.model).__name__ != "WordLevel":
         return
     for token in special:  # special tokens are read before the text is split into words

@@ -6,8 +6,8 @@ from typing import Any, get_args, get_origin
 import xarray as xr
 
 from squashlens._typing import ATTENTION
+from squashlens.checks.arguments import frozen
 from squashlens.checks.results import is_relative
-from squashlens.checks.words import frozen
 from squashlens.figures.drawing.text import escaped
 from squashlens.records.facts import named_models
 from squashlens.records.results import facts_of

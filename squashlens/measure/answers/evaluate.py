@@ -11,7 +11,7 @@ import xarray as xr
 from squashlens._typing import Bridge, Mode, Template, positive, several
 from squashlens.bars import bar
 from squashlens.engine.anatomy import context_length
-from squashlens.engine.canonical import digest
+from squashlens.engine.digests import digest
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.generate import Continuation, Prompt, generate
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize

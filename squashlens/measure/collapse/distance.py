@@ -11,7 +11,7 @@ from einops import rearrange
 from squashlens._typing import Bridge, Distance, Heads, Scale, dtype_name
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
-from squashlens.engine.running.unembed import log_probabilities
+from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import (
     NOISE,

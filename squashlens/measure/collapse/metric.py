@@ -10,7 +10,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.engine.capturing.pairs import PairCapture, PairRun, Replay, SequenceOrCapture, Streams, pairs_of
-from squashlens.engine.running.unembed import require_understood
+from squashlens.engine.running.forward import require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored

@@ -21,7 +21,7 @@ from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, ca
 from squashlens.engine.loading.load import load
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.proving.effective import require_effective
-from squashlens.engine.running.unembed import most_likely
+from squashlens.engine.running.forward import most_likely
 from squashlens.errors import InputError, RangeError, SquashlensError
 from squashlens.hooks.rounding import Format, Stored, rounded, rounding, within
 from squashlens.measure.collapse.distance import collapse

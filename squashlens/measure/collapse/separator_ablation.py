@@ -23,17 +23,17 @@ from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
-from squashlens.engine.hooking.hook import Hook, without_ambient
+from squashlens.engine.hooking.hook import Hook
+from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.registry import proved
-from squashlens.engine.running.context import causal, context
-from squashlens.engine.running.forward import next_logits
+from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
+from squashlens.hooks.activations import Activations, mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
 from squashlens.hooks.patches import drawn_from, stream_hooks
-from squashlens.hooks.sources import Activations, mean_activations
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
 from squashlens.measure.session import measurement
 from squashlens.prompts import Token, one_token, stacked

@@ -12,7 +12,7 @@ from squashlens._typing import Bridge, positive
 from squashlens.engine.anatomy import device_of, n_blocks, residual_sites, windows
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.context import causal, context
+from squashlens.engine.running.forward import causal, context
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import Session, streams_at

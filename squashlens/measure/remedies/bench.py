@@ -21,10 +21,9 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.capturing.pairs import capture_pairs
 from squashlens.engine.proving.effective import applied
+from squashlens.engine.running.forward import log_probabilities, require_understood
 from squashlens.engine.running.streamed import patterns_written
-from squashlens.engine.running.unembed import log_probabilities, require_understood
-from squashlens.engine.text.prompts import Prompts, each_of
-from squashlens.engine.text.tokens import tokenize
+from squashlens.engine.text.tokens import Prompts, each_of, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, answered_right
 from squashlens.measure.collapse.metric import Metric

@@ -18,7 +18,7 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import windows
 from squashlens.engine.capturing.pairs import SequenceOrCapture, capture_pairs, prepare_run, sequence_of
 from squashlens.engine.proving.effective import applied
-from squashlens.engine.text.prompts import Prompts
+from squashlens.engine.text.tokens import Prompts
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from squashlens.engine.hooking.hook import Hook, Recipe
-from squashlens.engine.hooking.pairs import HookPair, is_pair, one_or_several
+from squashlens.engine.hooking.hook import Hook, HookPair, Recipe, is_pair, one_or_several
 from squashlens.errors import InputError
 from squashlens.sequences import GrowingSequence, Scattered
 

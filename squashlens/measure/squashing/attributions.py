@@ -28,12 +28,11 @@ from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable
-from squashlens.engine.hooking.hook import ambient, require_no_backward_hooks
+from squashlens.engine.hooking.standing import ambient, require_no_backward_hooks
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.proof import rebuild_plain
 from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.forward import forward
-from squashlens.engine.running.unembed import log_probabilities, logits_of, require_understood
+from squashlens.engine.running.forward import forward, log_probabilities, logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 from squashlens.theory.distances import divergence

@@ -18,13 +18,13 @@ import xarray as xr
 
 from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
+from squashlens.checks.arguments import and_frozen
 from squashlens.checks.results import require_reference, takes
-from squashlens.checks.words import and_frozen
 from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
 from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.unembed import logits_of, require_understood
+from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, measurement, require_places
 from squashlens.measure.squashing.attributions import attribution, captum_for

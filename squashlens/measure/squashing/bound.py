@@ -20,7 +20,7 @@ from squashlens._typing import (
     Target,
     positive,
 )
-from squashlens.checks.words import and_frozen
+from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
@@ -127,7 +127,7 @@ def path_bound(
             attention patterns.
         CapacityError: the matrices do not fit into memory; the message states their size.
 
-    Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; docs/certificates.md derives measured constants.
+    Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; measured constants: docs/certificates.md.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)

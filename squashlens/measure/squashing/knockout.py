@@ -16,10 +16,9 @@ from squashlens.engine.hooking.hook import Hook
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.hooks.interventions import SCORES, grid
-from squashlens.measure.measurement import measurement
-from squashlens.measure.session import Session, one_by_one
-from squashlens.measure.squashing.spans import Spans, recorded
+from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.substitution import chosen, labelled, next_token
+from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.distances import distance
 

@@ -16,9 +16,8 @@ from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import forward
+from squashlens.engine.running.forward import forward, log_probabilities
 from squashlens.engine.running.passes import read
-from squashlens.engine.running.unembed import log_probabilities
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one, require_places

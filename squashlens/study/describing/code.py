@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from squashlens.engine.canonical import installed
+from squashlens.engine.digests import installed
 from squashlens.errors import InputError
 
 AGAIN = "Restart Python, or use `importlib.reload` for this module and those that use it."

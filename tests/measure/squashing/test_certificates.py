@@ -11,8 +11,8 @@ import torch
 from transformers import LlamaConfig
 
 import squashlens as sl
+from squashlens.engine.differentiating.chunks import local_block
 from squashlens.engine.differentiating.exact import in_float64
-from squashlens.engine.differentiating.local import local_block
 from squashlens.engine.differentiating.replay import record, replayable
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.errors import UnsoundModelError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from transformers import GemmaConfig
 
 import squashlens as sl
+from squashlens.engine.differentiating.chunks import local_block as locally
 from squashlens.engine.differentiating.dissection import open_blocks
-from squashlens.engine.differentiating.local import local_block as locally
 from squashlens.engine.differentiating.replay import record, replayable
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.proving.registry import steady

@@ -1,4 +1,4 @@
-"""The frontier that docs/certificates.md reports: how tight, how like the truth, on random Gemmas and on the bundled model.
+"""The frontier that docs/certificates.md reports: how tight, how like the truth, on random Gemmas and the bundled one.
 
 Ranges, not promises: wide enough for other machines, narrow enough that a method that loses its proof, its tightness or
 its order falls out.

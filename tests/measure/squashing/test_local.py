@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import squashlens as sl
+from squashlens.engine.differentiating.chunks import local_block
 from squashlens.engine.differentiating.dissection import open_blocks
 from squashlens.engine.differentiating.exact import in_float64
-from squashlens.engine.differentiating.local import local_block
 from squashlens.engine.differentiating.replay import record
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, attached

@@ -18,11 +18,10 @@ from tqdm.auto import tqdm
 from squashlens._typing import Edges, Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
-from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tokens_at_a_time
-from squashlens.engine.costs import tell
+from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tell, tokens_at_a_time
+from squashlens.engine.differentiating.chunks import LocalBlock, local_block
 from squashlens.engine.differentiating.dissection import OpenBlock, open_blocks
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
-from squashlens.engine.differentiating.local import LocalBlock, local_block
 from squashlens.engine.differentiating.replay import Replay, record, require_replayable
 from squashlens.engine.differentiating.spans import Span, open_spans
 from squashlens.engine.differentiating.visibility import (

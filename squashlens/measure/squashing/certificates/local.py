@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens.engine.agreement import IN_FLOAT64
-from squashlens.engine.differentiating.local import Chunk, Derivative, LocalBlock
+from squashlens.engine.differentiating.chunks import Chunk, Derivative, LocalBlock
 from squashlens.engine.differentiating.spans import differentiable, vjps
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.bounds.local_edges import LocalEdges, triangle_indices

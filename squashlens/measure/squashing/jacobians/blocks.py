@@ -12,13 +12,12 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Freezable, Target, positive
 from squashlens.bars import bar
-from squashlens.checks.words import and_frozen
+from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import forward
-from squashlens.engine.running.unembed import logits_of, require_understood
+from squashlens.engine.running.forward import forward, logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, different, measurement

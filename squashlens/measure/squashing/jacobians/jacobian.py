@@ -24,7 +24,7 @@ from squashlens._typing import (
     Target,
     positive,
 )
-from squashlens.checks.words import and_frozen
+from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts

@@ -19,8 +19,7 @@ from torch.autograd import forward_ad
 from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, pattern_site, residual_site, width
-from squashlens.engine.budget import batch_memory, pass_bytes
-from squashlens.engine.costs import tell
+from squashlens.engine.budget import batch_memory, pass_bytes, tell
 from squashlens.engine.differentiating.visibility import require_digits
 from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe

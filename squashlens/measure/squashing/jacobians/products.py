@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from squashlens._typing import Norm, Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, width
-from squashlens.engine.costs import tell
+from squashlens.engine.budget import tell
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.measure.session import Session

@@ -23,8 +23,7 @@ from torch import Tensor
 from squashlens._typing import Norm
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import REPORT_ABOVE
-from squashlens.engine.differentiating.deferred import Deferred
-from squashlens.engine.differentiating.spans import differentiable, vjps
+from squashlens.engine.differentiating.spans import Deferred, differentiable, vjps
 from squashlens.engine.memory import available, human
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.norms import side_by_side, squared_frobenius

@@ -15,8 +15,8 @@ from tqdm.auto import tqdm
 from squashlens._typing import Bos, Bridge, Method, Norm, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
+from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
-from squashlens.engine.costs import tell
 from squashlens.engine.differentiating.exact import certifying
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu

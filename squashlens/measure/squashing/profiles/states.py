@@ -15,10 +15,10 @@ from squashlens.engine.anatomy import (
     pattern_site,
     residual_site,
     unseen_roundings,
+    why_lengths_differ,
     windows,
 )
 from squashlens.engine.memory import to_cpu
-from squashlens.engine.positions import why_lengths_differ
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.measure.session import Session

@@ -17,10 +17,9 @@ from torch import Tensor
 from squashlens._typing import Bos, Bridge
 from squashlens.checks.arguments import converted
 from squashlens.engine.anatomy import device_of, dtype_of
-from squashlens.engine.canonical import digest
 from squashlens.engine.capturing.capture import Capture
-from squashlens.engine.digests import tensor_digest
-from squashlens.engine.hooking.hook import without_ambient
+from squashlens.engine.digests import digest, tensor_digest
+from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.memory import available
 from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.forward import forward

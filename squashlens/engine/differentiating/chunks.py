@@ -96,10 +96,7 @@ class LocalBlock:
         return Chunk(slice(0, self.left.shape[1]), leaf, *seen[0], leaving)
 
     def chunk(self, rows: slice, *, own: bool) -> Chunk:
-        """The graph of some tokens. Raises an error if its output is not that of the block in the forward pass.
-
-        With `own` attention is the stand-in; else it is constant, which is enough for what comes before and after it.
-        """
+        """The graph of some tokens, with a stand-in for attention (`own`) or a constant; it must give the block's."""
         around = statistics(self.attention, self.values, rows, self.replay.frozen) if own else None
         seen: list[tuple[Attention, Tensor, Tensor]] = []
 

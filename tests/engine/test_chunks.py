@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from squashlens.engine.differentiating.local import Chunk, Derivative, local_block
+from squashlens.engine.differentiating.chunks import Chunk, Derivative, local_block
 from squashlens.engine.differentiating.replay import record
 from squashlens.engine.differentiating.spans import vjps
 from squashlens.engine.hooking.freeze import freezing
@@ -71,15 +71,6 @@ def test_a_chunk_that_is_not_what_the_block_does_is_refused(bridge_of: Any) -> N
         local = local_block(record(model, IDS, [], 0, 2), 1, 2)
         with pytest.raises(UnsoundModelError, match="runs on part of its tokens"):
             local.chunk(slice(2, 5), own=True)
-
-
-def test_a_chunk_knows_its_place(bridge_of: Any) -> None:
-    """Rotations are those of the tokens' own positions; positions that count from 0 again would be seen."""
-    for name in ("gemma", "gpt2", "neox"):
-        local = local_block(record(bridge_of(name, torch.float64), IDS, [], 0, 2), 1, 2)
-        chunk = local.chunk(slice(4, 9), own=False)
-        torch.testing.assert_close(chunk.attention.keys.double(), local.attention.keys[:, :, 4:9], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(chunk.values.double(), local.values[:, :, 4:9], rtol=1e-9, atol=1e-9)
 
 
 def test_what_the_softmax_does_against_its_written_form(bridge_of: Any) -> None:

@@ -1,0 +1,146 @@
+"""The hooks that are on a model: their names for the provenance, and passes without them or with others."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from squashlens._typing import Bridge
+from squashlens.engine.anatomy import modules_of, named_modules
+from squashlens.engine.hooking.hook import Hook, WholePassesOnly, distinct_points, function_name, without_partials
+from squashlens.engine.locks import locked
+from squashlens.errors import InputError
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A hook on a model: its place, its function, its module (None if on every module), and the table of PyTorch."""
+
+    place: str
+    function: Any
+    module: nn.Module | None
+    table: str
+
+    @property
+    def name(self) -> str:
+        """``place: function``, for the provenance of a result."""
+        named = self.function.name if isinstance(self.function, Hook) else function_name(self.function)
+        return f"{self.place}: {named}"
+
+    @property
+    def edit(self) -> Any:
+        """The function itself, without a `Hook` around it."""
+        return self.function.edit if isinstance(self.function, Hook) else self.function
+
+    @property
+    def is_a_users(self) -> bool:
+        """Whether its function is defined neither by squashlens nor by a library that runs the model."""
+        function = without_partials(self.edit)
+        return not str(getattr(function, "__module__", "")).startswith(("squashlens.", *_LIBRARIES))
+
+
+def ambient(model: Bridge) -> list[str]:
+    """The names of the hooks that are on a model, on hook points and as PyTorch hooks, for the provenance."""
+    return [hook.name for hook in standing(model)]
+
+
+def require_no_backward_hooks(model: Bridge) -> None:
+    """Raise an error for backward hooks: they change derivatives, but not the model."""
+    for hook in standing(model):
+        if hook.table.startswith("_backward"):
+            raise InputError(
+                f"The model has a backward hook at {hook.place}, which changes derivatives but not the model's output.",
+                "Remove it, or edit the forward pass instead: the derivative then follows.",
+            )
+
+
+def standing(model: Bridge) -> Iterator[Standing]:
+    """Every hook on a model, except those that libraries keep there as parts of the model."""
+    known = model.hook_dict
+    used = {point.name or name: point for name, point in known.items() if point.fwd_hooks or point.bwd_hooks}
+    for name, point in sorted(used.items()):
+        for function in (handle.user_hook for handle in point.fwd_hooks):
+            # A `Hook` has the name of the point that its user gave.
+            site = function.site if isinstance(function, Hook) else name
+            yield Standing(site if known.get(site) is point else name, function, point, "_forward_hooks")
+        for handle in point.bwd_hooks:
+            yield Standing(f"{name} (backward)", handle.user_hook, point, "_backward_hooks")
+    if any(_has_a_users(module) for module in all_modules(model)):  # without names, since most models have none
+        names = {module: f"bridge{'.' * bool(name)}{name}" for name, module in named_modules(model)}
+        names |= {module: name for name, module in named_modules(model.original_model)}
+        for module, name in names.items():
+            for table in _TABLES:
+                found = (f for f in getattr(module, table).values() if not belongs_to_a_library(f))
+                yield from (Standing(f"{name} (torch)", f, module, table) for f in found)
+    for table in _TABLES:
+        everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
+        yield from (Standing("every module (torch)", f, None, table) for f in everywhere)
+
+
+def all_modules(model: Bridge) -> set[nn.Module]:
+    """The modules of the bridge and of the model in it, with all hook points."""
+    return {*modules_of(model), *modules_of(model.original_model), *distinct_points(model).values()}
+
+
+def _has_a_users(module: nn.Module) -> bool:
+    held = vars(module)
+    return any(not belongs_to_a_library(f) for table in _TABLES if held[table] for f in held[table].values())
+
+
+# Where PyTorch keeps a module's hooks. Libraries keep hooks there that are part of the model: those of the bridge, and
+# those with which transformers collects attentions and hidden states. transformers installs the latter at
+# the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
+# an intervention: it only stops passes that other hooks cannot handle. `repeatable` only looks at tensors.
+_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_LIBRARIES = (
+    "transformer_lens",
+    "transformers.utils.output_capturing",
+    WholePassesOnly.__module__,
+    "squashlens.engine.running.repeatable",
+)
+
+
+def belongs_to_a_library(function: object) -> bool:
+    """Whether a PyTorch hook belongs to TransformerLens, transformers or this package."""
+    return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
+
+
+@contextmanager
+def without_ambient(model: Bridge) -> Iterator[None]:
+    """Run the body without the hooks that are on the model, and then restore them."""
+    with locked(model):
+        points, kept = set(distinct_points(model).values()), Tables()
+        for (module, table), hooks in hooks_as_now(model).items():
+            of_libraries = {key: f for key, f in hooks.items() if belongs_to_a_library(f)}
+            own = {key: f for key, f in of_libraries.items() if not isinstance(f, WholePassesOnly)}
+            kept[module, table] = OrderedDict({} if module in points else own)
+        with with_hooks(model, kept):
+            yield
+
+
+Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]  # the hooks of modules, by the tables of PyTorch
+
+
+def hooks_as_now(model: Bridge) -> Tables:
+    """A copy of all hooks of all modules, for `with_hooks`."""
+    held = ((module, table, getattr(module, table)) for module in all_modules(model) for table in _TABLES)
+    return {(module, table): OrderedDict(hooks) for module, table, hooks in held if hooks}
+
+
+@contextmanager
+def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
+    """Run the body with these hooks alone, and then restore those that the model has now."""
+    with locked(model):
+        places = {*wanted, *hooks_as_now(model)}
+        kept = [(module, table, getattr(module, table)) for module, table in places]
+        try:
+            for module, table, _ in kept:
+                setattr(module, table, wanted.get((module, table), OrderedDict()))
+            yield
+        finally:
+            for module, table, hooks in kept:
+                setattr(module, table, hooks)
