@@ -5,7 +5,7 @@ model. `gallery` evaluates all statements on examples, and `statements_page` wri
 """
 
 from squashlens.measure.collapse.shares_and_counts import shares_and_counts
-from squashlens.reporting.statements import statements_page
+from squashlens.reporting.theory_page import statements_page
 from squashlens.theory import statements as _theory
 from squashlens.theory.statements import *  # noqa: F403
 

@@ -15,8 +15,7 @@ import tyro
 
 import squashlens as sl
 from squashlens._typing import short_repr
-from squashlens.cli._help import about, first_sentence, help_for
-from squashlens.cli._options import as_field
+from squashlens.cli._options import about, as_field, first_sentence, help_for
 from squashlens.errors import InputError
 from squashlens.saving.files import require_output
 from squashlens.saving.stored import ENDINGS

@@ -61,7 +61,7 @@ class Verb:
     @property
     def summary(self) -> str:
         """The first sentence of the function's docstring."""
-        from squashlens.cli._help import first_sentence
+        from squashlens.cli._options import first_sentence
 
         tree = ast.parse(self.source.read_text(encoding="utf-8")).body
         functions = (node for node in tree if isinstance(node, ast.FunctionDef) and node.name == self.name)

@@ -11,13 +11,13 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import by_label, draws
+from squashlens.figures.drawing.axes import text_axis
+from squashlens.figures.drawing.draws import by_label, draws
+from squashlens.figures.drawing.notes import notes_of
+from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped, label
+from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS, INK, LINES, series
-from squashlens.figures.drawing.ticks import text_axis
-from squashlens.figures.drawing.traces import curve, grid, interval
 from squashlens.records.results import facts_of
 from squashlens.tasks.reading import WHY
 
@@ -155,7 +155,7 @@ def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:
 
 def _mode_named(mode: str) -> tuple[str, str, str, str]:
     """Name, colour, dash and symbol of a mode."""
-    return MODES.get(mode, (escaped(mode), LINES[5], "dashdot", "cross"))
+    return MODES.get(mode, (escape(mode), LINES[5], "dashdot", "cross"))
 
 
 def _only(modes: list[str]) -> list[str]:
@@ -267,7 +267,7 @@ class _Values:
 def _add_bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) -> None:
     """Draw bars for given answers, outlines for right answers, and a bar for the share not read."""
     said, truth, unread = here["said"].values, here["truth"].values, float(here["unread"])
-    shown = [escaped(v if len(v) <= LONG else f"{v[: LONG - 1]}…") for v in map(str, here["value"].values)]
+    shown = [escape(v if len(v) <= LONG else f"{v[: LONG - 1]}…") for v in map(str, here["value"].values)]
     text = np.array([
         f"{value}: given to {percent(often)} of questions, right for {percent(due)}"
         for value, often, due in zip(shown, said, truth, strict=True)

@@ -9,12 +9,12 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.draws import draws
+from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.shapes import curve, grid
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped, label
+from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS, INK
-from squashlens.figures.drawing.traces import curve, grid
 
 # How one more repeat changes the tokens: name, symbol, colour.
 STEPS = (
@@ -67,7 +67,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     every = splits.sizes["repeats"]
     notes = [f"of {every} repeats, the first that fit"] if min(rows) < every else []
-    return finish(figure, title=escaped(title), height=ROW * sum(rows), notes=notes_of(measured, *notes))
+    return finish(figure, title=escape(title), height=ROW * sum(rows), notes=notes_of(measured, *notes))
 
 
 @draws(

@@ -268,13 +268,13 @@ def _listed(queries: Sequence[int]) -> str:
 
 def _flat(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The provenance as pairs of text."""
-    return [(name.replace("_", " "), said(value)) for name, value in facts.items()]
+    return [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()]
 
 
-def said(value: Any) -> str:
+def fact_text(value: Any) -> str:
     """A fact of a provenance as text."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {said(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {fact_text(one)}" for key, one in value.items())
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(map(said, value)) or "none"
+        return ", ".join(map(fact_text, value)) or "none"
     return "none" if value is None else str(value)

@@ -13,12 +13,24 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from squashlens.errors import InputError, OutputError
 from squashlens.saving.files import refusing, require_folder, write
-from squashlens.study.extras import extra
+
+
+def extra(package: str, what: str, name: str = "study") -> Any:
+    """A package of the extra `name`, or an error that says what needs it and how to install it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(
+            f"{what} needs {package.partition('.')[0]}, which is not installed.",
+            f'Install it: pip install "squashlens[{name}]".',
+        ) from None
+
 
 MISSING = (FileNotFoundError, NotADirectoryError)
 BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create

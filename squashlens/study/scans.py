@@ -23,7 +23,7 @@ from squashlens._typing import positive
 from squashlens.errors import InputError
 from squashlens.saving.digests import Result
 from squashlens.saving.stored import as_dataset
-from squashlens.study.extras import extra
+from squashlens.study.places import extra
 
 ENTRIES = ("file", "column", "shard", "limit")
 ROWS = 256  # in a shard, by default

@@ -27,9 +27,16 @@ from squashlens._typing import short_repr
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.digests import Result
 from squashlens.study.cells import Cell, Model, cells_of
-from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.describing.description import read
-from squashlens.study.describing.measurements import LOADING, function_of, parameters, scanned
+from squashlens.study.describing.measurements import (
+    LOADING,
+    arguments_for,
+    function_of,
+    parameters,
+    require_hooks,
+    scanned,
+    sequence_of,
+)
 from squashlens.study.scans import shard
 from squashlens.study.store import Store
 

@@ -12,8 +12,8 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.text import width_of, wrapped
+from squashlens.figures.drawing.notes import notes_of
+from squashlens.figures.drawing.text import width_of, wrap
 from tests import odd, typeset
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
@@ -88,7 +88,7 @@ def test_long_text_is_broken_and_joined_again(figure: go.Figure) -> None:
     assert "<br>" in narrow.layout.title.text
     assert sl.figures.styled(narrow, width="page").layout.title.text == figure.layout.title.text
     text = "some words of a title that is too long for one line"
-    lines = wrapped(text, 100, 13).split("<br>")
+    lines = wrap(text, 100, 13).split("<br>")
     assert " ".join(lines) == text
     assert all(width_of(line, 13) <= 100 for line in lines)
     assert len(lines) > 2

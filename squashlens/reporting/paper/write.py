@@ -7,6 +7,7 @@ error and is not changed. A file that cannot be read, or whose checksum does not
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,21 +19,35 @@ from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.maps.payload import fact_text
 from squashlens.measure.measurement import measurement
 from squashlens.measure.session import Session, require_seen
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
-from squashlens.reporting.collapse import check_n
-from squashlens.reporting.paper.index import Drawn, write_index
+from squashlens.reporting.collapse_sections import check_n
+from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
-from squashlens.saving.files import require_folder
+from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
 LENGTHS = tuple(range(4, 97, 4))
+TEX, PAGE = "figures.tex", "README.md"
 STATED = "squashlens_paper"  # attribute of a result: what it depends on, as JSON
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure in the folder: its file, caption, tables, and width in inches."""
+
+    number: int
+    file: Path
+    caption: str
+    tables: tuple[Path, ...]
+    wide: bool
+    inches: float
 
 
 @measurement()
@@ -253,3 +268,19 @@ class Kept:
         model = {"model": self.model} if part.of_model else {}
         own = {"settings": dict(part.about), "versions": versions(), **model}
         return json.loads(json.dumps(own, default=str))
+
+
+def write_index(
+    folder: Path, drawn: Mapping[int, Drawn], failed: Mapping[int, SquashlensError], facts: Mapping[str, Any]
+) -> None:
+    """Write the LaTeX file that includes the figures, and the page that lists them with captions and provenance."""
+    syntax = {
+        "block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<",
+        "variable_end_string": ">>",
+    }  # fmt: skip
+    for name in (TEX, PAGE):
+        page = template(f"paper/{name}.jinja", **syntax)
+        text = page.render(
+            numbers=sorted({*drawn, *failed}), drawn=drawn, failed=failed, facts=facts, fact_text=fact_text
+        )
+        write(folder / name, text.encode())

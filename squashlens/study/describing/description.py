@@ -11,7 +11,7 @@ from typing import Any
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study.describing.arguments import called
+from squashlens.study.describing.measurements import called
 
 RESERVED = "cells"  # the table of all cells, for `sql`
 

@@ -9,22 +9,22 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import norm_named, notes_of
-from squashlens.figures.drawing.given import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label, numbered
-from squashlens.figures.drawing.themes import COLOURS, INK, series
-from squashlens.figures.drawing.ticks import token_axis
-from squashlens.figures.drawing.traces import (
+from squashlens.figures.drawing.axes import token_axis
+from squashlens.figures.drawing.draws import TOKENS, draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.notes import norm_named, notes_of
+from squashlens.figures.drawing.shapes import (
     curve,
     interval,
     is_sink,
     leave_sink_out,
     name_rows,
-    named,
     sink_note,
+    titles_of,
     token_heatmap,
 )
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label, number_token
+from squashlens.figures.drawing.themes import COLOURS, INK, series
 
 WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 # Of each curve of `attribution`: its name and its dash.
@@ -61,11 +61,11 @@ def by_token(values: xr.DataArray) -> go.Figure:
     values = of_one_prompt(values)
     if "query" in values.coords and not values["query"].ndim:
         values = values.isel(position=values["position"].values <= values["query"].item())
-    tokens, (title, axis) = tokens_of(values), named(values)
+    tokens, (title, axis) = tokens_of(values), titles_of(values)
     data, positions = values.values.astype(np.float64), values["position"].values
     apart = is_sink(values)
     low = values["low"].values.astype(np.float64) if "low" in values.coords else None
-    texts = [numbered(place, tokens[place]) for place in map(int, positions)]
+    texts = [number_token(place, tokens[place]) for place in map(int, positions)]
     bars = None
     if low is not None:
         texts = [f"{text}<br>at least {least:.6g}, at most" for text, least in zip(texts, low, strict=True)]
@@ -97,7 +97,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """
     sensitivity = of_one_prompt(sensitivity)
     tokens, places = tokens_of(sensitivity), sensitivity["position"].values
-    texts = [numbered(place, tokens[place]) for place in map(int, places)]
+    texts = [number_token(place, tokens[place]) for place in map(int, places)]
     apart = is_sink(sensitivity["path_bound"])
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.36, 0.36, 0.28])
     for row, (title, names) in enumerate(PANELS.items(), 1):
@@ -131,14 +131,14 @@ def substitution(found: xr.Dataset) -> go.Figure:
     tokens, places = tokens_of(found), found["position"].values
     names = [name for name in ("effect", "kl") if name in found]
     figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True)
-    texts = [numbered(place, tokens[place]) for place in map(int, places)]
+    texts = [number_token(place, tokens[place]) for place in map(int, places)]
     colour = COLOURS["path_bound"]
     for row, name in enumerate(names, 1):
         values, spread = found[name].values.astype(np.float64), found["effect_std"].values.astype(np.float64)
         bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
         line = _line(places, values, texts, colour=colour, error_y=bars if name == "effect" else None)
         figure.add_trace(line, row=row, col=1)
-        _, axis = named(found[name].assign_attrs(long_name={"effect": "‖Δ‖₂", "kl": "KL"}[name]))
+        _, axis = titles_of(found[name].assign_attrs(long_name={"effect": "‖Δ‖₂", "kl": "KL"}[name]))
         figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
     _set_tokens(figure, tokens, len(names))
     cut = bool((found["effect_std"] > found["effect"]).any())
@@ -159,7 +159,7 @@ def jacobian(found: xr.Dataset) -> go.Figure:
     for number, direction in enumerate(found["direction"].values):
         one = found.sel(direction=direction)
         colour, dash, symbol = series(number)
-        texts = [_said(one.isel(position=at), numbered(int(p), tokens[int(p)])) for at, p in enumerate(places)]
+        texts = [_said(one.isel(position=at), number_token(int(p), tokens[int(p)])) for at, p in enumerate(places)]
         name, values = f"direction {direction}", one["singular_value"].values
         figure.add_trace(_line(places, values, texts, "σ = ", name=name, colour=colour, dash=dash, symbol=symbol))
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
@@ -190,7 +190,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
             f"Select one label, as in `values.isel({rows[-1]}=0)` or `values.isel({rows[0]}=0)`.",
         )
     values = of_one_prompt(values).transpose(*rows, "position")
-    tokens, (title, axis) = tokens_of(values), named(values)
+    tokens, (title, axis) = tokens_of(values), titles_of(values)
     labels = [int(each) for each in values[rows[0]].values]
     logarithmic = _is_wide(values.values)
     figure = go.Figure(token_heatmap(values, tokens, f"{rows[0]} {{}}", axis, logarithmic=logarithmic))
