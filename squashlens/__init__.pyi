@@ -23,8 +23,8 @@ from .measure.squashing.needle import needle
 from .measure.squashing.profiles.profile import profile
 from .measure.squashing.sensitivity import sensitivity
 from .measure.squashing.substitution import substitution_effect
-from .reporting.page import report
 from .reporting.paper.write import paper
+from .reporting.report_page import report
 from .study.study import Study
 
 __version__: str

@@ -32,7 +32,7 @@ RESOURCES = (
 
 def study(given: list[str]) -> None:
     """Do what follows `squashlens study` on a command line."""
-    kinds = [Annotated[parameters(name), tyro.conf.subcommand(name, description=_listed(name))] for name in ACTIONS]
+    kinds = [Annotated[parameters(name), tyro.conf.subcommand(name, description=_summary(name))] for name in ACTIONS]
     actions: Any = Union[tuple(kinds)]  # noqa: UP007
     filled = tyro.cli(actions, args=given, prog="squashlens study")
     _run(type(filled).__name__, dict(vars(filled)))
@@ -57,7 +57,7 @@ def parameters(action: str) -> type:
     return made
 
 
-def _listed(action: str) -> str:
+def _summary(action: str) -> str:
     return first_sentence(inspect.getdoc(getattr(sl.Study, action)) or "")
 
 

@@ -173,11 +173,6 @@ def _frame(result: Any, corner: str) -> str:
     return _grid({corner: index} | {str(name): frame[name] for name in frame})
 
 
-def _audit_notes(found: Any) -> list[str]:
-    reasons = zip(found["estimate"].values, found["refused"].values, strict=True)
-    return [f"unavailable: {estimate} ({reason})" for estimate, reason in reasons if reason]
-
-
 def _search_notes(found: Any) -> list[str]:
     low, middle, high = (float(found[name]) for name in ("advantage_low", "advantage", "advantage_high"))
     return [
@@ -198,13 +193,14 @@ def _answer_notes(found: Any) -> list[str]:
     ] * bool(fewer)
 
 
-def _verdict_notes(found: Any) -> list[str]:
-    return [f"{n} items: {why}" for n, why in zip(found["length"].values, found["reason"].values, strict=True)]
+def _reasons(found: Any, rows: str, reasons: str, text: str) -> list[str]:
+    each = zip(found[rows].values, found[reasons].values, strict=True)
+    return [text.format(name, reason) for name, reason in each if reason]
 
 
 NOTES: dict[str, Callable[[Any], list[str]]] = {
-    "audit": _audit_notes,
+    "audit": lambda found: _reasons(found, "estimate", "refused", "unavailable: {} ({})"),
     "search_separators": _search_notes,
     "evaluate": _answer_notes,
-    "collapse_vs_readout": _verdict_notes,
+    "collapse_vs_readout": lambda found: _reasons(found, "length", "reason", "{} items: {}"),
 }

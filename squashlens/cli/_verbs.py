@@ -81,6 +81,6 @@ def measurements() -> Iterator[Verb]:
 WRITING = ("report", "paper")  # verbs whose functions write files and return no result
 VERBS = {
     verb.name: verb
-    for verb in sorted(measurements(), key=lambda one: one.name not in WRITING)
+    for verb in sorted(measurements(), key=lambda one: (one.name not in WRITING, one.name != "report"))
     if verb.said("command") is not False
 }

@@ -46,7 +46,9 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         colour, _, symbol = series(number)
         shown = f"{label}: " if label else ""
         top, first = one.isel(layer=-1), one.isel(layer=0)
-        slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
+        rate = float(top["rate"])
+        limit = f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
+        slopes = f"D {_power(top, 'exponent')}{limit}, δ {_power(first, 'variation_exponent')}"
         name = f"{shown}{slopes}"
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
             x, kept = values["length"].values, values.where(values > 0)
@@ -164,11 +166,6 @@ def _power(found: xr.Dataset, name: str) -> str:
     mean, low, high = (float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high"))
     around = f" [{_minus(low)}, {_minus(high)}]" if np.isfinite(low) else ""
     return f"∝ n<sup>{_minus(mean)}</sup>{around}"
-
-
-def _derived(found: xr.Dataset) -> str:
-    rate = float(found["rate"])
-    return f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
 
 
 def _minus(value: float, digits: int = 3) -> str:

@@ -130,13 +130,9 @@ def _widths(here: xr.Dataset) -> np.ndarray:
 
 
 def _titles(found: xr.Dataset) -> list[str]:
-    """The name of each form, with its text."""
-    return [f"{form}: {_written(found.sel(form=form))}" for form in found["form"].values]
-
-
-def _written(here: xr.Dataset) -> str:
-    """The text of a few repeats, quoted."""
-    return f"“{label(str(here['text'].values[min(2, here.sizes['repeats'] - 1)]))} …”"
+    """The name of each form, with the text of a few repeats."""
+    texts = found["text"].isel(repeats=min(2, found.sizes["repeats"] - 1)).transpose("form").values
+    return [f"{form}: “{label(str(text))} …”" for form, text in zip(found["form"].values, texts, strict=True)]
 
 
 def _steps(here: xr.Dataset) -> np.ndarray:

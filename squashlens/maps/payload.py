@@ -70,7 +70,8 @@ def payload(
     known = [name for name in SHOWN if name in found and found[name].notnull().any()]
     names = [name for name in known if _largest(found[name]) <= LARGEST]
     header: dict[str, Any] = {
-        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code, "facts": _flat(facts),
+        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code,
+        "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
         "changes": list(changes), "spans": _spans(found),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - int(found["influence"].size)
@@ -264,11 +265,6 @@ def _listed(queries: Sequence[int]) -> str:
     if len(queries) == 1:
         return f"query {queries[0]}"
     return f"{len(queries)} queries" if len(queries) > 8 else f"queries {', '.join(map(str, queries))}"
-
-
-def _flat(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The provenance as pairs of text."""
-    return [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()]
 
 
 def fact_text(value: Any) -> str:

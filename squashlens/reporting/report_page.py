@@ -173,21 +173,10 @@ def _loading(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
-    norm = facts["call"]["norm"]
+    """The lines that make the figures of the page again."""
     loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _loading(facts).items())])
-    return (
-        "import squashlens as sl\n\n"
-        f"model = sl.load({loaded})\n"
-        f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
-        "sl.figures.attribution(ds)\n"
-        f"sl.squash_map(model, {prompt!r}, norm={norm!r}).save('map.html')\n\n"
-        f"panels = sl.prompts.figure5(model, {n})\n"
-        "pairs = {k: sl.capture(model, p, baselines=['contrast', 'unrelated']) for k, p in panels.items()}\n"
-        "collapse = {k: sl.collapse(model, captured) for k, captured in pairs.items()}\n"
-        "sl.figures.collapse_curve(collapse)\n"
-        "ablation = sl.separator_ablation(model, panels['d'], scale='relative')\n"
-        "sl.figures.layer_trace(ablation)"
-    )
+    code = template("code.py.jinja")
+    return code.render(loaded=loaded, prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n).strip()
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

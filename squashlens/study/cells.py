@@ -98,7 +98,14 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         model = _model(grid, arguments, known)
         own = parameters(grid.measurement)
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
-        common = grid.name, grid.measurement, rest, model, hooks, {_axis(name): label for name, label in named.items()}
+        common = (
+            grid.name,
+            grid.measurement,
+            rest,
+            model,
+            hooks,
+            {name.replace(".", "_"): label for name, label in named.items()},
+        )
         about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": _identity(model)}
         if source is None:
             yield Cell(_key(about), *common, code=code)
@@ -136,10 +143,6 @@ def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
     if name in arguments:
         raise InputError(f"{grid.name}: {name}= is given, and a scan takes it from the dataset.", "Leave it out.")
     return {**arguments, name: {"build": {"content": ["1"]}} if name == "sequence" else "text"}
-
-
-def _axis(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:

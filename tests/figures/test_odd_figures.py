@@ -163,11 +163,3 @@ def test_each_result_has_the_figure_that_the_page_says() -> None:
         result = odd.result(name)
         first = next(figure.__name__ for figure in usual_figures() if _fits(result, figure))
         assert said[makers.get(name, name)] == {first}, name
-
-
-def test_shared_scales_show_all_data() -> None:
-    """Plotly gives shared axes without a range its default one if others have a range, unless it is told not to."""
-    for result in (specimens.sensitivity, specimens.composition):
-        layout = sl.figures.of({"a": result(20), "b": result(20)}).layout
-        assert layout.yaxis.autorange is True
-        assert layout.yaxis.range is None

@@ -85,14 +85,14 @@ def recolour(figure: go.Figure, old: ThemeName, new: ThemeName) -> go.Figure:
 def _replaced(node: Any, colours: Mapping[str, str], key: str = "") -> Any:
     """A part of a figure, without its numbers, with other colours: only what plotly reads as a colour, never text."""
     if isinstance(node, dict):
-        return {name: _replaced(value, colours, name) for name, value in node.items() if not _is_array(value)}
+        return {
+            name: _replaced(value, colours, name)
+            for name, value in node.items()
+            if not (isinstance(value, dict) and "bdata" in value)
+        }
     if isinstance(node, list | tuple):
         return [_replaced(value, colours, key) for value in node]
     return colours.get(node, node) if isinstance(node, str) and "color" in key else node
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, dict) and "bdata" in value
 
 
 def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> go.Figure:
