@@ -106,12 +106,12 @@ def about(function: Callable[..., Any]) -> str:
 
 def help_for(function: Callable[..., Any], name: str) -> str:
     """The description of a parameter, from the docstring of its function or of the function that it refers to."""
-    text = _described(function, name)
+    text = _describe(function, name)
     text = text[:1].upper() + text[1:]  # a name in backticks stays as it is
     return f"{plain(text).rstrip('.')}."
 
 
-def _described(function: Callable[..., Any], name: str) -> str:
+def _describe(function: Callable[..., Any], name: str) -> str:
     """A parameter's description; where it refers to another function, with the description there."""
     text = _arguments(function).get(name, "")
     reference = ELSEWHERE.search(text)
@@ -119,7 +119,7 @@ def _described(function: Callable[..., Any], name: str) -> str:
     if other in (None, function):
         return text
     rest = ELSEWHERE.sub("", text, count=1).strip(" .;:,")
-    there = (_described(other, name) or _described(other, f"{name}s")).rstrip(".")
+    there = (_describe(other, name) or _describe(other, f"{name}s")).rstrip(".")
     if not there or not rest:
         return there
     return f"{there}. {rest if rest[0].isupper() else f'Here: {rest}'}"

@@ -47,7 +47,7 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
     arguments = _for_runs(verb, given) if runs else _arguments(verb, given, "function")
     tasks = {name: {"task": _task(name, given["joiner"])} if name else {} for name in names}
     if "sequence" in arguments:
-        _made(verb, given)  # before the model is loaded
+        _maker_of(verb, given)  # before the model is loaded
     refuse_words_of(given["model"], _texts(given))
     loading = _arguments(verb, given, "load")
     model = sl.load(given["model"], **{name: loading[name] for name in ("device", "progress")} if runs else loading)
@@ -164,7 +164,7 @@ def _task(name: str, joiner: str | None) -> Any:
         raise InputError(error.cause, "Leave out --joiner, or choose another task.") from error
 
 
-def _made(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+def _maker_of(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function that makes the growing sequence, and its arguments without the model."""
     chosen = given["sequence"]
     maker = chosen[:-1] if chosen in PANELS else chosen
@@ -188,7 +188,7 @@ def _made(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[s
 
 def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
     """The growing sequence that the options describe; captured, if the verb measures a capture."""
-    function, form = _made(verb, given)
+    function, form = _maker_of(verb, given)
     made, chosen = function(model, **form), given["sequence"]
     sequence = made[chosen[-1]] if chosen in PANELS else made
     if not verb.captured or given.get("runs") is not None:
@@ -233,7 +233,7 @@ def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
         if name in found:
             raise InputError(f"interventions= has {short_repr(name)} twice.", "Give it once.")
         try:
-            described = [_described(call) for call in _calls(ast.parse(f"({text}\n)", mode="eval").body)]
+            described = [_describe(call) for call in _calls(ast.parse(f"({text}\n)", mode="eval").body)]
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
             raise InputError(f"interventions={short_repr(text)} is not a hook with its arguments.", EXAMPLE) from error
         found[name] = require_hooks(described)
@@ -249,7 +249,7 @@ def _calls(node: ast.expr) -> Iterator[ast.expr]:
         yield node
 
 
-def _described(node: ast.expr) -> dict[str, dict[str, Any]]:
+def _describe(node: ast.expr) -> dict[str, dict[str, Any]]:
     """A call as a study describes it: the name of a function, with its arguments by name."""
     import squashlens as sl
 

@@ -88,7 +88,7 @@ def _usual(data: xr.Dataset) -> list[str]:
 
 def _lines(data: xr.Dataset, rows: list[str], variables: list[str], reductions: list[str]) -> Iterator[str]:
     """One table: a title, headings and rows. The title of a single variable is its label."""
-    reduced = [_reduced(data[name], reductions) for name in variables if name in data]
+    reduced = [_reduce(data[name], reductions) for name in variables if name in data]
     if not reduced:
         return
     (dim,) = rows
@@ -110,7 +110,7 @@ def _lines(data: xr.Dataset, rows: list[str], variables: list[str], reductions: 
         yield f"({' and '.join(less)}; --out saves all)"
 
 
-def _reduced(array: xr.DataArray, reductions: list[str]) -> tuple[xr.DataArray, str]:
+def _reduce(array: xr.DataArray, reductions: list[str]) -> tuple[xr.DataArray, str]:
     """An array without the dimensions that a table reduces, and its label, which says how they were reduced."""
     units = str(array.attrs.get("units", ""))
     label = f"{array.attrs.get('long_name', array.name)}{f' ({units})' if units and units not in NO_UNITS else ''}"

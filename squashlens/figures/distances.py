@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen, relative_distance
 from squashlens.figures.drawing.draws import draws
-from squashlens.figures.drawing.notes import distance_of, norm_named, notes_of
+from squashlens.figures.drawing.notes import distance_of, norm_note, notes_of
 from squashlens.figures.drawing.shapes import band, curve, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, series, shades_of
@@ -163,7 +163,7 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
         figure.update_yaxes(type="log", **place)
     figure.update_xaxes(title="block", dtick=1, row=2, col=2)
     figure.update_layout(barmode="relative")
-    notes = notes_of(mechanism, *norm_named(mechanism))
+    notes = notes_of(mechanism, *norm_note(mechanism))
     return finish(figure, title="The quantities in the proof of Theorem B.3", height=440, notes=notes)
 
 

@@ -13,7 +13,7 @@ from squashlens.checks.results import chosen, listed
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.draws import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.notes import norm_named, notes_of, option_of
+from squashlens.figures.drawing.notes import norm_note, notes_of, option_of
 from squashlens.figures.drawing.shapes import curve, grid, interval, is_sink, sink_note, token_heatmap
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
@@ -90,7 +90,7 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         marks.append("bars: 95 % interval")
     if found["exponent_at_end"].values.any():
         marks.append("×: at an end of the exponents tried, no power law")
-    notes = notes_of(found, *(norm_named(found) if "jacobian" in found["quantity"].values else ()), *marks)
+    notes = notes_of(found, *(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks)
     asked = option_of(found, "queries")
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
     said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
@@ -164,7 +164,7 @@ def needle(
         figure.update_yaxes(range=_range(np.stack(cells)), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    return finish(figure, title=escape(title), height=210 * rows, notes=notes_of(found, *norm_named(found)))
+    return finish(figure, title=escape(title), height=210 * rows, notes=notes_of(found, *norm_note(found)))
 
 
 def _range(values: np.ndarray) -> list[float] | None:

@@ -136,10 +136,12 @@ def _share(found: xr.Dataset, name: str) -> go.Scatter:
         f"{label_text}, {length} items: " + (f"{value:.3g}" if is_r2 else percent(value))
         for length, value in zip(lengths, values, strict=True)
     ]
-    return _marked(lengths, np.where(values < 0, 0, values), label_text, values < 0, colour, dash, text, error_y=bars)
+    return _triangles(
+        lengths, np.where(values < 0, 0, values), label_text, values < 0, colour, dash, text, error_y=bars
+    )
 
 
-def _marked(
+def _triangles(
     lengths: np.ndarray, values: np.ndarray, name: str, below: np.ndarray, colour: str, dash: str, text: list[str],
     **more: Any,
 ) -> go.Scatter:  # fmt: skip
@@ -159,7 +161,7 @@ def _distances(distance: xr.DataArray) -> list[go.Scatter]:
         for length, own in zip(lengths, values, strict=True)
     ]
     name = D[values.shape[1] == 1]
-    line = _marked(lengths, middle, name, np.median(values, axis=1) == 0, COLOURS["distance"], "solid", text)
+    line = _triangles(lengths, middle, name, np.median(values, axis=1) == 0, COLOURS["distance"], "solid", text)
     if values.shape[1] == 1:
         return [line]
     band = go.Scatter(

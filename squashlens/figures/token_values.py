@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.draws import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.notes import norm_named, notes_of
+from squashlens.figures.drawing.notes import norm_note, notes_of
 from squashlens.figures.drawing.shapes import (
     curve,
     interval,
@@ -111,7 +111,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
         figure.update_yaxes(title=title, row=row, col=1)
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=3, col=1)  # pyright: ignore
     figure.update_yaxes(type="log")
-    notes = norm_named(sensitivity)
+    notes = norm_note(sensitivity)
     if apart:
         lines = [sensitivity[name].values.astype(np.float64) for name in PANELS["path bound"]]
         leave_sink_out(figure, [line[1:] for line in lines], lines[0][0], {"row": 1, "col": 1})
@@ -159,7 +159,7 @@ def jacobian(found: xr.Dataset) -> go.Figure:
     for number, direction in enumerate(found["direction"].values):
         one = found.sel(direction=direction)
         colour, dash, symbol = series(number)
-        texts = [_said(one.isel(position=at), number_token(int(p), tokens[int(p)])) for at, p in enumerate(places)]
+        texts = [_hover(one.isel(position=at), number_token(int(p), tokens[int(p)])) for at, p in enumerate(places)]
         name, values = f"direction {direction}", one["singular_value"].values
         figure.add_trace(_line(places, values, texts, "σ = ", name=name, colour=colour, dash=dash, symbol=symbol))
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
@@ -230,7 +230,7 @@ def _set_tokens(figure: go.Figure, tokens: Mapping[int, str], rows: int) -> None
     figure.update_xaxes(title=TOKENS, row=rows, col=1)
 
 
-def _said(one: xr.Dataset, token: str) -> str:
+def _hover(one: xr.Dataset, token: str) -> str:
     lines = [token, f"{float(one['share']):.1%} of the squared Frobenius norm"]
     for name in ("raised", "lowered"):
         if f"{name}_token" in one:

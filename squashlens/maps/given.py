@@ -17,8 +17,8 @@ from squashlens.records.results import provenance
 DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "method": "auto", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None, "seed": None,
-    "bos": "family",
+    "prompt": None, "method": "auto", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None,
+    "seed": None, "bos": "family",
 }  # fmt: skip
 
 
@@ -32,12 +32,8 @@ def refuse_options(*given: Any) -> None:
             )
 
 
-def of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
+def of_result(found: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
-    if prompt is not None:
-        raise InputError(
-            f"prompt={short_repr(prompt)} is given with a result, which has a prompt.", "Leave prompt= out."
-        )
     joined = [str(dim) for dim in found.dims if dim not in DIMS]
     function = provenance(found)["call"].get("function")
     whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null", "influence"} <= {*found}
@@ -69,7 +65,7 @@ def of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
     return of_profile(ordered) if function == "profile" else ordered
 
 
-def measured_query(found: xr.Dataset, query: int) -> int:
+def find_query(found: xr.Dataset, query: int) -> int:
     """A query of the result, counted from the end if it is negative."""
     n, known = found.sizes["position"], {int(one) for one in found["query"].values}
     if not -n <= query < n or query % n not in known:

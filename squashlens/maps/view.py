@@ -13,7 +13,7 @@ from squashlens._typing import Bos, Bridge, Norm, Pieces
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
-from squashlens.maps.given import Interventions, ids_of, measured_query, of_result, refuse_options
+from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
 from squashlens.maps.page import frame, page, program, section, styles
 from squashlens.maps.payload import payload
 from squashlens.measure.measurement import measurement
@@ -221,11 +221,11 @@ def squash_map(
     """
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        refuse_options(method, norm, certified, n_replacements, spans, seed, bos)
-        found = of_result(model, prompt)
+        refuse_options(prompt, method, norm, certified, n_replacements, spans, seed, bos)
+        found = of_result(model)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
-        return SquashMap(found, interventions=changes, opened=None if query == -1 else measured_query(found, query))
+        return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
     seed = seed_of(seed, certifies=certified)

@@ -160,7 +160,7 @@ def _source(model: Bridge) -> str:
     return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
 
 
-def _loading(facts: dict[str, Any]) -> dict[str, Any]:
+def _load_options(facts: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `load` that were not the usual ones, apart from the device."""
     rounded = facts["quantized"]  # in another format if the checkpoint is quantized, which is no argument
     given = {
@@ -174,7 +174,7 @@ def _loading(facts: dict[str, Any]) -> dict[str, Any]:
 
 def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
     """The lines that make the figures of the page again."""
-    loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _loading(facts).items())])
+    loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _load_options(facts).items())])
     code = template("code.py.jinja")
     return code.render(loaded=loaded, prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n).strip()
 

@@ -57,8 +57,8 @@ class Rank:
     @property
     def numbers(self) -> str:
         """ρ, its interval and its p-value as text, with what left the direction open if the interval excludes 0."""
-        rho, low, high = (beside(value, 0.0, 2) for value in (self.rho, self.low, self.high))
-        p = "p below 0.001" if self.p < 0.001 else f"p = {beside(self.p, TEST, 3)}"
+        rho, low, high = (near_edge(value, 0.0, 2) for value in (self.rho, self.low, self.high))
+        p = "p below 0.001" if self.p < 0.001 else f"p = {near_edge(self.p, TEST, 3)}"
         text = f"Spearman ρ = {rho}, 95 % interval {low} to {high}, {p}"
         excludes = self.low > 0 or self.high < 0
         return f"{text} after correction for the tests made together" if excludes and self.p >= TEST else text
@@ -76,10 +76,10 @@ class Rank:
         return f"{rises if self.rho > 0 else 'falls'} ({self.strength} trend, {self.numbers})"
 
 
-def beside(value: float, edge: float, digits: int) -> str:
+def near_edge(value: float, edge: float, digits: int) -> str:
     """A number with so many decimals, and with more where it would otherwise read as on another side of the edge.
 
-    >>> beside(0.004, 0.0, 2), beside(0.0496, 0.05, 2), beside(-0.001, 0.0, 2), beside(0.3, 0.0, 2)
+    >>> near_edge(0.004, 0.0, 2), near_edge(0.0496, 0.05, 2), near_edge(-0.001, 0.0, 2), near_edge(0.3, 0.0, 2)
     ('0.004', '0.0496', '-0.001', '0.30')
     """
     texts = (f"{value:.{more}f}" for more in range(digits, 30))
@@ -126,7 +126,9 @@ def _agreement_over_null(ds: xr.Dataset) -> str:
     if not (math.isfinite(null) and math.isfinite(low) and math.isfinite(high)):
         return ""
     of_null = f"The uniform null, which does not use this model's attention, reaches ρ = {null:.2f}"
-    numbers = "(difference {}, 95 % interval {} to {})".format(*(beside(value, 0.0, 2) for value in (gap, low, high)))
+    numbers = "(difference {}, 95 % interval {} to {})".format(
+        *(near_edge(value, 0.0, 2) for value in (gap, low, high))
+    )
     if low > 0:
         return f"{of_null}; the path bound agrees better {numbers}."
     if high < 0:

@@ -18,7 +18,7 @@ from squashlens.study.describing.measurements import (
     identity_of,
     parameters,
     require_arguments,
-    scanned,
+    scanned_argument,
 )
 from squashlens.study.scans import Source, source_of
 from squashlens.study.store import Store
@@ -114,7 +114,7 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
 
 
-def listed(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
+def table_of_cells(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
     """A row for each cell: whether it is done, failed (and why) or left, and its labels."""
     done, failed, rows = store.done(cell.key for cell in cells), store.failures(), []
     for cell in cells:
@@ -137,7 +137,7 @@ def require_current(cells: Sequence[Cell]) -> None:
 def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a scan with a prompt, or with the sequence that a prompt grows into."""
     own = parameters(grid.measurement)
-    name = scanned(grid.measurement)
+    name = scanned_argument(grid.measurement)
     if name not in own:
         raise InputError(f"{grid.name}: {grid.measurement} measures neither prompts nor sequences.", "Leave out over.")
     if name in arguments:

@@ -16,7 +16,7 @@ from squashlens.records.joining import aligned, padded, stacked
 from squashlens.records.results import sealed
 from squashlens.saving.digests import OF_ALL, PROVENANCE
 from squashlens.saving.stored import rows_of
-from squashlens.study.cells import Cell, listed
+from squashlens.study.cells import Cell, table_of_cells
 from squashlens.study.describing.description import Grid, table_of
 from squashlens.study.places import Remote, extra
 from squashlens.study.store import Store
@@ -46,7 +46,7 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
         whole = whole.drop_vars("n_tokens")
     whole.attrs = {"study": store.place.url, "grid": grid.name}
     for name, values in whole.data_vars.items():
-        values.attrs = _stated([one[name].attrs for one in found.values()])
+        values.attrs = _merge_attributes([one[name].attrs for one in found.values()])
     return sealed(whole, facts) if any(PROVENANCE in one.attrs for one in found.values()) else whole
 
 
@@ -80,7 +80,7 @@ def _along(axes: Mapping[str, list[Any]], found: Mapping[tuple[Any, ...], xr.Dat
     return whole if len(parts) == len(labels) else padded(whole, {dim: np.array(labels)}), facts
 
 
-def _stated(each: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
+def _merge_attributes(each: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     """The attributes of a variable; those that differ between cells, such as the units of two scales, with "or"."""
     names = dict.fromkeys(name for attrs in each for name in attrs if name not in OF_ALL)
     found = {name: list({str(attrs[name]): attrs[name] for attrs in each if name in attrs}.values()) for name in names}
@@ -106,7 +106,7 @@ def _fill(database: Any, query: str, grids: Sequence[Grid], cells: Sequence[Cell
     """Register the tables that a query names."""
     words = set(re.findall(r"\w+", query.lower()))  # DuckDB's names have no case
     if "cells" in words:
-        database.register("cells", listed(cells, store))
+        database.register("cells", table_of_cells(cells, store))
     for grid in grids:
         table = table_of(grid.name)
         if table.lower() not in words and grid.name not in query:

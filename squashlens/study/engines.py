@@ -63,7 +63,7 @@ def drive(
                     del handles[worker]
                     if not state:
                         continue
-                    if error := reported(state):
+                    if error := error_in(state):
                         raise error
                     deaths += 1
                     if deaths > 10 + 3 * workers:
@@ -76,7 +76,7 @@ def drive(
         engine.stop([*handles.values()])
 
 
-def reported(text: str) -> SquashlensError | None:
+def error_in(text: str) -> SquashlensError | None:
     """The error that a worker printed as its last line."""
     try:
         name, cause, remedy = json.loads(text.strip().splitlines()[-1])
@@ -94,7 +94,7 @@ class Local:
         environment = os.environ | {
             "OMP_NUM_THREADS": str(task["threads"]), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }  # fmt: skip
-        if task["device"] is None and (devices := visible()):
+        if task["device"] is None and (devices := visible_devices()):
             environment["CUDA_VISIBLE_DEVICES"] = devices[worker % len(devices)]
         messages = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed with the worker)
         process = subprocess.Popen(  # noqa: S603
@@ -122,7 +122,7 @@ class Local:
             messages.close()
 
 
-def visible() -> list[str]:
+def visible_devices() -> list[str]:
     """The CUDA devices that this process sees, by the names that CUDA_VISIBLE_DEVICES has for them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:

@@ -85,7 +85,7 @@ class Folder:
             (self.root / name).unlink(missing_ok=True)
 
     def claim(self, name: str) -> Any:
-        return claimed(self.root / "claims" / name)
+        return claim_file(self.root / "claims" / name)
 
 
 class Remote:
@@ -153,9 +153,9 @@ def _unreadable(path: str, error: Exception) -> InputError:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[int | None]:
+def claim_file(path: Path) -> Iterator[int | None]:
     """How many workers died with this claim; None if another process holds it. The claim ends with the block."""
-    handle = _locked(path)
+    handle = _lock(path)
     if handle is None:
         yield None
         return
@@ -171,7 +171,7 @@ def claimed(path: Path) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     """An open, locked file; None if another process holds the lock."""
     with refusing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from squashlens._typing import positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study.cells import Cell, cells_of, listed, require_current
+from squashlens.study.cells import Cell, cells_of, require_current, table_of_cells
 from squashlens.study.combine import answer, combine
 from squashlens.study.describing.description import read
 from squashlens.study.engines import Local, drive
@@ -140,7 +140,7 @@ class Study:
             prompts that a scan could not measure. A cell of which the file is damaged is left.
         """
         require_current(self.cells)
-        rows, table = self._failed_rows(), listed(self.cells, self.store)
+        rows, table = self._failed_rows(), table_of_cells(self.cells, self.store)
         table["failed_rows"] = [len(rows.get(key, ())) for key in table["cell"]]
         table: Any = table.assign(cells=1, **{name: table["state"] == name for name in ("done", "failed", "left")})
         counts = ["cells", "done", "failed", "left", "failed_rows"]

@@ -34,7 +34,7 @@ from squashlens.study.describing.measurements import (
     function_of,
     parameters,
     require_hooks,
-    scanned,
+    scanned_argument,
     sequence_of,
 )
 from squashlens.study.scans import shard
@@ -134,7 +134,7 @@ class Worker:
                 return function()
 
             def measure(prompt: Any) -> Any:
-                grows = scanned(cell.measurement) == "sequence"
+                grows = scanned_argument(cell.measurement) == "sequence"
                 try:
                     return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
                 except Exception as error:

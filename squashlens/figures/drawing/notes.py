@@ -60,7 +60,7 @@ def option_of(found: Result, name: str) -> Any:
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
-def norm_named(found: Result) -> list[str]:
+def norm_note(found: Result) -> list[str]:
     """The norm for the line under the title, if it is recorded."""
     norm = norm_of(found)
     return [f"{norm} norm"] if norm else []

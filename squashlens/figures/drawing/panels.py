@@ -41,7 +41,7 @@ def _compose(figures: Mapping[str, go.Figure], across: int, share: Share, title:
     """The same with a given number of columns."""
     pages = {label: Page.of(figure) for label, figure in figures.items()}
     first = next(iter(pages.values()))
-    heading, common, own = _headed(pages, title)
+    heading, common, own = _headings(pages, title)
     whole, blocks = go.Figure(), []
     for at, (label, figure) in enumerate(figures.items()):
         block = _add(whole, recolour(figure, pages[label].theme, first.theme), pages[label], label, at)
@@ -56,7 +56,7 @@ def _compose(figures: Mapping[str, go.Figure], across: int, share: Share, title:
     return dress(whole)
 
 
-def _headed(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, dict[str, str]]:
+def _headings(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, dict[str, str]]:
     """The title of a page, the notes under it, and the notes of each part: what it does not share with the others.
 
     Without a common title, the page has the common notes as its title, since the parts have titles of their own.

@@ -78,20 +78,20 @@ def recolour(figure: go.Figure, old: ThemeName, new: ThemeName) -> go.Figure:
     found = go.Figure(figure)
     colours = dict(zip(THEMES[old].colours, THEMES[new].colours, strict=True))
     for part in (*traces_of(found), found.layout) if old != new else ():
-        part.update(_replaced(part.to_plotly_json(), colours))
+        part.update(_replace_colours(part.to_plotly_json(), colours))
     return found
 
 
-def _replaced(node: Any, colours: Mapping[str, str], key: str = "") -> Any:
+def _replace_colours(node: Any, colours: Mapping[str, str], key: str = "") -> Any:
     """A part of a figure, without its numbers, with other colours: only what plotly reads as a colour, never text."""
     if isinstance(node, dict):
         return {
-            name: _replaced(value, colours, name)
+            name: _replace_colours(value, colours, name)
             for name, value in node.items()
             if not (isinstance(value, dict) and "bdata" in value)
         }
     if isinstance(node, list | tuple):
-        return [_replaced(value, colours, key) for value in node]
+        return [_replace_colours(value, colours, key) for value in node]
     return colours.get(node, node) if isinstance(node, str) and "color" in key else node
 
 

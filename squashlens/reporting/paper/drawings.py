@@ -23,7 +23,7 @@ def width_of(number: int) -> Literal["column", "page"]:
     return "column" if number in COLUMN else "page"
 
 
-def drawn(number: int, found: Found) -> go.Figure:
+def draw_figure(number: int, found: Found) -> go.Figure:
     """A figure, without a title, because the caption says what it shows."""
     draw = {
         1: _first, 2: _copying, 3: _errors, 4: _frequencies, 5: _collapse, 6: _errors, 7: _frequencies,

@@ -129,7 +129,7 @@ def paper(
     present = {
         number: drawn
         for number, parts in plan.items()
-        if number not in failed and (drawn := _drawn(folder, number, kept, parts, found))
+        if number not in failed and (drawn := _find_figure(folder, number, kept, parts, found))
     }
     write_index(folder, present, failed, kept.facts)
     return {number: failed.get(number) or present[number].file for number in wanted}
@@ -185,16 +185,18 @@ def _measure(parts: Sequence[Part], kept: "Kept", found: dict[str, Any]) -> None
 def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) -> None:
     """Write the figure and its tables."""
     from squashlens import figures
-    from squashlens.reporting.paper.drawings import data_of, drawn
+    from squashlens.reporting.paper.drawings import data_of, draw_figure
 
     for name, table in data_of(number, results).items():
         save(table, _table(folder, number, name))
-    figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+    figures.save(draw_figure(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
     if ending == ".pdf":
         (folder / f"fig{number}.html").unlink(missing_ok=True)
 
 
-def _drawn(folder: Path, number: int, kept: "Kept", parts: Sequence[Part], found: Mapping[str, Any]) -> Drawn | None:
+def _find_figure(
+    folder: Path, number: int, kept: "Kept", parts: Sequence[Part], found: Mapping[str, Any]
+) -> Drawn | None:
     """A figure that is in the folder, also from an earlier call; None if there is none of the present results."""
     from squashlens.figures.drawing.themes import WIDTHS
     from squashlens.reporting.paper.captions import caption_of

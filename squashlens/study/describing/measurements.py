@@ -48,14 +48,14 @@ def require_hooks(given: Any) -> list[Any]:
 
     known, found = [hook for hook in sl.hooks.__all__ if hook not in ("Hook", "find_positions")], []
     for one in converted(given, list[Any], "hooks"):
-        name, arguments = _named(one, "hooks")
+        name, arguments = _name_and_arguments(one, "hooks")
         if name not in known:
-            raise unknown(f"There is no hook {short_repr(name)}.", name, known)
-        found.append(called(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
+            raise unknown_name(f"There is no hook {short_repr(name)}.", name, known)
+        found.append(call(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
     return found
 
 
-def _named(given: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
+def _name_and_arguments(given: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
     """A name and its arguments."""
     if isinstance(given, str):
         return given, {}
@@ -66,7 +66,7 @@ def _named(given: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
     return name, arguments or {}
 
 
-def called(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
+def call(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
     """What a function returns; an error for a missing or unknown argument."""
     try:
         return function(**arguments)
@@ -78,9 +78,9 @@ def _sequence(model: Any, given: Any) -> Any:
     """A growing sequence; without a model, its arguments are checked."""
     import squashlens as sl
 
-    maker, arguments = _named(given, "sequence")
+    maker, arguments = _name_and_arguments(given, "sequence")
     if maker not in MAKERS:
-        raise unknown(f"sequence={short_repr(given)} names no function that makes sequences.", maker, MAKERS)
+        raise unknown_name(f"sequence={short_repr(given)} names no function that makes sequences.", maker, MAKERS)
     if model is not None:
         return getattr(sl.prompts, maker)(model, **arguments)
     known = dict(inspect.signature(getattr(sl.prompts, maker), eval_str=True).parameters)
@@ -98,7 +98,7 @@ def require_names(function: str, given: Iterable[str], known: Mapping[str, inspe
     """An error unless all arguments are parameters, and all parameters without a default are given."""
     for name in given:
         if name not in known:
-            raise unknown(f"{function} has no argument {short_repr(name)}.", name, known)
+            raise unknown_name(f"{function} has no argument {short_repr(name)}.", name, known)
     needed = [name for name, one in known.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
     if missing := [f"{name}=" for name in needed if name not in given]:
         raise InputError(f"{function} needs {', '.join(missing)}.", "Add it to its arguments.")
@@ -120,7 +120,7 @@ def _task(_: Any, given: Any) -> Any:
 def _stack(_: Any, given: Any) -> Any:
     from squashlens.synthetic import Stack
 
-    return called(Stack, converted(given, Mapping[str, Any], "stack"), "stack")
+    return call(Stack, converted(given, Mapping[str, Any], "stack"), "stack")
 
 
 def _interventions(_: Any, given: Any) -> Any:
@@ -128,7 +128,7 @@ def _interventions(_: Any, given: Any) -> Any:
     return {label: require_hooks(hooks) for label, hooks in named.items()}
 
 
-def unknown(cause: str, name: object, known: Iterable[str]) -> InputError:
+def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not known, with those that are like it."""
     near = difflib.get_close_matches(str(name), known := list(known), n=3, cutoff=0.4) or known
     return InputError(cause, f"Similar names: {', '.join(near)}.")
@@ -164,12 +164,12 @@ def function_of(name: str) -> Callable[..., Any]:
             raise InputError(f"The measurement {name!r} is not a function.", "Give it as 'module:function'.")
         return found
     if name not in MEASUREMENTS:
-        raise unknown(f"There is no measurement {short_repr(name)}.", name, MEASUREMENTS)
+        raise unknown_name(f"There is no measurement {short_repr(name)}.", name, MEASUREMENTS)
     where, _, short = name.rpartition(".")
     return getattr(import_module(f"squashlens.{where}" if where else "squashlens"), short)
 
 
-def scanned(name: str) -> str:
+def scanned_argument(name: str) -> str:
     """The argument that a scan gives: a prompt, or the growing sequence that it makes with the model's tokenizer."""
     return "sequence" if {"sequence", "model"} <= parameters(name).keys() else "prompt"
 
