@@ -12,7 +12,7 @@ import squashlens as sl
 from squashlens._typing import short_repr
 from squashlens.checks.results import EACH
 from squashlens.cli._options import PANELS, SETS, as_typed, flag, options, parameters, values
-from squashlens.cli._tables import show
+from squashlens.cli._terminal import show
 from squashlens.cli._verbs import Verb
 from squashlens.engine.text.vocabulary import refuse_words_of
 from squashlens.errors import InputError, SquashlensError

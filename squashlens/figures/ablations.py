@@ -8,7 +8,7 @@ from plotly.subplots import make_subplots
 from squashlens._typing import Ablation
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
-from squashlens.figures.drawing.draws import draws
+from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, notes_of
 from squashlens.figures.drawing.shapes import curve, layer_map, name_rows, spread
 from squashlens.figures.drawing.style import finish

@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import text_axis
-from squashlens.figures.drawing.draws import by_label, draws
+from squashlens.figures.drawing.decorator import by_label, draws
 from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish

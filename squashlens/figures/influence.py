@@ -12,7 +12,7 @@ from squashlens._typing import short_repr
 from squashlens.checks.results import chosen, listed
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
-from squashlens.figures.drawing.draws import TOKENS, draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.decorator import TOKENS, draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, notes_of, option_of
 from squashlens.figures.drawing.shapes import curve, grid, interval, is_sink, sink_note, token_heatmap
 from squashlens.figures.drawing.style import finish

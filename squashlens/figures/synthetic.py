@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.draws import by_label, draws
+from squashlens.figures.drawing.decorator import by_label, draws
 from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.shapes import band, curve, grid, interval, name_rows, shade_range, tint
 from squashlens.figures.drawing.style import finish

@@ -9,7 +9,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.draws import draws
+from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, notes_of
 from squashlens.figures.drawing.shapes import curve, grid
 from squashlens.figures.drawing.style import finish

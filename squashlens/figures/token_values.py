@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
-from squashlens.figures.drawing.draws import TOKENS, draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.decorator import TOKENS, draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, notes_of
 from squashlens.figures.drawing.shapes import (
     curve,

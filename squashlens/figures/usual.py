@@ -11,7 +11,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.draws import mark_derived, with_modes
+from squashlens.figures.drawing.decorator import mark_derived, with_modes
 from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.panels import Share, compose
 from squashlens.figures.drawing.shapes import curve, titles_of

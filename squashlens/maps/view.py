@@ -1,9 +1,14 @@
 """`squash_map` and the object that it returns, which shows itself in notebooks and writes itself as a page."""
 
+import base64
+import hashlib
+import html
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +19,64 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
 from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
-from squashlens.maps.page import frame, page, program, section, styles
-from squashlens.maps.payload import payload
+from squashlens.maps.payload import payload, text_of
 from squashlens.measure.measurement import measurement
 from squashlens.measure.squashing.maps.measured import Method, joined, measure
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
 from squashlens.theory.probes import seed_of
+
+NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
+
+
+@cache
+def program() -> str:
+    """The ES module, as it is in the package."""
+    return files("squashlens.maps").joinpath("map.js").read_text(encoding="utf-8")
+
+
+@cache
+def styles() -> str:
+    return files("squashlens.maps").joinpath("map.css").read_text(encoding="utf-8")
+
+
+def section(data: dict[str, Any], *, theme: str = "auto", level: int = 2) -> str:
+    """The map as a part of a page, with a heading of this level: styles, data and program."""
+    return (
+        f'<div class="sl-map" data-theme="{theme}" data-level="{level}"><noscript>{NO_PROGRAM}</noscript>'
+        f'<script type="application/json">{text_of(data)}</script></div>\n'
+        f"<style>{styles()}</style>\n"
+        f'<script type="module">{program()}</script>'
+    )
+
+
+def page(data: dict[str, Any]) -> str:
+    """The map as a page of its own."""
+    policy = (
+        f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<title>Squash map – squashlens</title>\n"
+        '<link rel="icon" href="data:,">\n</head>\n<body>\n'
+        f"<main>{section(data, level=1)}</main>\n</body>\n</html>\n"
+    )
+
+
+def frame(whole: str, *, height: int = 1000) -> str:
+    """A page as an iframe, which saved and exported notebooks keep. It is a site of its own, and reads nothing else."""
+    return (
+        f'<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="{height}" '
+        f'style="border: 0" srcdoc="{html.escape(whole)}"></iframe>'
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
+
 
 Measure = Callable[[xr.Dataset, int, Callable[[float], None]], xr.Dataset]
 DataOf = Callable[[xr.Dataset, int | None], dict[str, Any]]

@@ -13,7 +13,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.figures.drawing.axes import set_axis
-from squashlens.figures.drawing.blocks import Page
+from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.text import unbreak, width_of, wrap
 from squashlens.records.joining import restated
 from tests.figures import specimens

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 import squashlens as sl
-from squashlens.figures.probes import PAIRS
+from squashlens.figures.readouts import PAIRS
 from tests.figures import specimens
 from tests.figures.specimens import MEASUREMENTS
 

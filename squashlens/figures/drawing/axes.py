@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.blocks import axes_of, reference, traces_of
+from squashlens.figures.drawing.page_blocks import axes_of, reference, traces_of
 from squashlens.figures.drawing.text import LINE, height_of, number_token, width_of, wrap
 from squashlens.figures.drawing.themes import SMALL
 

@@ -13,7 +13,16 @@ import plotly.graph_objects as go
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import set_axis
-from squashlens.figures.drawing.blocks import HEAD, HEAD_NOTES, PANEL_TITLE, Block, Page, axes_of, reference, traces_of
+from squashlens.figures.drawing.page_blocks import (
+    HEAD,
+    HEAD_NOTES,
+    PANEL_TITLE,
+    Block,
+    Page,
+    axes_of,
+    reference,
+    traces_of,
+)
 from squashlens.figures.drawing.text import height_of, unbreak, width_of, wrap
 from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL
 

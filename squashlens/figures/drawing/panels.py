@@ -10,8 +10,17 @@ import plotly.graph_objects as go
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import numbers_of, values_along
-from squashlens.figures.drawing.blocks import HEAD, HEAD_NOTES, Block, Page, axes_of, list_once, reference, traces_of
 from squashlens.figures.drawing.layout import NoRoomError
+from squashlens.figures.drawing.page_blocks import (
+    HEAD,
+    HEAD_NOTES,
+    Block,
+    Page,
+    axes_of,
+    list_once,
+    reference,
+    traces_of,
+)
 from squashlens.figures.drawing.style import dress, recolour
 from squashlens.figures.drawing.text import escape, unbreak
 

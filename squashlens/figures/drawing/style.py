@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.blocks import Page, block_of, list_once, traces_of
 from squashlens.figures.drawing.layout import lay_out
+from squashlens.figures.drawing.page_blocks import Page, block_of, list_once, traces_of
 from squashlens.figures.drawing.text import escape, unbreak
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
 

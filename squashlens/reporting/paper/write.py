@@ -185,7 +185,7 @@ def _measure(parts: Sequence[Part], kept: "Kept", found: dict[str, Any]) -> None
 def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) -> None:
     """Write the figure and its tables."""
     from squashlens import figures
-    from squashlens.reporting.paper.drawings import data_of, draw_figure
+    from squashlens.reporting.paper.pictures import data_of, draw_figure
 
     for name, table in data_of(number, results).items():
         save(table, _table(folder, number, name))
@@ -199,8 +199,7 @@ def _find_figure(
 ) -> Drawn | None:
     """A figure that is in the folder, also from an earlier call; None if there is none of the present results."""
     from squashlens.figures.drawing.themes import WIDTHS
-    from squashlens.reporting.paper.captions import caption_of
-    from squashlens.reporting.paper.drawings import data_of, width_of
+    from squashlens.reporting.paper.pictures import caption_of, data_of, width_of
 
     results = {part.name: found[part.name] for part in parts}
     if any(one is None or isinstance(one, SquashlensError) for one in results.values()):

@@ -14,7 +14,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.blocks import Page
+from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.panels import DOT, compose
 from squashlens.figures.drawing.style import dress
 from squashlens.figures.drawing.text import escape

@@ -28,7 +28,6 @@ TABLES = {
         "position | path_bound null bound_over_null jacobian jacobian_frozen |",
         "estimate | rank_agreement rank_agreement_low rank_agreement_high position_trend |",
     ],
-    "substitution_effect": ["position | effect effect_std kl |"],
     "profile": [
         "distance | influence | layer=first",
         "layer | exponent |",

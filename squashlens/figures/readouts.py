@@ -8,7 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.answers import LENGTH, percent
-from squashlens.figures.drawing.draws import draws
+from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, notes_of
 from squashlens.figures.drawing.shapes import curve, interval, layer_map, tint
 from squashlens.figures.drawing.style import finish

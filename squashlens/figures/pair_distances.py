@@ -8,7 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen, relative_distance
-from squashlens.figures.drawing.draws import draws
+from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note, notes_of
 from squashlens.figures.drawing.shapes import band, curve, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
