@@ -22,8 +22,8 @@ from .measure.squashing.knockout import knockout_effect
 from .measure.squashing.profiles.profile import profile
 from .measure.squashing.sensitivity import needle, sensitivity
 from .measure.squashing.substitution import substitution_effect
-from .reporting.page import report
 from .reporting.paper.write import paper
+from .reporting.report_page import report
 from .study.study import Study
 
 __version__: str

@@ -16,9 +16,9 @@ import pytest
 import tyro
 
 import squashlens as sl
-from squashlens.cli import _exceptions, _help, _study, main
-from squashlens.cli._interventions import interventions
+from squashlens.cli import _options, _study, main
 from squashlens.cli._options import options, parameters
+from squashlens.cli._run import interventions
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError
 from tests import odd
@@ -62,13 +62,13 @@ def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
     functions = {verb.name: verb.function, "load": sl.load} | ({"capture": sl.capture} if verb.captured else {})
     for place, function in functions.items():
         for name, parameter in inspect.signature(function).parameters.items():
-            if name in ("model", "name") or (place, name) in _exceptions.LEFT_OUT:
-                assert _exceptions.LEFT_OUT.get((place, name), "is --model")
+            if name in ("model", "name") or (place, name) in _options.LEFT_OUT:
+                assert _options.LEFT_OUT.get((place, name), "is --model")
                 continue
             option = known[name]
             own = place == verb.name or name not in inspect.signature(verb.function).parameters
-            changed = {(verb.name, name), (place, name)} & {*_exceptions.START_OF, *_exceptions.INSTEAD_OF}
-            if own and parameter.default is not parameter.empty and not changed and name not in _exceptions.INSTEAD:
+            changed = {(verb.name, name), (place, name)} & {*_options.START_OF, *_options.INSTEAD_OF}
+            if own and parameter.default is not parameter.empty and not changed and name not in _options.INSTEAD:
                 default = parameter.default
                 shown = option.default if isinstance(option.default, tuple) else [option.default]
                 given = [default] if isinstance(default, str) or not isinstance(default, Iterable) else [*default]
@@ -94,7 +94,7 @@ def test_the_help_of_every_verb_is_complete_and_spelled_as_it_is_typed(
         assert "`" not in option.help.replace("`squashlens tasks`", "")
         assert not any(f"as in {name}" in option.help for name in (*VERBS, "capture", "compare", "load")), option.help
         assert not re.search(r"\bdict\b", option.help)  # which no command line can pass
-        assert not re.search(rf"(?<![\w-])({names})=", _help.as_typed(option.help, options(verb)))
+        assert not re.search(rf"(?<![\w-])({names})=", _options.as_typed(option.help, options(verb)))
     assert verb.summary == " ".join(verb.summary.split()) != ""
     assert stopped([verb.name, "--help"]) == 0
     said = capsys.readouterr().out
@@ -192,7 +192,7 @@ def test_words_that_no_model_has_are_refused_before_one_is_loaded(
 )
 def test_python_is_spelled_as_it_is_typed(python: str, typed: str) -> None:
     known = "query freeze constants progress dtype lengths mode model sequence_every"
-    assert _help.as_typed(python, known.split()) == typed
+    assert _options.as_typed(python, known.split()) == typed
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The options of a verb: the parameters of its function, with the same names, defaults and choices."""
 
 import inspect
+import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
@@ -11,9 +12,156 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import tyro
 
 from squashlens._typing import DtypeName, dtype_name
-from squashlens.cli._exceptions import ALSO, INSTEAD, INSTEAD_OF, LEFT_OUT, MAKERS, START, START_OF
-from squashlens.cli._help import about, as_typed, help_for, plain
 from squashlens.cli._verbs import WRITING, Verb
+from squashlens.zoo import EXAMPLE_PROMPT
+
+MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
+PANELS = ("figure5a", "figure5b", "figure5c", "figure5d")
+
+# Python objects that a command line cannot pass, and what stands there instead: its type, its default, its help.
+INSTEAD: dict[str, tuple[Any, Any, str]] = {
+    "model": (str, "tiny-gemma", "Bundled model (tiny-gemma), local folder, or Hugging Face name."),
+    "prompt": (tuple[str, ...], (EXAMPLE_PROMPT,), "Text to measure. Several texts are measured one by one."),
+    "sequence": (Literal[(*MAKERS, *PANELS)], "repeated", "Function of squashlens.prompts that makes the sequence."),
+    "task": (tuple[str, ...], ("taught_count_bernoulli",), "Names of tasks; `squashlens tasks` lists them."),
+    "joiner": (str | None, None, "Text between two items of a task, such as ', '; the task's own if not given."),
+    "answer": (
+        Literal["none", "count", "first", "last"], "none",
+        "Right answer to a sequence: the number of content tokens equal to --token (count), or the first or the last "
+        "content token. With none, accuracy is not measured. --n-samples sequences are asked at every length, which "
+        "takes minutes unless --lengths names a few.",
+    ),
+    "interventions": (
+        tuple[str, ...], ("sliding_window(4)", "sliding_window(8)", "sliding_window(8, sink=1)"),
+        "Functions of squashlens.hooks with their arguments, such as 'sliding_window(8, sink=1)'. Several that act "
+        "together are joined by +.",
+    ),
+    "alphabet": (tuple[str, ...] | None, None, "Tokens that content is drawn from; those of --sequence if not given."),
+    "out": (Path | None, None, "Also save the result to this file: .nc or .json (lossless), or .csv."),
+}  # fmt: skip
+INSTEAD_OF: dict[tuple[str, str], tuple[Any, Any, str]] = {  # the same for one verb
+    ("squash_map", "out"): (Path, Path("map.html"), "Write the map to this .html file."),
+    ("tokenization", "separator"): (
+        tuple[tuple[str, str], ...], (), "Pairs: the name of a form, and the text between two repeats.",
+    ),
+}  # fmt: skip
+# Values to start with where a function has no default, so that every verb runs without options.
+START: dict[str, Any] = {
+    "n": 48, "token": "1", "content": (), "separator": (",", ".", "?"), "every": (2, 3, 6),
+    "lengths": (4, 8, 16, 24, 32, 40, 48, 56, 64), "seed": 0,
+}  # fmt: skip
+START_OF = {  # its default and its help; for the options of `load` under its name
+    ("separator_ablation", "separator"): (",", "A token to insert after every --every content tokens."),
+    ("path_bound", "constants"): (
+        "paper",
+        "Constants of the bound: paper, the printed formula with all β and σ_ψ 1; or measured, certified "
+        "constants of this model at this input. Other values need Python.",
+    ),
+    ("load", "device"): (
+        None,
+        "Where the model runs; CUDA if available, else the CPU. auto, balanced, balanced_low_0 or sequential spread "
+        "the blocks over several devices, as device_map does in transformers.",
+    ),
+}
+# What --figure draws beside the first figure of a verb.
+ALSO = {"bits_needed": " With --runs, draw the distance by length in each run."}
+# Parameters that are no options, and why.
+LEFT_OUT = {
+    ("separator_ablation", "source"): "sequences that only Python can make",
+    ("build", "name"): "is made from the other options",
+    ("compare", "prompt"): "is for families of sequences, which only Python can give",
+    ("compare", "method"): "is for families of sequences, which only Python can give",
+    ("search_separators", "sequence_separator"): "the search tries separators of its own",
+    ("search_separators", "sequence_every"): "the search tries periods of its own",
+    ("capture", "prompt"): "is --sequence",
+    ("capture", "keep"): "is what the measurement reads",
+    ("squash_map", "interventions"): "is a result of compare, which only Python can pass",
+    **{("capture", name): "of a prompt only" for name in ("layers", "out", "bos")},
+}
+# Parameters of `squashlens.prompts.build` that a function of that module sets itself.
+SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "every", "alphabet")}
+
+
+ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+)`")
+NAMED = re.compile(r"(?<![\w'\"`-])([a-z]\w*)=('[^'\n]*'|[-+\w](?:[\w.+-]*\w)?)?")
+SECTION = re.compile(r"^(?:\w+:$|Source:|>>> )", re.MULTILINE)
+
+
+def plain(text: str) -> str:
+    """Text without the marks of reStructuredText, each paragraph in one line."""
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    text = re.sub(r"`+([^`]*)`+", r"\1", "\n\n".join(paragraphs)).replace("**", "")
+    return re.sub(r"(?<!\w)\*(\w[^*]*)\*(?!\w)", r"\1", text).strip()
+
+
+def first_sentence(docstring: str) -> str:
+    """The first sentence of a docstring."""
+    return re.split(r"(?<=[.?!])\s+(?=[A-Z‖`])", plain(docstring.split("\n\n")[0]))[0]
+
+
+def about(function: Callable[..., Any]) -> str:
+    """What a function measures: its docstring up to the first section."""
+    return plain(SECTION.split(inspect.getdoc(function) or "")[0])
+
+
+def help_for(function: Callable[..., Any], name: str) -> str:
+    """The description of a parameter, from the docstring of its function or of the function that it refers to."""
+    text = _describe(function, name)
+    text = text[:1].upper() + text[1:]  # a name in backticks stays as it is
+    return f"{plain(text).rstrip('.')}."
+
+
+def _describe(function: Callable[..., Any], name: str) -> str:
+    """A parameter's description; where it refers to another function, with the description there."""
+    text = _arguments(function).get(name, "")
+    reference = ELSEWHERE.search(text)
+    other = _public(reference[1]) if reference else None
+    if other in (None, function):
+        return text
+    rest = ELSEWHERE.sub("", text, count=1).strip(" .;:,")
+    there = (_describe(other, name) or _describe(other, f"{name}s")).rstrip(".")
+    if not there or not rest:
+        return there
+    return f"{there}. {rest if rest[0].isupper() else f'Here: {rest}'}"
+
+
+@cache
+def _arguments(function: Callable[..., Any]) -> dict[str, str]:
+    """Descriptions by parameter; one entry may describe several, as in `norm, scale: …`."""
+    from docstring_parser import DocstringStyle, parse
+
+    parsed = parse(inspect.getdoc(function) or "", style=DocstringStyle.GOOGLE)
+    return {name.strip(): one.description or "" for one in parsed.params for name in one.arg_name.split(",")}
+
+
+def _public(name: str) -> Any:
+    """The public function of this name; None if there is none."""
+    import squashlens as sl
+
+    return next((getattr(place, name) for place in (sl, sl.paths, sl.prompts) if hasattr(place, name)), None)
+
+
+def flag(name: str) -> str:
+    """An option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_typed(text: str, options: Collection[str]) -> str:
+    """The text with parameters and values in the spelling of a command line that has these options."""
+
+    def typed(found: re.Match[str]) -> str:
+        name, value = found[1], (found[2] or "").removeprefix("torch.")
+        # A parameter for one value may be an option for several.
+        names = (name, f"{name}s", f"sequence_{name}", "model" if name == "name" else "")
+        option = next((one for one in names if one in options), None)
+        if option is None:
+            return found[0]
+        if value in ("True", "False"):
+            return flag(option if value == "True" else f"no_{option}")
+        plain = value.strip("'")
+        return f"{flag(option)} {value if not plain or ' ' in plain else plain}".rstrip()
+
+    return NAMED.sub(typed, text)
 
 
 @dataclass(frozen=True)

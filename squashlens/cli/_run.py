@@ -1,19 +1,18 @@
 """What a verb does: check the outputs, load the model, call the function, print a table, save and draw the result."""
 
+import ast
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import tyro
 
 import squashlens as sl
+from squashlens._typing import short_repr
 from squashlens.checks.results import EACH
-from squashlens.cli._exceptions import PANELS, SETS
-from squashlens.cli._help import as_typed, flag
-from squashlens.cli._interventions import interventions
-from squashlens.cli._options import options, parameters, values
-from squashlens.cli._tables import show
+from squashlens.cli._options import PANELS, SETS, as_typed, flag, options, parameters, values
+from squashlens.cli._terminal import show
 from squashlens.cli._verbs import Verb
 from squashlens.engine.text.vocabulary import refuse_words_of
 from squashlens.errors import InputError, SquashlensError
@@ -48,7 +47,7 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
     arguments = _for_runs(verb, given) if runs else _arguments(verb, given, "function")
     tasks = {name: {"task": _task(name, given["joiner"])} if name else {} for name in names}
     if "sequence" in arguments:
-        _made(verb, given)  # before the model is loaded
+        _maker_of(verb, given)  # before the model is loaded
     refuse_words_of(given["model"], _texts(given))
     loading = _arguments(verb, given, "load")
     model = sl.load(given["model"], **{name: loading[name] for name in ("device", "progress")} if runs else loading)
@@ -165,7 +164,7 @@ def _task(name: str, joiner: str | None) -> Any:
         raise InputError(error.cause, "Leave out --joiner, or choose another task.") from error
 
 
-def _made(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+def _maker_of(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function that makes the growing sequence, and its arguments without the model."""
     chosen = given["sequence"]
     maker = chosen[:-1] if chosen in PANELS else chosen
@@ -189,7 +188,7 @@ def _made(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[s
 
 def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
     """The growing sequence that the options describe; captured, if the verb measures a capture."""
-    function, form = _made(verb, given)
+    function, form = _maker_of(verb, given)
     made, chosen = function(model, **form), given["sequence"]
     sequence = made[chosen[-1]] if chosen in PANELS else made
     if not verb.captured or given.get("runs") is not None:
@@ -219,3 +218,48 @@ def _draw(verb: Verb, name: str, found: dict[str, Any], path: Path, labels: dict
             if file.suffix in (".pdf", ".svg"):
                 one = sl.figures.styled(one, theme="paper")
             print(f"figure: {sl.figures.save(one, file).resolve()}")
+
+
+EXAMPLE = "Write for example 'sliding_window(8, sink=1)', or 'sliding_window(8) + mask_tokens([0])'."
+
+
+def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
+    """The hooks of each intervention, by its text."""
+    from squashlens.study.describing.measurements import require_hooks
+
+    found: dict[str, list[Any]] = {}
+    for text in typed:
+        name = " ".join(text.split())
+        if name in found:
+            raise InputError(f"interventions= has {short_repr(name)} twice.", "Give it once.")
+        try:
+            described = [_describe(call) for call in _calls(ast.parse(f"({text}\n)", mode="eval").body)]
+        except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+            raise InputError(f"interventions={short_repr(text)} is not a hook with its arguments.", EXAMPLE) from error
+        found[name] = require_hooks(described)
+    return found
+
+
+def _calls(node: ast.expr) -> Iterator[ast.expr]:
+    """The calls that a text joins by +."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _calls(node.left)
+        yield from _calls(node.right)
+    else:
+        yield node
+
+
+def _describe(node: ast.expr) -> dict[str, dict[str, Any]]:
+    """A call as a study describes it: the name of a function, with its arguments by name."""
+    import squashlens as sl
+
+    call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+    if not isinstance(call.func, ast.Name) or any(one.arg is None for one in call.keywords):
+        raise ValueError("no call of a function by its name")
+    values = [ast.literal_eval(one) for one in call.args]
+    named = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    function = getattr(sl.hooks, call.func.id, None)
+    placed = inspect.signature(function).bind_partial(*values).arguments if inspect.isfunction(function) else {}
+    if placed.keys() & named.keys():
+        raise ValueError("an argument is given twice")
+    return {call.func.id: placed | named}

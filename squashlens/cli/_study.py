@@ -15,8 +15,7 @@ import tyro
 
 import squashlens as sl
 from squashlens._typing import short_repr
-from squashlens.cli._help import about, first_sentence, help_for
-from squashlens.cli._options import as_field
+from squashlens.cli._options import about, as_field, first_sentence, help_for
 from squashlens.errors import InputError
 from squashlens.saving.files import require_output
 from squashlens.saving.stored import ENDINGS
@@ -33,7 +32,7 @@ RESOURCES = (
 
 def study(given: list[str]) -> None:
     """Do what follows `squashlens study` on a command line."""
-    kinds = [Annotated[parameters(name), tyro.conf.subcommand(name, description=_listed(name))] for name in ACTIONS]
+    kinds = [Annotated[parameters(name), tyro.conf.subcommand(name, description=_summary(name))] for name in ACTIONS]
     actions: Any = Union[tuple(kinds)]  # noqa: UP007
     filled = tyro.cli(actions, args=given, prog="squashlens study")
     _run(type(filled).__name__, dict(vars(filled)))
@@ -58,7 +57,7 @@ def parameters(action: str) -> type:
     return made
 
 
-def _listed(action: str) -> str:
+def _summary(action: str) -> str:
     return first_sentence(inspect.getdoc(getattr(sl.Study, action)) or "")
 
 

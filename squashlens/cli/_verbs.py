@@ -61,7 +61,7 @@ class Verb:
     @property
     def summary(self) -> str:
         """The first sentence of the function's docstring."""
-        from squashlens.cli._help import first_sentence
+        from squashlens.cli._options import first_sentence
 
         tree = ast.parse(self.source.read_text(encoding="utf-8")).body
         functions = (node for node in tree if isinstance(node, ast.FunctionDef) and node.name == self.name)
@@ -81,6 +81,6 @@ def measurements() -> Iterator[Verb]:
 WRITING = ("report", "paper")  # verbs whose functions write files and return no result
 VERBS = {
     verb.name: verb
-    for verb in sorted(measurements(), key=lambda one: one.name not in WRITING)
+    for verb in sorted(measurements(), key=lambda one: (one.name not in WRITING, one.name != "report"))
     if verb.said("command") is not False
 }

@@ -5,18 +5,17 @@ any figures on one page. `styled` changes theme, size, fonts, title, legend and 
 it as PDF, SVG, PNG, HTML or JSON.
 """
 
+from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind, separator_search
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
-from squashlens.figures.collapse import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
+from squashlens.figures.comparisons import audit, changes, remedies
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
-from squashlens.figures.influence import needle, profile
-from squashlens.figures.paths import composition, depth_limit, hops, strongest_paths
-from squashlens.figures.readout import collapse_vs_readout, probe
-from squashlens.figures.rows import audit, changes, remedies
-from squashlens.figures.separators import from_block_map, layer_trace, retained_by_kind, separator_search
+from squashlens.figures.influence import composition, depth_limit, hops, needle, profile, strongest_paths
+from squashlens.figures.pair_distances import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
+from squashlens.figures.readouts import collapse_vs_readout, probe
 from squashlens.figures.synthetic import statements, survey, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.texts import splits, tokenization
-from squashlens.figures.tokens import attribution, by_token, jacobian, substitution, token_map, top_tokens
+from squashlens.figures.token_values import attribution, by_token, jacobian, substitution, token_map, top_tokens
 from squashlens.figures.usual import of, panels
 
 __all__ = [

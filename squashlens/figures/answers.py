@@ -11,13 +11,13 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import by_label, draws
+from squashlens.figures.drawing.axes import text_axis
+from squashlens.figures.drawing.decorator import by_label, draws
+from squashlens.figures.drawing.notes import notes_of
+from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped, label
+from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS, INK, LINES, series
-from squashlens.figures.drawing.ticks import text_axis
-from squashlens.figures.drawing.traces import curve, grid, interval
 from squashlens.records.results import facts_of
 from squashlens.tasks.reading import WHY
 
@@ -51,7 +51,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     lines = [(number, text, mode) for number, text in enumerate(several) for mode in _modes_of([several[text]])]
     figure = go.Figure()
     for under, (number, text, mode) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
-        mode_text, colour, dash, symbol = _mode_named(mode)
+        mode_text, colour, dash, symbol = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1)) or mode_text
         if len(several) > 1:  # labels have colours and marks, and modes have dashes, or labels have all three
             colour, other, symbol = series(number)
@@ -102,7 +102,7 @@ def error_by_length(found: Found) -> go.Figure:
     for number, one in enumerate(several.values()):
         row, column = number // columns * 2 + 1, number % columns + 1
         for mode in _modes_of([one]):
-            for below, trace in enumerate(_errors(one.sel(mode=mode), *_mode_named(mode))):
+            for below, trace in enumerate(_errors(one.sel(mode=mode), *_style_of_mode(mode))):
                 figure.add_trace(trace, row=row + (below == 2), col=column)
         _set_axes(figure, one, row, column)
     notes = notes_of(several.values(), *_only(_modes_of(several.values())), "bars: quartiles")
@@ -124,7 +124,7 @@ def answer_frequencies(found: Found) -> go.Figure:
     titles = []
     for text, one, mode in panels:
         beyond = float(one["said"].sel(mode=mode).values[~values[text].near].sum())
-        parts = [text] * bool(text) + [_mode_named(mode)[0]] * (len(together) > 1)
+        parts = [text] * bool(text) + [_style_of_mode(mode)[0]] * (len(together) > 1)
         parts += [f"{percent(beyond)} of answers are numbers beyond this axis"] * bool(beyond)
         titles += [", ".join(parts), ""]
     each = 160 if len(panels) < 5 else 110
@@ -153,14 +153,14 @@ def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:
     return list(dict.fromkeys(str(mode) for one in several for mode in one["mode"].values))
 
 
-def _mode_named(mode: str) -> tuple[str, str, str, str]:
+def _style_of_mode(mode: str) -> tuple[str, str, str, str]:
     """Name, colour, dash and symbol of a mode."""
-    return MODES.get(mode, (escaped(mode), LINES[5], "dashdot", "cross"))
+    return MODES.get(mode, (escape(mode), LINES[5], "dashdot", "cross"))
 
 
 def _only(modes: list[str]) -> list[str]:
     """The name of the mode for the line under the title, if there is only one; several have a legend."""
-    return [_mode_named(mode)[0] for mode in modes] if len(modes) == 1 else []
+    return [_style_of_mode(mode)[0] for mode in modes] if len(modes) == 1 else []
 
 
 def _rights(name: str, here: xr.Dataset, many: int, measure: str = "accuracy") -> list[str]:
@@ -267,7 +267,7 @@ class _Values:
 def _add_bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) -> None:
     """Draw bars for given answers, outlines for right answers, and a bar for the share not read."""
     said, truth, unread = here["said"].values, here["truth"].values, float(here["unread"])
-    shown = [escaped(v if len(v) <= LONG else f"{v[: LONG - 1]}…") for v in map(str, here["value"].values)]
+    shown = [escape(v if len(v) <= LONG else f"{v[: LONG - 1]}…") for v in map(str, here["value"].values)]
     text = np.array([
         f"{value}: given to {percent(often)} of questions, right for {percent(due)}"
         for value, often, due in zip(shown, said, truth, strict=True)

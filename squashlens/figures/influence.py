@@ -11,13 +11,13 @@ from plotly.subplots import make_subplots
 from squashlens._typing import short_repr
 from squashlens.checks.results import chosen, listed
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import norm_named, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.axes import token_axis
+from squashlens.figures.drawing.decorator import TOKENS, draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.notes import norm_note, notes_of, option_of
+from squashlens.figures.drawing.shapes import curve, grid, interval, is_sink, sink_note, token_heatmap
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped
-from squashlens.figures.drawing.themes import COLOURS, series
-from squashlens.figures.drawing.traces import curve, grid, interval
-from squashlens.records.results import facts_of
+from squashlens.figures.drawing.text import escape, label, number_token
+from squashlens.figures.drawing.themes import COLOURS, series, shades_of
 
 NAMES = {
     "path_bound": ("path bound", COLOURS["path_bound"], "dash"),
@@ -90,9 +90,8 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         marks.append("bars: 95 % interval")
     if found["exponent_at_end"].values.any():
         marks.append("×: at an end of the exponents tried, no power law")
-    notes = notes_of(found, *(norm_named(found) if "jacobian" in found["quantity"].values else ()), *marks)
-    call = facts_of(found).get("call")
-    asked = call.get("queries") if isinstance(call, dict) else None
+    notes = notes_of(found, *(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks)
+    asked = option_of(found, "queries")
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
     said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
     return finish(figure, title=f"{said} of a prompt, by layer", height=440, notes=notes)
@@ -148,7 +147,7 @@ def needle(
     wanted = measured if panels is None else list(panels)
     if not wanted or not {*wanted} <= {*measured}:
         raise InputError(f"panels={short_repr(panels)} are not measures of this result.", f"It has {listed(measured)}.")
-    groups = [escaped(str(g)) for g in found["group"].values]
+    groups = [escape(str(g)) for g in found["group"].values]
     figure, rows = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
     for place, name in enumerate(wanted):
         here: Any = {"row": place // 2 + 1, "col": place % 2 + 1}
@@ -164,8 +163,8 @@ def needle(
             figure.add_trace(line, **here)
         figure.update_yaxes(range=_range(np.stack(cells)), **here)
     figure.update_yaxes(type="log")
-    figure.update_xaxes(title=escaped(xlabel))
-    return finish(figure, title=escaped(title), height=210 * rows, notes=notes_of(found, *norm_named(found)))
+    figure.update_xaxes(title=escape(xlabel))
+    return finish(figure, title=escape(title), height=210 * rows, notes=notes_of(found, *norm_note(found)))
 
 
 def _range(values: np.ndarray) -> list[float] | None:
@@ -175,3 +174,109 @@ def _range(values: np.ndarray) -> list[float] | None:
         return None
     middle, half = (logs.max() + logs.min()) / 2, max((logs.max() - logs.min()) / 2, np.log10(2) / 2)
     return [middle - 1.1 * half, middle + 1.1 * half]
+
+
+MANY = 60  # tokens whose grid points would merge into lines
+FLOOR = 1e-6  # all shares below this have the same colour
+
+
+@draws("squashlens.paths.composition", "values: layer position", "token: position")
+def composition(shares: xr.DataArray) -> go.Figure:
+    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale.
+
+    The top row is the query itself. Lower rows show how attention spreads the paths over the prompt.
+    """
+    return _starts(shares, row="layer {}", axis="layer ℓ", by="layer")
+
+
+@draws("squashlens.paths.hops", "values: hop position", "token: position")
+def hops(shares: xr.DataArray) -> go.Figure:
+    """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale."""
+    return _starts(shares, row="{} hops", axis="hops through attention", by="number of hops")
+
+
+def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
+    """A map of where the paths start; `row` labels a row in hovers, `axis` and `by` name what the rows are."""
+    if "query" in shares.coords:  # values of a profile have the same dimensions
+        raise InputError(
+            "shares is the result of another measurement: it has values for queries.",
+            "Give the unchanged result of squashlens.paths.composition, or draw it with squashlens.figures.of.",
+        )
+    shares = of_one_prompt(shares)
+    tokens = tokens_of(shares)
+    starts = shares.isel(layer=0) if "layer" in shares.dims else shares.sum("hop")
+    most = 1.0  # the power of ten at which the scale ends: that above the other tokens if the first one is a sink
+    if is_sink(starts):
+        others = shares.isel(position=slice(1, None)).values
+        largest = float(others[others < 1].max(initial=0.0))  # the query has all paths at its own layer
+        most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
+    figure = go.Figure(token_heatmap(shares, tokens, row, "share of paths", ends=(FLOOR, most)))
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
+    figure.update_yaxes(title=axis, dtick=1)
+    notes = [sink_note(starts, "the paths")] if most < 1 else []
+    title = f"Where the paths to the query start, by {by}"
+    return finish(figure, title=title, height=280, notes=notes_of(shares, *notes))
+
+
+@draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
+def strongest_paths(paths: xr.Dataset) -> go.Figure:
+    """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines.
+
+    Every line is one path. Paths overlap where they share a segment.
+    """
+    paths = of_one_prompt(paths)
+    tokens, layers, shares = tokens_of(paths), paths["layer"].values, paths["share"].values
+    figure = go.Figure()
+    grid_x, grid_y = np.meshgrid(list(tokens), layers)
+    dots = {"size": 3 if len(tokens) <= MANY else 1, "color": "#c4c9d2"}
+    figure.add_scatter(x=grid_x.ravel(), y=grid_y.ravel(), mode="markers", hoverinfo="skip", marker=dots)
+    for rank in reversed(range(len(shares))):
+        walk = paths["position_at"].values[rank]
+        route = " → ".join(label(tokens.get(p, "")) for p in walk)
+        places = [f"{layer}, {number_token(p, tokens.get(p, ''))}" for layer, p in zip(layers, walk, strict=True)]
+        hover = f"layer %{{customdata}}<br>path {rank + 1}: {shares[rank]:.4g} of all<br>{route}"
+        width = 1.5 + 6 * float(shares[rank] / shares[0])
+        line = curve(walk, layers, colour=COLOURS["path_bound"], width=width, hover=hover, customdata=places)
+        figure.add_trace(line.update(opacity=0.35))
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
+    figure.update_yaxes(title="layer ℓ", dtick=1)
+    title = (
+        f"The {len(shares)} strongest paths to the query carry {100 * shares.sum():.3g} % of the weight of all paths"
+    )
+    avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(option_of(paths, "avoid") or []))
+    notes = [f"without paths through {avoided}"] if avoided else []
+    return finish(figure, title=title, height=320, notes=notes_of(paths, *notes, "stronger paths have wider lines"))
+
+
+@draws("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")
+def depth_limit(limit: xr.Dataset) -> go.Figure:
+    """Draw the path weight that is not at the first token, by depth, with a logarithmic scale.
+
+    Depth is the number of times that a block's attention is applied. A dotted line shows the predicted rate, starting
+    from the value at depth 1.
+    """
+    blocks, depth = limit["block"].values, limit["depth"].values
+    figure = go.Figure()
+    for block, (colour, shown) in zip(blocks, shades_of(len(blocks)), strict=True):
+        here = limit.sel(block=block)
+        rest, name = here["rest"].values, f"block {block}: {_rates(here)}"
+        hover = f"{name}<br>depth %{{x}}, not at first token: %{{y:.4g}}"
+        figure.add_trace(curve(depth, rest, name, colour=colour, mode="lines", hover=hover, log=True, showlegend=shown))
+        law = rest[1] * float(here["predicted_rate"]) ** (depth[1:] - 1)
+        figure.add_trace(curve(depth[1:], law, colour=colour, dash="dot", width=1, mode="lines", showlegend=False))
+    figure.update_xaxes(title="number of times the block's attention is applied")
+    figure.update_yaxes(
+        title="path weight not at the first token", type="log", exponentformat="power", range=[-10, 0.1]
+    )
+    title = "Depth limit: repeated attention moves all path weight to the first token"
+    return finish(figure, title=title, height=320, notes=notes_of(limit, "dotted: the predicted rate"))
+
+
+def _rates(here: xr.Dataset) -> str:
+    """The rates of one block, or why it has none."""
+    if not here["rest"].values.any():
+        return "no token after the first one"
+    predicted, observed = (float(here[f"{name}_rate"]) for name in ("predicted", "observed"))
+    first = "no predicted rate, later tokens attend only to themselves"
+    first = first if np.isnan(predicted) else f"predicted {predicted:.3f}"
+    return f"{first}, " + ("observed at too few depths" if np.isnan(observed) else f"observed {observed:.3f}")

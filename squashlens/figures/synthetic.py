@@ -12,12 +12,12 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import by_label, draws
+from squashlens.figures.drawing.decorator import by_label, draws
+from squashlens.figures.drawing.notes import notes_of
+from squashlens.figures.drawing.shapes import band, curve, grid, interval, name_rows, shade_range, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped
+from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS, INK, series
-from squashlens.figures.drawing.traces import band, curve, grid, interval, name_rows, shade, shaded
 from squashlens.theory.statements.gallery import Exhibit
 
 LENGTH = "length n (tokens)"
@@ -46,13 +46,15 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         colour, _, symbol = series(number)
         shown = f"{label}: " if label else ""
         top, first = one.isel(layer=-1), one.isel(layer=0)
-        slopes = f"D {_power(top, 'exponent')}{_derived(top)}, δ {_power(first, 'variation_exponent')}"
+        rate = float(top["rate"])
+        limit = f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
+        slopes = f"D {_power(top, 'exponent')}{limit}, δ {_power(first, 'variation_exponent')}"
         name = f"{shown}{slopes}"
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
             x, kept = values["length"].values, values.where(values > 0)
             low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
             line = curve(x, middle, name, colour=colour, symbol=symbol, hover="n = %{x}: %{y:.4g}")
-            for trace in (*band(x, low, high, shaded(colour), name), line):
+            for trace in (*band(x, low, high, tint(colour), name), line):
                 figure.add_trace(trace, row=1, col=column)
         figure.add_traces(_guide(top, colour), 1, 1)
     figure.update_xaxes(type="log", title=LENGTH)
@@ -86,7 +88,7 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     )
     k, first = int(found["perturbed"]), float(lengths[0])
     if first < k:
-        shade(figure, first, k, f"n ≤ {k}: all entries perturbed")
+        shade_range(figure, first, k, f"n ≤ {k}: all entries perturbed")
     figure.update_xaxes(type="log", title=LENGTH)
     figure.update_yaxes(type="log", title="δ")
     return finish(figure, title="Total variation of the softmax of two growing sequences", height=290)
@@ -112,7 +114,7 @@ def survey(found: xr.Dataset) -> go.Figure:
     cells = list(product(*(range(len(found[name])) for name in others)))
     columns = len(found[others[0]]) if others else 1
     rows = -(-len(cells) // columns)
-    names = [escaped(str(value)) for value in found[first].values]
+    names = [escape(str(value)) for value in found[first].values]
     figure = make_subplots(
         rows=rows, cols=columns, shared_xaxes="all", shared_yaxes="all",  # pyright: ignore
         subplot_titles=[_place(found, others, cell) for cell in sorted(cells, key=lambda c: c[::-1])],
@@ -166,11 +168,6 @@ def _power(found: xr.Dataset, name: str) -> str:
     return f"∝ n<sup>{_minus(mean)}</sup>{around}"
 
 
-def _derived(found: xr.Dataset) -> str:
-    rate = float(found["rate"])
-    return f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
-
-
 def _minus(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # adding 0 turns −0 into 0
 
@@ -178,7 +175,7 @@ def _minus(value: float, digits: int = 3) -> str:
 def _place(found: xr.Dataset, options: list[str], cell: tuple[int, ...]) -> str:
     """The values of a panel's options, as its title."""
     return ", ".join(
-        f"{_option(name)} {escaped(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True)
+        f"{_option(name)} {escape(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True)
     )
 
 
@@ -203,7 +200,7 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
         raise InputError(
             "exhibits is empty: there is nothing to draw.", "Give the result of squashlens.statements.gallery."
         )
-    titles = [f"<b>{e.kept[0].name}</b><br>{escaped(e.kept[0].claim)}" for e in exhibits]
+    titles = [f"<b>{e.kept[0].name}</b><br>{escape(e.kept[0].claim)}" for e in exhibits]
     figure, rows = grid(titles, min(COLUMNS, len(titles)))
     for place, exhibit in enumerate(exhibits):
         row, column = divmod(place, COLUMNS)

@@ -9,12 +9,12 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.shapes import curve, grid
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped, label
+from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS, INK
-from squashlens.figures.drawing.traces import curve, grid
 
 # How one more repeat changes the tokens: name, symbol, colour.
 STEPS = (
@@ -67,7 +67,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     every = splits.sizes["repeats"]
     notes = [f"of {every} repeats, the first that fit"] if min(rows) < every else []
-    return finish(figure, title=escaped(title), height=ROW * sum(rows), notes=notes_of(measured, *notes))
+    return finish(figure, title=escape(title), height=ROW * sum(rows), notes=notes_of(measured, *notes))
 
 
 @draws(
@@ -130,13 +130,9 @@ def _widths(here: xr.Dataset) -> np.ndarray:
 
 
 def _titles(found: xr.Dataset) -> list[str]:
-    """The name of each form, with its text."""
-    return [f"{form}: {_written(found.sel(form=form))}" for form in found["form"].values]
-
-
-def _written(here: xr.Dataset) -> str:
-    """The text of a few repeats, quoted."""
-    return f"“{label(str(here['text'].values[min(2, here.sizes['repeats'] - 1)]))} …”"
+    """The name of each form, with the text of a few repeats."""
+    texts = found["text"].isel(repeats=min(2, found.sizes["repeats"] - 1)).transpose("form").values
+    return [f"{form}: “{label(str(text))} …”" for form, text in zip(found["form"].values, texts, strict=True)]
 
 
 def _steps(here: xr.Dataset) -> np.ndarray:

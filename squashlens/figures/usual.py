@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import plotly.graph_objects as go
@@ -10,17 +11,17 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.given import noted, with_modes
-from squashlens.figures.drawing.panels import Share, composed
+from squashlens.figures.drawing.decorator import mark_derived, with_modes
+from squashlens.figures.drawing.notes import notes_of
+from squashlens.figures.drawing.panels import Share, compose
+from squashlens.figures.drawing.shapes import curve, titles_of
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped, label
+from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import series
-from squashlens.figures.drawing.traces import curve, named
 from squashlens.records.results import is_done, joined_along, selected
 
 Result = xr.Dataset | xr.DataArray
-MOST = 12  # lines that can be told apart
+MOST = 12  # lines that can be told apart, and panels of variables
 
 
 @cache
@@ -39,8 +40,8 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
 
     Args:
         result: a result of squashlens, or several by label for panels with common scales. A result of several prompts,
-            with several values of `to_layer`, or joined by `results.concat` has a panel for each. A Dataset of one
-            variable is drawn as this variable.
+            with several values of `to_layer`, or joined by `results.concat` has a panel for each. Some variables of a
+            result, and means of all of them, have a panel for each variable that can be drawn, of the first 12.
 
     Returns:
         The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result. An
@@ -59,11 +60,10 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
     figure = _figure_of(several)
-    if figure is None:  # a Dataset of one variable
-        several = {label: _variable(one) for label, one in several.items()}
-        figure = _figure_of(several)
-    if figure is None and "" in several and isinstance(several[""], xr.DataArray):
-        figure = lines(several[""])
+    if figure is None and "" in several and len(several) == 1:
+        figure = _of_values(several[""])
+    elif figure is None:
+        figure = _figure_of({label: _variable(one) for label, one in several.items()})
     if figure is not None:
         return figure
     raise _no_figure(several)
@@ -86,6 +86,18 @@ def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
     return None
 
 
+def _of_values(result: Any) -> go.Figure | None:
+    """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset."""
+    if isinstance(result, xr.DataArray):
+        return lines(result)
+    each = {str(name): _figure_of({"": values}) or lines(values) for name, values in result.data_vars.items()}
+    drawn = {name: figure for name, figure in each.items() if figure is not None}
+    if len(drawn) < 2:
+        return next(iter(drawn.values()), None)
+    title = f"{MOST} of {len(drawn)} variables" if len(drawn) > MOST else None
+    return compose(dict(islice(drawn.items(), MOST)), columns=None, share="x", title=title)
+
+
 def _variable(result: Any) -> Any:
     """The variable of a Dataset that has only one; otherwise the result."""
     return next(iter(result.data_vars.values())) if isinstance(result, xr.Dataset) and len(result) == 1 else result
@@ -95,8 +107,7 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
     joined = [dim for dim in joined_along(one) if dim in one.dims]
-    variables = one.data_vars if isinstance(one, xr.Dataset) else {}
-    drawn = [str(name) for name, values in variables.items() if _are_lines(values)]
+    drawn = [str(name) for name, values in getattr(one, "data_vars", {}).items() if _are_lines(values)]
     if joined and "" not in several:
         return InputError(
             "The results were joined already, so they have no panels by label.",
@@ -106,9 +117,13 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
         return InputError(
             "There is no figure for these variables together.", f"Give one variable, as in `result[{drawn[0]!r}]`."
         )
-    over = ", ".join(map(str, one.dims)) or "no dimension"
+    if not one.dims:
+        return InputError(
+            "There is no figure for scalars: these are single numbers, without a dimension to draw them over.",
+            "Print them, or take the mean over some of the dimensions only, as in `result.mean('layer')`.",
+        )
     return InputError(
-        f"There is no figure for these values, over {over}.",
+        f"There is no figure for these values, over {', '.join(map(str, one.dims))}.",
         "Give the unchanged result of a measurement, or draw it with xarray: `result.plot()`.",
     )
 
@@ -143,7 +158,7 @@ def panels(
     if columns is not None and not 1 <= columns <= len(parts):
         raise InputError(f"columns={columns} is not usable for {len(parts)} parts.", f"Use 1 to {len(parts)}.")
     figures = {label: part if isinstance(part, go.Figure) else of(part) for label, part in parts.items()}
-    return composed(figures, columns=columns, share=share, title=title)
+    return compose(figures, columns=columns, share=share, title=title)
 
 
 def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
@@ -193,11 +208,11 @@ def lines(values: xr.DataArray) -> go.Figure | None:
     figure, name = go.Figure(), ""
     for number in range(len(values) if others else 1):
         colour, dash, symbol = series(number)
-        name = escaped(f"{others[0]} {values[others[0]].values[number]}") if others else ""
+        name = escape(f"{others[0]} {values[others[0]].values[number]}") if others else ""
         part, hover = values[number] if others else values, "%{x}: %{y:.4g}"
         figure.add_trace(curve(ends, part.values, name, colour=colour, dash=dash, symbol=symbol, hover=hover))
-    title, axis = named(values)
+    title, axis = titles_of(values)
     unit = str(values.attrs.get("units", ""))
-    figure.update_xaxes(title=escaped(over))
-    figure.update_yaxes(title=escaped(unit) if unit not in ("", "1") else axis)
-    return noted(finish(figure, title=title, height=260, notes=notes_of(values)), [values])
+    figure.update_xaxes(title=escape(over))
+    figure.update_yaxes(title=escape(unit) if unit not in ("", "1") else axis)
+    return mark_derived(finish(figure, title=title, height=260, notes=notes_of(values)), [values])

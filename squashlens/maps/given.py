@@ -1,5 +1,7 @@
 """Results that a map is made of, in place of a model and a prompt: which can be shown, and which are refused."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
+from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with
 from squashlens.measure.squashing.map_cells import of_profile
 from squashlens.records.results import provenance
 
@@ -14,8 +17,8 @@ from squashlens.records.results import provenance
 DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "method": "auto", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None, "seed": None,
-    "bos": "family",
+    "prompt": None, "method": "auto", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None,
+    "seed": None, "bos": "family",
 }  # fmt: skip
 
 
@@ -29,12 +32,8 @@ def refuse_options(*given: Any) -> None:
             )
 
 
-def of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
+def of_result(found: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
-    if prompt is not None:
-        raise InputError(
-            f"prompt={short_repr(prompt)} is given with a result, which has a prompt.", "Leave prompt= out."
-        )
     joined = [str(dim) for dim in found.dims if dim not in DIMS]
     function = provenance(found)["call"].get("function")
     whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null", "influence"} <= {*found}
@@ -66,7 +65,7 @@ def of_result(found: xr.Dataset, prompt: object) -> xr.Dataset:
     return of_profile(ordered) if function == "profile" else ordered
 
 
-def measured_query(found: xr.Dataset, query: int) -> int:
+def find_query(found: xr.Dataset, query: int) -> int:
     """A query of the result, counted from the end if it is negative."""
     n, known = found.sizes["position"], {int(one) for one in found["query"].values}
     if not -n <= query < n or query % n not in known:
@@ -81,3 +80,135 @@ def _is_cut(found: xr.Dataset, dim: str) -> bool:
     """Whether labels are missing that the page, which counts from 0, would give to others."""
     whole = found[dim].values.tolist() == list(range(found.sizes[dim]))
     return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
+
+
+SAME = ("fingerprint", "dtype", "ambient_hooks", "replaced_functions")  # of a map, and of its interventions
+COMPARED = ({"change", "layer", "length"}, {"change", "family", "length", "sample"})  # of one sequence, and of families
+MORE = {"replayed", "content", "place", "text", "block"}
+WHOLE = "Give a result of `squashlens.compare`, or a selection from it among change, family and length."
+
+
+@dataclass(frozen=True)
+class Interventions:
+    """A result of `compare` that was checked to be one, so that only the model and the prompt are left to check."""
+
+    result: xr.Dataset
+    facts: Mapping[str, Any]  # of the unchanged model
+
+    @classmethod
+    def of(cls, given: xr.Dataset) -> "Interventions":
+        """Raise an error for any other result, and for one without the unchanged model."""
+        dims = {str(dim) for dim in given.dims}
+        if not any(own <= dims <= own | MORE for own in COMPARED) or AS_IT_IS not in given["change"].values:
+            raise InputError(f"interventions= has the dimensions {short_repr(sorted(dims))}.", WHOLE)
+        provenance(given)  # an error for values that were computed
+        facts = provenance(given.sel(change=AS_IT_IS))
+        found = cls(given, facts)
+        try:
+            found._measured([])
+        except (KeyError, TypeError, ValueError, AttributeError, InputError):  # of another version, or damaged
+            raise InputError("interventions= does not say which prompts it was measured on.", WHOLE) from None
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the interventions, the unchanged model among them."""
+        return [str(name) for name in self.result["change"].values]
+
+    def require(self, facts: Mapping[str, Any], ids: Sequence[int]) -> None:
+        """Raise an error if they were measured on another model than a map, or on other prompts."""
+        for name in SAME:
+            if self.facts.get(name) != facts.get(name):
+                raise InputError(
+                    "interventions= was measured on another model than the map: its "
+                    f"{name.replace('_', ' ')} is {short_repr(self.facts.get(name))}, and that of the map "
+                    f"{short_repr(facts.get(name))}.",
+                    "Measure `compare` on the model of the map, under the same hooks.",
+                )
+        if not self._measured(ids):
+            raise InputError(
+                "interventions= was measured on other prompts than that of the map.",
+                "Give `compare` a sequence, or a family of sequences, that has this prompt at one of its lengths.",
+            )
+
+    def tables(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """What the page shows for a prompt: a table for each family that has its form."""
+        return [
+            _of_family(self.result, family, n) if family else _of_sequence(self.result, n)
+            for family, n in self._measured(ids)
+        ]
+
+    def _measured(self, ids: Sequence[int]) -> list[tuple[str, int]]:
+        """The families whose form the prompt has, and its length; one sequence has no family."""
+        lengths = [int(n) for n in self.result["length"].values]
+        if "form" in self.facts:
+            return [("", n) for n in lengths_with(self.facts["form"], ids, lengths)]
+        families = [str(name) for name in self.result["family"].values]
+        return [(name, n) for name in families for n in lengths_with(self.facts["forms"][name], ids, lengths)]
+
+
+def ids_of(found: xr.Dataset) -> list[int]:
+    """The token ids of a map's prompt."""
+    return [int(token) for token in found["token_id"].values]
+
+
+def _of_sequence(found: xr.Dataset, n: int) -> dict[str, Any]:
+    """The numbers of one sequence at the length of the prompt, of which there is no interval."""
+    here, layer = found.sel(length=n), int(found["layer"].values[-1])
+    columns = [_column(here["distance"].sel(layer=layer), f"D at layer {layer}")]
+    if "noise_floor" in found and n in found["replayed"].values:
+        columns.append(_column(found["noise_floor"].sel(layer=layer, replayed=n), f"noise floor of D at layer {layer}"))
+    for name, label in (("distance_y", "D of y"), ("total_variation", "next token of v and v*")):
+        columns.append(_column(here[name], label))
+    if "bound" in found and n == found["content"].values[-1]:
+        columns.append(_column(found["bound"].sel(content=1), "path bound of the first content token"))
+    if "accuracy" in found:
+        columns.append(_column(here["accuracy"], "right answers"))
+    about = f"Measured on this prompt, which has {n} content tokens: single numbers, without intervals."
+    return _table(found, "", n, about, columns)
+
+
+def _of_family(found: xr.Dataset, family: str, n: int) -> dict[str, Any]:
+    """The summary of a family at the length of the prompt, with its intervals over samples."""
+    here, samples = found.sel(family=family, length=n), found.sizes["sample"]
+    columns = [*_with_ends(here, "distance_median", "D at the last layer")]
+    columns += _with_ends(here, "distance_ratio", "D ÷ unchanged")
+    for place in found["place"].values if "jacobian_norm_ratio" in found else ():
+        at = here.sel(place=place)
+        columns += _with_ends(at, "jacobian_norm_ratio", f"Jacobian of the {place} content token ÷ unchanged")
+    columns += _with_ends(here, "accuracy", "right answers")
+    columns += _with_ends(here, "kl_median", "cost on other text")
+    ends = "with 95 % intervals" if samples >= 6 else "and too few for intervals of medians"
+    about = f"Measured on {samples} prompts of the form of this one, with {n} content tokens each, {ends}."
+    return _table(found, family, n, about, columns)
+
+
+def _with_ends(here: xr.Dataset, name: str, label: str) -> Iterator[dict[str, Any]]:
+    """A column with an interval, if the result has the variable and any number of it."""
+    if name in here and here[name].notnull().any():
+        whole = name.removesuffix("_median")
+        yield _column(here[name], label, here[f"{whole}_low"], here[f"{whole}_high"])
+
+
+def _column(
+    values: xr.DataArray, label: str, low: xr.DataArray | None = None, high: xr.DataArray | None = None
+) -> dict[str, Any]:
+    """One quantity of all interventions: its middle, and the ends of its interval."""
+    cells = np.array([values.values, *((low.values, high.values) if low is not None and high is not None else ())])
+    return {
+        "name": str(values.name), "label": label, "unit": str(values.attrs["units"]),
+        "about": str(values.attrs["long_name"]),
+        "cells": [[_number(value) for value in cell] for cell in cells.astype(float).T],
+    }  # fmt: skip
+
+
+def _table(found: xr.Dataset, family: str, n: int, about: str, columns: list[dict[str, Any]]) -> dict[str, Any]:
+    changes = [str(name) for name in found["change"].values]
+    return {"family": family, "length": n, "about": about, "changes": changes, "columns": columns}
+
+
+def _number(value: float) -> float | str | None:
+    """A number as JSON can have it; an infinite one is text that the page reads as a number."""
+    if np.isnan(value):
+        return None
+    return float(value) if np.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")

@@ -70,7 +70,8 @@ def payload(
     known = [name for name in SHOWN if name in found and found[name].notnull().any()]
     names = [name for name in known if _largest(found[name]) <= LARGEST]
     header: dict[str, Any] = {
-        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code, "facts": _flat(facts),
+        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code,
+        "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
         "changes": list(changes), "spans": _spans(found),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - int(found["influence"].size)
@@ -79,7 +80,7 @@ def payload(
     full = [name for name in names if "layer" in found[name].dims]
     kept_layers = _fitting_layers(layers, len(full) * (opened + 1), room)
     kept = spread(queries, opened, len(full) * len(kept_layers) + len(names), room)
-    traced = _traced(found, kept, opened, of_ways)
+    traced = _traced_queries(found, kept, opened, of_ways)
     blob = Blob()
     places = [layers.index(layer) for layer in kept_layers]
     header |= {
@@ -111,7 +112,7 @@ def _numbers_of_ways(found: xr.Dataset) -> int:
     return 3 * found.sizes["block"] * found.sizes["rank"] * int((found["traced"].values + 1).sum())
 
 
-def _traced(found: xr.Dataset, kept: Sequence[int], opened: int, room: int) -> list[int]:
+def _traced_queries(found: xr.Dataset, kept: Sequence[int], opened: int, room: int) -> list[int]:
     """The queries of the page whose paths are in it too: all that were traced, or evenly spaced ones that fit."""
     if not {*TRACED} <= {*found}:
         return []
@@ -226,7 +227,7 @@ def _notes(
     if not jacobian:
         notes.append("The Jacobian was not measured.")
     elif len(jacobian) < len(queries):
-        notes.append(f"The Jacobian was measured for {_listed(jacobian)} only.")
+        notes.append(f"The Jacobian was measured for {_list_queries(jacobian)} only.")
     for name in ("certified", "effect"):
         if name not in found:
             notes.append(f"{SHOWN[name][0]}: not measured.")
@@ -239,9 +240,9 @@ def _of_ways(found: xr.Dataset, queries: Sequence[int], traced: Sequence[int]) -
         return ["Strongest paths: not traced."]
     notes = []
     if len(found["traced"]) < len(queries):
-        notes.append(f"Strongest paths were traced for {_listed([int(q) for q in found['traced'].values])} only.")
+        notes.append(f"Strongest paths were traced for {_list_queries([int(q) for q in found['traced'].values])} only.")
     if traced and len(traced) < len(found["traced"]):
-        notes.append(f"Strongest paths to {_listed(traced)} are in this page; the result has all of them.")
+        notes.append(f"Strongest paths to {_list_queries(traced)} are in this page; the result has all of them.")
     return notes
 
 
@@ -260,21 +261,16 @@ def _measured_queries(found: xr.Dataset, name: str, queries: Sequence[int]) -> l
     return [query for place, query in enumerate(queries) if np.isfinite(values[place]).any()]
 
 
-def _listed(queries: Sequence[int]) -> str:
+def _list_queries(queries: Sequence[int]) -> str:
     if len(queries) == 1:
         return f"query {queries[0]}"
     return f"{len(queries)} queries" if len(queries) > 8 else f"queries {', '.join(map(str, queries))}"
 
 
-def _flat(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The provenance as pairs of text."""
-    return [(name.replace("_", " "), said(value)) for name, value in facts.items()]
-
-
-def said(value: Any) -> str:
+def fact_text(value: Any) -> str:
     """A fact of a provenance as text."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {said(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {fact_text(one)}" for key, one in value.items())
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(map(said, value)) or "none"
+        return ", ".join(map(fact_text, value)) or "none"
     return "none" if value is None else str(value)

@@ -1,7 +1,14 @@
 """`squash_map` and the object that it returns, which shows itself in notebooks and writes itself as a page."""
 
+import base64
+import hashlib
+import html
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +17,139 @@ import xarray as xr
 from squashlens._typing import Bos, Bridge, Norm, Pieces
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
-from squashlens.errors import InputError
-from squashlens.maps.changes import Interventions, ids_of
-from squashlens.maps.given import measured_query, of_result, refuse_options
-from squashlens.maps.live import Measure, widget
-from squashlens.maps.page import frame, page, section
-from squashlens.maps.payload import payload
+from squashlens.errors import InputError, SquashlensError
+from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
+from squashlens.maps.payload import payload, text_of
 from squashlens.measure.session import measurement
 from squashlens.measure.squashing.map_cells import Method, joined, measure
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
 from squashlens.theory.probes import seed_of
+
+NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
+
+
+@cache
+def program() -> str:
+    """The ES module, as it is in the package."""
+    return files("squashlens.maps").joinpath("map.js").read_text(encoding="utf-8")
+
+
+@cache
+def styles() -> str:
+    return files("squashlens.maps").joinpath("map.css").read_text(encoding="utf-8")
+
+
+def section(data: dict[str, Any], *, theme: str = "auto", level: int = 2) -> str:
+    """The map as a part of a page, with a heading of this level: styles, data and program."""
+    return (
+        f'<div class="sl-map" data-theme="{theme}" data-level="{level}"><noscript>{NO_PROGRAM}</noscript>'
+        f'<script type="application/json">{text_of(data)}</script></div>\n'
+        f"<style>{styles()}</style>\n"
+        f'<script type="module">{program()}</script>'
+    )
+
+
+def page(data: dict[str, Any]) -> str:
+    """The map as a page of its own."""
+    policy = (
+        f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        "<title>Squash map – squashlens</title>\n"
+        '<link rel="icon" href="data:,">\n</head>\n<body>\n'
+        f"<main>{section(data, level=1)}</main>\n</body>\n</html>\n"
+    )
+
+
+def frame(whole: str, *, height: int = 1000) -> str:
+    """A page as an iframe, which saved and exported notebooks keep. It is a site of its own, and reads nothing else."""
+    return (
+        f'<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="{height}" '
+        f'style="border: 0" srcdoc="{html.escape(whole)}"></iframe>'
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
+
+
+Measure = Callable[[xr.Dataset, int, Callable[[float], None]], xr.Dataset]
+DataOf = Callable[[xr.Dataset, int | None], dict[str, Any]]
+
+
+class Cancelled(BaseException):
+    """The user cancelled a measurement. It is no `Exception`, so that no function on the way catches it."""
+
+
+class Worker:
+    """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled."""
+
+    def __init__(self, widget: Any, measure: Measure, data_of: DataOf) -> None:
+        self.widget, self.measure, self.data_of = widget, measure, data_of
+        self.thread: threading.Thread | None = None
+        self.stop = threading.Event()
+
+    def asked(self, _: Any, message: Any, __: Any) -> None:
+        """A message of the page."""
+        kind = message.get("kind") if isinstance(message, dict) else None
+        if kind == "cancel":
+            self.stop.set()
+        elif kind == "measure" and self.thread is not None and self.thread.is_alive():
+            self._say("error", "Another query is being measured. Cancel it, or wait.")
+        elif kind == "measure":
+            self.stop.clear()
+            self.thread = threading.Thread(target=self._run, args=(message.get("query"),), daemon=True)
+            self.thread.start()
+
+    def _run(self, query: Any) -> None:
+        try:
+            self.widget.result = self.measure(self.widget.result, query, self._progress)
+            self.widget.data = self.data_of(self.widget.result, query)
+            self._say("done", "")
+        except Cancelled:
+            self._say("cancelled", f"Query {query} was cancelled.")
+        except SquashlensError as error:
+            self._say("error", str(error))
+        except Exception as error:  # nobody sees what a thread raises
+            self._say("error", f"{type(error).__name__}: {error}")
+
+    def _progress(self, share: float) -> None:
+        if self.stop.is_set():
+            raise Cancelled
+        self.widget.send({"kind": "progress", "share": share})
+
+    def _say(self, kind: str, text: str) -> None:
+        self.widget.send({"kind": kind, "text": text})
+
+
+def widget(result: xr.Dataset, measure: Measure, data_of: DataOf) -> Any:
+    """The widget of a map; `measure` gives the map's result with one more query, and reports its progress."""
+    try:
+        anywidget: Any = import_module("anywidget")
+        traitlets: Any = import_module("traitlets")
+    except ImportError as error:
+        raise InputError(
+            f"A live map needs anywidget, which cannot be imported ({error}).", 'pip install "squashlens[notebook]"'
+        ) from error
+
+    class LiveMap(anywidget.AnyWidget):
+        """A map in a notebook; `result` has the queries that were measured by clicks too."""
+
+        _esm = program()
+        _css = styles()
+        data = traitlets.Dict().tag(sync=True)
+
+    made: Any = LiveMap(data=data_of(result, None))
+    made.result = result
+    made.worker = Worker(made, measure, data_of)
+    made.on_msg(made.worker.asked)
+    return made
+
 
 ENDINGS = (".html", ".htm")
 
@@ -148,11 +277,11 @@ def squash_map(
     """
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        refuse_options(method, norm, certified, n_replacements, spans, seed, bos)
-        found = of_result(model, prompt)
+        refuse_options(prompt, method, norm, certified, n_replacements, spans, seed, bos)
+        found = of_result(model)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
-        return SquashMap(found, interventions=changes, opened=None if query == -1 else measured_query(found, query))
+        return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
     seed = seed_of(seed, certifies=certified)

@@ -1,6 +1,6 @@
 """Sentences of the report on collapse and separators, computed from the results, whether or not a claim holds.
 
-A claim holds or fails if at least nine in ten lengths agree. `squashlens.reporting.strength` has the words for trends;
+A claim holds or fails if at least nine in ten lengths agree. `squashlens.reporting.sentences` has the words for trends;
 their intervals take into account that neighbouring lengths are alike.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from squashlens.reporting.strength import Rank
+from squashlens.reporting.sentences import Rank
 from squashlens.theory.distances import NOISE_FLOORS
 
 CLEAR = 0.9  # share of lengths that must agree

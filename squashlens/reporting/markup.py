@@ -1,7 +1,10 @@
-"""Any text as LaTeX and Markdown show it, on one line: a token or a model's name looks there as it is."""
+"""Templates of pages, and any text as LaTeX and Markdown show it, on one line: a token looks there as it is."""
 
 import re
 import unicodedata
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
 
 from squashlens.engine.text.tokens import escape
 
@@ -17,6 +20,21 @@ LATEX = {
 LIGATURES = re.compile(r"([-',])(?=\1)")  # two of these in a row would become another character
 ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"'}
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|&~$])")
+
+
+def template(name: str, **syntax: Any) -> Any:
+    """A Jinja template of this folder; `syntax` are options of its environment."""
+    from jinja2 import Environment
+
+    text = files("squashlens.reporting").joinpath(name).read_text(encoding="utf-8")
+    options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    environment = Environment(**options | syntax)  # noqa: S701 (escaping is an option)
+    environment.filters |= {one.__name__: _on_one_line(one) for one in (latex, markdown)}
+    return environment.from_string(text)
+
+
+def _on_one_line(escape_text: Callable[[str], str]) -> Callable[[object], str]:
+    return lambda value: escape_text(" ".join(str(value).split()))
 
 
 def latex(text: str, *, plain: bool = True) -> str:

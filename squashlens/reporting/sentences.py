@@ -1,15 +1,93 @@
 """Sentences of the report on one prompt, computed from the results, whether a claim holds, fails or is undecided.
 
-`squashlens.reporting.strength` has the words for correlations. Intervals and p-values are part of the results.
+`squashlens.reporting.sentences` has the words for correlations. Intervals and p-values are part of the results.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
-from squashlens.reporting.strength import Rank, beside
+from squashlens.records.results import facts_of
+from squashlens.theory.distances import NOISE_FLOORS
 from squashlens.theory.spread import first_share, has_sink
+
+WORDS = ((0.9, "very strong"), (0.7, "strong"), (0.4, "moderate"), (0.1, "weak"), (0.0, "negligible"))
+NEGLIGIBLE = 0.1
+TEST = 0.05
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank correlation ρ with the ends of its interval and its corrected p-value."""
+
+    rho: float
+    low: float
+    high: float
+    p: float
+
+    @classmethod
+    def of(cls, ds: xr.Dataset, name: str, **place: object) -> "Rank":
+        """The rank correlation in the four variables of a result that start with `name`."""
+        return cls(*(float(ds[f"{name}{end}"].sel(place)) for end in ("", "_low", "_high", "_p")))
+
+    @property
+    def measured(self) -> bool:
+        """Whether ρ, its interval and its p-value are all finite."""
+        return all(math.isfinite(value) for value in (self.rho, self.low, self.high, self.p))
+
+    @property
+    def decided(self) -> bool:
+        """Whether the direction of the correlation is known."""
+        return self.measured and (self.low > 0 or self.high < 0) and self.p < TEST
+
+    @property
+    def absent(self) -> bool:
+        """Whether the whole interval is negligible."""
+        return self.measured and max(abs(self.low), abs(self.high)) < NEGLIGIBLE
+
+    @property
+    def strength(self) -> str:
+        """Words for both ends of the interval, the weaker first; one word if they are the same."""
+        ends = sorted((abs(self.low), abs(self.high)))
+        least, most = (next(word for edge, word in WORDS if end >= edge) for end in ends)
+        return least if least == most else f"{least} to {most}"
+
+    @property
+    def numbers(self) -> str:
+        """ρ, its interval and its p-value as text, with what left the direction open if the interval excludes 0."""
+        rho, low, high = (near_edge(value, 0.0, 2) for value in (self.rho, self.low, self.high))
+        p = "p below 0.001" if self.p < 0.001 else f"p = {near_edge(self.p, TEST, 3)}"
+        text = f"Spearman ρ = {rho}, 95 % interval {low} to {high}, {p}"
+        excludes = self.low > 0 or self.high < 0
+        return f"{text} after correction for the tests made together" if excludes and self.p >= TEST else text
+
+    def trend(self, rises: str = "rises") -> str:
+        """A verb phrase for the trend: its direction and strength, or that it is unclear, with the numbers."""
+        if math.isnan(self.rho):
+            return "is constant"
+        if not self.measured:
+            return f"has too few values for a trend (ρ = {self.rho:.2f})"
+        if self.absent:
+            return f"has at most a negligible trend ({self.numbers})"
+        if not self.decided:
+            return f"shows no clear trend ({self.numbers})"
+        return f"{rises if self.rho > 0 else 'falls'} ({self.strength} trend, {self.numbers})"
+
+
+def near_edge(value: float, edge: float, digits: int) -> str:
+    """A number with so many decimals, and with more where it would otherwise read as on another side of the edge.
+
+    >>> near_edge(0.004, 0.0, 2), near_edge(0.0496, 0.05, 2), near_edge(-0.001, 0.0, 2), near_edge(0.3, 0.0, 2)
+    ('0.004', '0.0496', '-0.001', '0.30')
+    """
+    texts = (f"{value:.{more}f}" for more in range(digits, 30))
+    return next((text for text in texts if _side(float(text), edge) == _side(value, edge)), f"{value:.{digits}g}")
+
+
+def _side(value: float, edge: float) -> int:
+    return (value > edge) - (value < edge)
 
 
 def prompt_summary(ds: xr.Dataset, answer: xr.DataArray) -> str:
@@ -48,7 +126,9 @@ def _agreement_over_null(ds: xr.Dataset) -> str:
     if not (math.isfinite(null) and math.isfinite(low) and math.isfinite(high)):
         return ""
     of_null = f"The uniform null, which does not use this model's attention, reaches ρ = {null:.2f}"
-    numbers = "(difference {}, 95 % interval {} to {})".format(*(beside(value, 0.0, 2) for value in (gap, low, high)))
+    numbers = "(difference {}, 95 % interval {} to {})".format(
+        *(near_edge(value, 0.0, 2) for value in (gap, low, high))
+    )
     if low > 0:
         return f"{of_null}; the path bound agrees better {numbers}."
     if high < 0:
@@ -159,3 +239,103 @@ def beside_sink(ds: xr.Dataset) -> str:
 
 def _name(result: xr.Dataset | xr.DataArray, place: int) -> str:
     return f"“{result['token'].values[place]}” at position {int(result['position'].values[place])}"
+
+
+THIRDS = ("first", "middle", "last")
+HALF = ("float16", "bfloat16")
+
+
+def short_answer(measured: xr.Dataset, found: xr.Dataset) -> tuple[tuple[str, str], ...]:
+    """Five lines, each with a heading: from the result of `sensitivity`, and the Dataset of the prompt's map."""
+    return (
+        ("What is lost", _what(measured)),
+        ("Where in the prompt", _where(measured)),
+        ("Where in the model", _depth(found)),
+        ("At the end", _end(found)),
+        ("How sure", _how_sure(measured)),
+    )
+
+
+def _what(measured: xr.Dataset) -> str:
+    """How few tokens have half of the sensitivity, and the least."""
+    values = measured["jacobian"].values
+    if not values.sum() > 0:
+        return "The last representation is sensitive to no token: all Jacobian norms are 0."
+    order = np.sort(values)[::-1]
+    half = int(np.searchsorted(np.cumsum(order), values.sum() / 2) + 1)
+    least, most = int(values.argmin()), int(values.argmax())
+    spread = values.max() / values.min() if values.min() > 0 else np.inf
+    factor = f"{spread:.3g} times" if np.isfinite(spread) else "infinitely"
+    return (
+        f"{half} of {len(values)} tokens {'has' if half == 1 else 'have'} half of the summed sensitivity (Jacobian "
+        "norm). The last representation "
+        f"is {factor} less sensitive to “{measured['token'].values[least]}” at position {least} than to "
+        f"“{measured['token'].values[most]}” at position {most}, the largest."
+    )
+
+
+def _where(measured: xr.Dataset) -> str:
+    """The third of the prompt with the lowest median sensitivity, and what uniform attention would give there."""
+    n = int(measured["compared_tokens"])
+    inside = slice(measured.sizes["position"] - 1 - n, measured.sizes["position"] - 1)  # without BOS and the last token
+    if n < 3:
+        return f"With {n} tokens between the first and the last, parts of the prompt cannot be compared."
+    parts = [part for part in np.array_split(np.arange(measured.sizes["position"])[inside], 3)]
+    norms = [float(np.median(measured["jacobian"].values[part])) for part in parts]
+    ratios = [float(np.median(measured["bound_over_null"].values[part])) for part in parts]
+    lowest = int(np.argmin(norms))
+    each = ", ".join(f"{value:.3g}" for value in norms)
+    return (
+        f"Between the first and the last token, the median norm in the first, middle and last third is {each}: lowest "
+        f"in the {THIRDS[lowest]} third. There, the path bound is {ratios[lowest]:.3g} times the null, the path bound "
+        "under uniform attention (median)."
+    )
+
+
+def _depth(found: xr.Dataset) -> str:
+    """From which layer on the last token's own stream has more than half of the sensitivity."""
+    rows = found["jacobian"].isel(query=-1)
+    layers, own = rows["layer"].values, rows.values[:, -1]
+    sums = rows.sum("position").values
+    if not (sums > 0).all():
+        return "The Jacobian is 0 at some layer, so that layers cannot be compared."
+    shares = own / sums
+    # At layer L only the final norm follows, so that the last token has all of it in every model.
+    beyond = [int(layer) for layer, share in zip(layers[:-1], shares[:-1], strict=True) if share > 0.5]
+    start = f"The last token's own stream has {100 * shares[0]:.3g} % of the summed sensitivity at layer {layers[0]}"
+    if not beyond or beyond[0] == layers[0]:
+        return f"{start}, and {100 * shares[-2]:.3g} % at layer {layers[-2]}, before the last block."
+    return (
+        f"{start}, and more than half from layer {beyond[0]} of {layers[-1]} on: what reaches the answer from earlier "
+        f"tokens has mostly been read by block {beyond[0] - 1}."
+    )
+
+
+def _end(found: xr.Dataset) -> str:
+    """The distance of v and v* at the last layer, beside the noise floor and the size of v."""
+    top = found.isel(layer=-1)
+    far, noise, size = (float(top[name]) for name in ("collapse_distance", "collapse_noise", "last_token_rms"))
+    if not np.isfinite(far):
+        return "The prompt with its last token repeated is longer than the model's context, so v* was not measured."
+    verdict = (
+        f"This is at most {NOISE_FLOORS} noise floors, so that rounding alone may cause it."
+        if far <= NOISE_FLOORS * noise
+        else f"This is {far / size:.3g} times the root mean square of v."
+        if size > 0
+        else "v is 0."
+    )
+    return (
+        f"Repeating the last token moves the last residual stream by D = {far:.3g} (L∞, layer {int(top['layer'])}), "
+        f"{far / noise:.3g} times the noise floor. {verdict}"
+    )
+
+
+def _how_sure(measured: xr.Dataset) -> str:
+    """What the numbers hold for."""
+    dtype = facts_of(measured).get("dtype")
+    exact = (
+        f"The norms were computed in {dtype}, in which small ones are several times too large"
+        if dtype in HALF
+        else "The norms are exact to first order, for this prompt and this model"
+    )
+    return f"{exact}; a derivative does not say what replacing a token does. {agreement(measured)}"

@@ -18,7 +18,7 @@ from squashlens.study.describing.measurements import (
     identity_of,
     parameters,
     require_arguments,
-    scanned,
+    scanned_argument,
 )
 from squashlens.study.scans import Source, source_of
 from squashlens.study.store import Store
@@ -98,7 +98,14 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         model = _model(grid, arguments, known)
         own = parameters(grid.measurement)
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
-        common = grid.name, grid.measurement, rest, model, hooks, {_axis(name): label for name, label in named.items()}
+        common = (
+            grid.name,
+            grid.measurement,
+            rest,
+            model,
+            hooks,
+            {name.replace(".", "_"): label for name, label in named.items()},
+        )
         about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": _identity(model)}
         if source is None:
             yield Cell(_key(about), *common, code=code)
@@ -107,7 +114,7 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
 
 
-def listed(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
+def table_of_cells(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
     """A row for each cell: whether it is done, failed (and why) or left, and its labels."""
     done, failed, rows = store.done(cell.key for cell in cells), store.failures(), []
     for cell in cells:
@@ -130,16 +137,12 @@ def require_current(cells: Sequence[Cell]) -> None:
 def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a scan with a prompt, or with the sequence that a prompt grows into."""
     own = parameters(grid.measurement)
-    name = scanned(grid.measurement)
+    name = scanned_argument(grid.measurement)
     if name not in own:
         raise InputError(f"{grid.name}: {grid.measurement} measures neither prompts nor sequences.", "Leave out over.")
     if name in arguments:
         raise InputError(f"{grid.name}: {name}= is given, and a scan takes it from the dataset.", "Leave it out.")
     return {**arguments, name: {"build": {"content": ["1"]}} if name == "sequence" else "text"}
-
-
-def _axis(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,12 +13,24 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from squashlens.errors import InputError, OutputError
 from squashlens.saving.files import refusing, require_folder, write
-from squashlens.study.extras import extra
+
+
+def extra(package: str, what: str, name: str = "study") -> Any:
+    """A package of the extra `name`, or an error that says what needs it and how to install it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(
+            f"{what} needs {package.partition('.')[0]}, which is not installed.",
+            f'Install it: pip install "squashlens[{name}]".',
+        ) from None
+
 
 MISSING = (FileNotFoundError, NotADirectoryError)
 BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create
@@ -73,7 +85,7 @@ class Folder:
             (self.root / name).unlink(missing_ok=True)
 
     def claim(self, name: str) -> Any:
-        return claimed(self.root / "claims" / name)
+        return claim_file(self.root / "claims" / name)
 
 
 class Remote:
@@ -141,9 +153,9 @@ def _unreadable(path: str, error: Exception) -> InputError:
 
 
 @contextmanager
-def claimed(path: Path) -> Iterator[int | None]:
+def claim_file(path: Path) -> Iterator[int | None]:
     """How many workers died with this claim; None if another process holds it. The claim ends with the block."""
-    handle = _locked(path)
+    handle = _lock(path)
     if handle is None:
         yield None
         return
@@ -159,7 +171,7 @@ def claimed(path: Path) -> Iterator[int | None]:
         os.close(handle)
 
 
-def _locked(path: Path) -> int | None:
+def _lock(path: Path) -> int | None:
     """An open, locked file; None if another process holds the lock."""
     with refusing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

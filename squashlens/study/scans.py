@@ -22,7 +22,7 @@ from typing import Any
 from squashlens._typing import positive
 from squashlens.errors import InputError, SquashlensError
 from squashlens.saving.stored import Result, as_dataset
-from squashlens.study.extras import extra
+from squashlens.study.places import extra
 
 ENTRIES = ("file", "column", "shard", "limit")
 ROWS = 256  # in a shard, by default

@@ -12,10 +12,10 @@ from squashlens._typing import positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study import combine, sql
-from squashlens.study.cells import Cell, cells_of, listed, require_current
+from squashlens.study.cells import Cell, cells_of, require_current, table_of_cells
+from squashlens.study.combine import answer, combine
 from squashlens.study.describing.description import read
-from squashlens.study.engines.drive import Local, drive
+from squashlens.study.engines import Local, drive
 from squashlens.study.scans import failed_rows
 from squashlens.study.store import Store
 from squashlens.study.work import Worker, digest, threads_set
@@ -140,7 +140,7 @@ class Study:
             prompts that a scan could not measure. A cell of which the file is damaged is left.
         """
         require_current(self.cells)
-        rows, table = self._failed_rows(), listed(self.cells, self.store)
+        rows, table = self._failed_rows(), table_of_cells(self.cells, self.store)
         table["failed_rows"] = [len(rows.get(key, ())) for key in table["cell"]]
         table: Any = table.assign(cells=1, **{name: table["state"] == name for name in ("done", "failed", "left")})
         counts = ["cells", "done", "failed", "left", "failed_rows"]
@@ -179,7 +179,7 @@ class Study:
         Raises:
             InputError: a grid of which nothing is done, a scan (use `sql`), or results with different variables.
         """
-        return combine.combine(self._grid(name), self.cells, self.store)
+        return combine(self._grid(name), self.cells, self.store)
 
     def result(self, key: str) -> xr.DataArray | xr.Dataset:
         """The result of one cell, with its provenance.
@@ -215,7 +215,7 @@ class Study:
         Raises:
             InputError: DuckDB is not installed, or refuses the query; or a query that is not one statement.
         """
-        return sql.answer(query, self.grids, self.cells, self.store)
+        return answer(query, self.grids, self.cells, self.store)
 
     def _failed_rows(self) -> dict[str, dict[int, str]]:
         """For each shard, the rows that could not be measured, with their reasons."""
@@ -233,11 +233,11 @@ class Study:
 
 def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int) -> Any:
     if name == "ray":
-        from squashlens.study.engines.ray import Ray
+        from squashlens.study.engines import Ray
 
         return Ray(resources or {}, threads)
     if name == "slurm":
-        from squashlens.study.engines.slurm import Slurm
+        from squashlens.study.engines import Slurm
 
         return Slurm(resources or {}, threads)
     return Local()

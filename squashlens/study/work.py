@@ -28,9 +28,16 @@ from squashlens._typing import Bos, short_repr
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.stored import Result
 from squashlens.study.cells import Cell, Model, cells_of
-from squashlens.study.describing.arguments import arguments_for, require_hooks, sequence_of
 from squashlens.study.describing.description import read
-from squashlens.study.describing.measurements import LOADING, function_of, parameters, scanned
+from squashlens.study.describing.measurements import (
+    LOADING,
+    arguments_for,
+    function_of,
+    parameters,
+    require_hooks,
+    scanned_argument,
+    sequence_of,
+)
 from squashlens.study.scans import shard
 from squashlens.study.store import Store
 
@@ -128,7 +135,7 @@ class Worker:
                 return function()
 
             def measure(prompt: Any) -> Any:
-                grows = scanned(cell.measurement) == "sequence"
+                grows = scanned_argument(cell.measurement) == "sequence"
                 try:
                     return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
                 except Exception as error:

@@ -11,7 +11,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.checks.results import dims_by_name
-from squashlens.figures.drawing import given
+from squashlens.figures.drawing import decorator
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 from tests import odd
@@ -320,12 +320,12 @@ def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
     """The figures of a set, and the names of the functions that drew them, known by the dimensions they ask for."""
     drawers = {name: getattr(sl.figures, name) for name in sl.figures.__all__}
     asking = {id(drawer.__draws__[1]): name for name, drawer in drawers.items() if hasattr(drawer, "__draws__")}
-    called, require = set[str](), given.require
+    called, require = set[str](), decorator.require
 
     def note(result: Any, name: str, maker: str, dims: Any) -> None:
         called.add(asking[id(dims)])
         require(result, name, maker, dims)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(given, "require", note)
+        patch.setattr(decorator, "require", note)
         return SETS[kind](), called

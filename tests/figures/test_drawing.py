@@ -12,16 +12,14 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.facts import notes_of
-from squashlens.figures.drawing.text import width_of, wrapped
+from squashlens.figures.drawing.notes import notes_of
 from tests import odd, typeset
-
-PROMPT = "How many ones are in the following sequence? 1101 ="
+from tests.figures import specimens
 
 
 @pytest.fixture(scope="module")
-def figure(tiny: Any) -> go.Figure:
-    return sl.figures.attribution(sl.sensitivity(tiny, PROMPT, progress=False))
+def figure() -> go.Figure:
+    return sl.figures.attribution(specimens.sensitivity(20))
 
 
 def test_a_figure_is_not_changed_by_another_look(figure: go.Figure) -> None:
@@ -67,31 +65,12 @@ def test_a_page_that_is_too_small_is_refused_with_a_size_that_is_enough(figure: 
     assert sl.figures.styled(figure, width="column", height=enough).layout.height == pytest.approx(96 * enough)
 
 
-def test_more_tokens_are_labelled_on_a_wider_page(figure: go.Figure) -> None:
-    tokens = ["1"] * 500
-    many = sl.figures.by_token(_over(tokens))
-    assert many.layout.xaxis.labelalias == {str(place): f"{place}: 1" for place in range(500)}
+def test_more_tokens_are_labelled_on_a_wider_page(figure: Any) -> None:
+    many = sl.figures.by_token(specimens.bound(500))
+    assert len(many.layout.xaxis.labelalias) == 500
     narrow, wide = (sl.figures.styled(many, width=inches).layout.xaxis.nticks for inches in (3.25, 13.0))
     assert 5 < narrow < 0.4 * wide < 100
     assert figure.layout.xaxis2.dtick == 1
-
-
-def _over(tokens: list[str]) -> Any:
-    import xarray as xr
-
-    coords = {"position": range(len(tokens)), "token": ("position", tokens)}
-    return xr.DataArray(np.linspace(1, 2, len(tokens)), dims="position", coords=coords)
-
-
-def test_long_text_is_broken_and_joined_again(figure: go.Figure) -> None:
-    narrow = sl.figures.styled(figure, width="column")
-    assert "<br>" in narrow.layout.title.text
-    assert sl.figures.styled(narrow, width="page").layout.title.text == figure.layout.title.text
-    text = "some words of a title that is too long for one line"
-    lines = wrapped(text, 100, 13).split("<br>")
-    assert " ".join(lines) == text
-    assert all(width_of(line, 13) <= 100 for line in lines)
-    assert len(lines) > 2
 
 
 def test_another_packages_figure_is_refused() -> None:
@@ -110,53 +89,35 @@ def _heads(figure: Any) -> list[Any]:
     return [note for note in figure.layout.annotations if (note.name or "").startswith("block title")]
 
 
-@pytest.mark.slow
-def test_panels_share_scales_and_the_legend(tiny: Any) -> None:
-    results = {prompt: sl.sensitivity(tiny, prompt, progress=False) for prompt in ("110 =", "1111 =", "0 0 =")}
-    found = sl.figures.panels(results, columns=3)
-    parts = [sl.figures.attribution(one) for one in results.values()]
-    drawn = [np.asarray(t.y, float) for t in found.data]
-    for ours, theirs in zip(drawn, [np.asarray(t.y, float) for part in parts for t in part.data], strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-    listed = [t.name for t in found.data if t.showlegend is not False]
-    assert listed == [t.name for t in parts[0].data]
-    assert [prompt in a.text for prompt, a in zip(results, _heads(found), strict=True)] == [True] * 3
-    assert [found.layout[f"yaxis{n}"].matches for n in (4, 7)] == ["y", "y"]
-    assert [found.layout[f"yaxis{n}"].matches for n in (5, 8, 6, 9)] == ["y2", "y2", "y3", "y3"]
+def test_panels_share_scales_the_legend_and_the_colours() -> None:
+    results = {f"{count} tokens": specimens.sensitivity(count) for count in (4, 6, 5)}
+    found: Any = sl.figures.panels(results, columns=3)
+    alone: Any = sl.figures.attribution(next(iter(results.values())))
+    assert [t.name for t in found.data if t.showlegend is not False] == [t.name for t in alone.data]
+    assert [note.text for note in _heads(found)] == [*results]
+    assert [found.layout[f"yaxis{n}"].matches for n in (4, 7, 5, 8, 6, 9)] == ["y", "y", "y2", "y2", "y3", "y3"]
+    assert found.layout.yaxis.autorange is True  # else plotly gives it its default range if others have a range
     # Tokens differ, so the tokens' axes are not shared, and each has its own labels.
-    aliases = [found.layout[f"xaxis{n}"].labelalias for n in (3, 6, 9)]
-    assert [a["1"] for a in aliases] == ["1: 1", "1: 1", "1: 0"]
-    assert [len(a) for a in aliases] == [5, 6, 4]
+    assert [len(found.layout[f"xaxis{n}"].labelalias) for n in (3, 6, 9)] == [4, 6, 5]
+    one, other = specimens.collapse(), specimens.collapse()
+    other["distance"] = 100 * other["distance"]
+    maps: Any = sl.figures.collapse_heatmap({"a": specimens.relative(one), "b": specimens.relative(other)})
+    values = np.concatenate([np.asarray(t.z, float).ravel() for t in maps.data])
+    assert {(t.zmin, t.zmax) for t in maps.data} == {(values.min(), values.max())}
+    assert [t.showscale for t in maps.data] == [False, True]
 
 
-@pytest.mark.slow
-def test_any_two_figures_stand_side_by_side(tiny: Any, figure: go.Figure) -> None:
-    shares = sl.paths.composition(tiny, PROMPT)
-    found = sl.figures.panels({"a": figure, "b": shares}, title="Both")
+def test_any_two_figures_stand_side_by_side(figure: go.Figure) -> None:
+    found: Any = sl.figures.panels({"a": figure, "b": specimens.composition(5)}, title="Both")
     assert found.layout.title.text == "Both"
-    assert len(found.data) == len(figure.data) + 1
-    left, right = (found.layout[name].domain for name in ("xaxis", "xaxis4"))
-    assert left[1] < right[0]
-    assert found.layout.yaxis4.matches is None
-    assert found.data[-1].yaxis == "y4"
-    with pytest.raises(InputError, match="panels of several results already"):
-        sl.figures.panels({"c": found})
-    with pytest.raises(InputError, match="parts is empty"):
-        sl.figures.panels({})
-    with pytest.raises(InputError, match="columns=3 is not usable"):
-        sl.figures.panels({"a": figure, "b": shares}, columns=3)
-
-
-@pytest.mark.slow
-def test_maps_on_one_page_have_one_colour_scale(tiny: Any) -> None:
-    captures = {name: sl.capture(tiny, one) for name, one in sl.prompts.figure5(tiny, 8).items() if name in "ab"}
-    several = {name: sl.collapse(tiny, one, scale="relative") for name, one in captures.items()}
-    found = sl.figures.collapse_heatmap(several)
-    ends = {(t.zmin, t.zmax) for t in found.data}
-    assert len(ends) == 1
-    values = np.concatenate([np.asarray(t.z, float).ravel() for t in found.data])
-    np.testing.assert_allclose(next(iter(ends)), (np.nanmin(values), np.nanmax(values)))
-    assert [t.showscale for t in found.data] == [False, True]
+    assert found.layout.xaxis.domain[1] < found.layout.xaxis4.domain[0]
+    assert (found.layout.yaxis4.matches, found.data[-1].yaxis) == (None, "y4")
+    for parts, options, complaint in (
+        ({"c": found}, {}, "panels of several results already"), ({}, {}, "parts is empty"),
+        ({"a": figure, "b": figure}, {"columns": 3}, "columns=3 is not usable"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=complaint):
+            sl.figures.panels(parts, **options)
 
 
 def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hook: Any) -> Any:

@@ -1,5 +1,6 @@
-"""Figures show the values they are given, one place per token, nothing escaped wrongly or computed anew."""
+"""What figures leave out, say in words, and refuse; `test_values` compares what they draw."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,65 +8,215 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
+from squashlens import synthetic
 from squashlens.errors import InputError
 from squashlens.figures.drawing.text import label
+from squashlens.records.joining import restated
+from squashlens.synthetic import Stack
+from tests.figures import specimens
 
-PROMPT = "How many ones are in the following sequence? 1101 ="
+LENGTHS = [10, 50, 200, 400, 800]
 
 
 def numbers(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
-@pytest.mark.slow
-def test_attribution_draws_the_dataset(tiny: Any) -> None:
-    ds = sl.sensitivity(tiny, PROMPT, progress=False)
-    figure = sl.figures.attribution(ds)
-    traces = {t.name: t for t in figure.data}
-    assert len(traces) == 5
-    np.testing.assert_array_equal(numbers(traces["true Jacobian"].y), ds["jacobian"].values)
-    np.testing.assert_array_equal(numbers(traces["path bound (Thm 5.1)"].y), ds["path_bound"].values)
-    np.testing.assert_array_equal(numbers(traces["bound ÷ null"].y), ds["bound_over_null"].values)
-    for axis in (figure.layout.yaxis, figure.layout.yaxis2):
-        assert axis.type == "log"
-
-
-@pytest.mark.slow
-def test_rows_stand_at_their_positions(tiny: Any) -> None:
-    """A selection or another order of tokens: places, hover texts and ticks are those of `position`."""
-    every = sl.sensitivity(tiny, "1101 =", progress=False)
-    ds = every.isel(position=[5, 2, 4])
-    wanted = [f"{place}: {label(str(every['token'].values[place]))}" for place in (2, 4, 5)]
-    for figure, name in ((sl.figures.attribution(ds), "path_bound"), (sl.figures.by_token(ds["jacobian"]), "jacobian")):
-        line = figure.data[0]
-        assert numbers(line.x).tolist() == [2, 4, 5]
-        np.testing.assert_array_equal(numbers(line.y), every[name].values[[2, 4, 5]])
-        assert list(line.customdata) == wanted
-        assert figure.layout.xaxis.labelalias == dict(zip("245", wanted, strict=True))
-    padded = every["jacobian"].assign_coords(n_tokens=5).isel(position=slice(2, None))
-    assert numbers(sl.figures.by_token(padded).data[0].x).tolist() == [2, 3, 4]
-    shares = sl.paths.composition(tiny, "1101 =")
-    cells = sl.figures.composition(shares.isel(position=[4, 2])).data[0]
-    assert numbers(cells.x).tolist() == [2, 3, 4]
-    np.testing.assert_array_equal(numbers(cells.customdata)[:, [0, 2]], shares.values[:, [2, 4]])
-    assert np.isnan(numbers(cells.z)[:, 1]).all()
-    tokens = every["token"].values
-    named = {"position": list("abcdefgh")[: len(tokens)], "token": ("position", tokens)}
-    text = xr.DataArray(np.ones(len(tokens)), dims="position", coords=named)
-    with pytest.raises(InputError, match="'position' of this result does not have whole numbers"):
-        sl.figures.by_token(text)
-
-
 def test_text_is_shown_as_it_is() -> None:
     """Plotly does not know `&quot;`, and shows markup that is not escaped."""
-    assert label('"') == '"'
-    assert label("'") == "'"
-    assert label('<a href="x">') == '&lt;a href="x"&gt;'
-    assert label("&quot;") == "&amp;quot;"
+    shown = {'"': '"', "'": "'", '<a href="x">': '&lt;a href="x"&gt;', "&quot;": "&amp;quot;"}
+    assert {text: label(text) for text in shown} == shown
 
 
-def test_composition_draws_log_shares(tiny: Any) -> None:
-    shares = sl.paths.composition(tiny, PROMPT)
-    heat = sl.figures.composition(shares).data[0]
-    np.testing.assert_array_equal(numbers(heat.customdata), shares.values)
-    np.testing.assert_allclose(numbers(heat.z), np.log10(np.maximum(shares.values, 1e-6)), atol=1e-6)
+def test_rows_stand_at_their_positions() -> None:
+    """A selection or another order of tokens: hover texts and ticks are those of `position`; padding is left out."""
+    every = specimens.bound(8)
+    figure: Any = sl.figures.by_token(every.isel(position=[5, 2, 4]))
+    wanted = [f"{place}: {label(str(every['token'].values[place]))}" for place in (2, 4, 5)]
+    assert list(figure.data[0].customdata) == wanted
+    assert figure.layout.xaxis.labelalias == dict(zip("245", wanted, strict=True))
+    padded: Any = sl.figures.by_token(every.assign_coords(n_tokens=5).isel(position=slice(2, None)))
+    assert numbers(padded.data[0].x).tolist() == [2, 3, 4]
+    with pytest.raises(InputError, match="'position' of this result does not have whole numbers"):
+        sl.figures.by_token(every.assign_coords(position=list("abcdefgh")))
+
+
+def test_zeros_and_rows_without_values_are_left_out() -> None:
+    """A logarithm has no zero; a row of which nothing is left stays, and is empty."""
+    compared = specimens.compare()
+    compared["distance"][1, -1, 0] = compared["distance"][2, -1] = 0
+    figure: Any = sl.figures.changes(restated(compared, {}))
+    np.testing.assert_array_equal(numbers(figure.data[2].x), compared["distance"][1, -1, 1:])
+    assert len(figure.data[4].x) == 0
+    unclear = specimens.ablation()
+    unclear["retained"][:] = np.nan
+    rows: Any = sl.figures.retained_by_kind(restated(unclear, {}))
+    assert len(rows.layout.yaxis.ticktext) == 10
+    assert len(rows.data) == 4 + 3 * 6
+    edits: Any = sl.figures.retained_by_kind(specimens.ablation().drop_vars(["retained_from", "distance_from"]))
+    assert len(edits.layout.yaxis.ticktext) == 4
+    nothing = specimens.ablation().sel(edit=["none", "separators", "delete"]).drop_vars("retained_from")
+    with pytest.raises(InputError, match="There is no ablation to draw"):
+        sl.figures.retained_by_kind(nothing)
+    few = specimens.remedies()
+    for end in ("low", "high"):
+        few[f"distance_ratio_{end}"][:] = np.nan
+    marks: Any = sl.figures.of(few.drop_vars(["jacobian_norm_ratio", "accuracy", "kl_median"])).data
+    assert all((numbers(mark.error_x.array) == 0).all() for mark in marks)
+
+
+def test_a_noise_floor_far_below_is_said_and_does_not_squeeze_what_is_drawn() -> None:
+    found = specimens.collapse()
+    found["noise_floor"] = found["noise_floor"] * 1e-9
+    figure: Any = sl.figures.collapse_curve(restated(found, {}))
+    assert "noise floor" not in {trace.name for trace in figure.data}
+    highest = float(found["noise_floor"].sel(layer=26).max())
+    said = float(figure.layout.title.subtitle.text.split("at most ")[1].split(" ")[0])
+    assert highest <= said < 2 * highest + 1e-12
+    drawn = np.concatenate([numbers(trace.y) for trace in figure.data])
+    low, high = figure.layout.yaxis.range
+    assert low < np.log10(drawn.min()) < low + 0.2
+    assert high - 0.2 < np.log10(drawn.max()) < high
+
+
+def test_a_draw_of_the_same_content_is_left_out() -> None:
+    """Its distance is rounding at all layers. One that is near at a single layer has other content, and stays."""
+    found = specimens.collapse()
+    floor = found["noise_floor"].max("replayed")
+    draws = found["unrelated"].copy()
+    draws[0, :, 0], draws[1, -1, 3] = floor / 2, floor[-1] / 2
+    draws[:, 0, 1:] = 2 * floor[0]
+    figure: Any = sl.figures.collapse_curve(restated(found.assign(unrelated=draws), {}))
+    first, second, _ = (numbers(t.y) for t in figure.data if t.name == "unrelated: other content")
+    np.testing.assert_array_equal(first, [np.nan, *draws[0, -1, 1:]])
+    np.testing.assert_array_equal(second, draws[1, -1])
+
+
+def test_each_panel_of_ablations_has_the_pair_and_no_colour_twice() -> None:
+    found = specimens.ablation()
+    figure: Any = sl.figures.layer_trace(found, from_block=2)
+    for axis in ("y", "y2"):
+        own = [trace for trace in figure.data if trace.yaxis == axis]
+        assert len({trace.line.color for trace in own}) == len(own)
+        assert [trace.name for trace in own][:2] == ["no separators", "separators"]
+    assert [note.text for note in figure.layout.annotations] == ["changed prompts", "hooks from block 2 on"]
+    assert len(sl.figures.layer_trace(found.drop_vars("distance_from")).data) == 6
+    alone: Any = sl.figures.layer_trace(found.sel(edit=["none", "separators"]), from_block=2)
+    assert [note.text for note in alone.layout.annotations] == ["hooks from block 2 on"]
+    with pytest.raises(InputError, match="hook='mask' was not measured"):
+        sl.figures.from_block_map(found.sel(hook=["zero_values"]))
+
+
+def test_depth_limit_says_why_there_is_no_rate(tiny: Any) -> None:
+    """One token has no later ones, and a token that attends only to itself does not decay."""
+    first = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2]))
+    names = {line.name for line in first.data if line.name}
+    assert names == {f"block {block}: no token after the first one" for block in range(6)}
+    with sl.applied(tiny, sl.hooks.sliding_window(1)):
+        alone: Any = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2, 5, 6]))
+    absorbing = "no predicted rate, later tokens attend only to themselves, observed 1.000"
+    assert alone.data[0].name == f"block 0: {absorbing}"
+
+
+def _with_sink(times: float) -> xr.Dataset:
+    found = specimens.sensitivity(8)
+    found["path_bound"][0] = times * float(found["path_bound"][1:].sum())
+    found["path_bound"].attrs |= {"long_name": "path bound", "units": "1"}
+    return restated(found, {})
+
+
+def test_a_sink_is_beyond_the_scale_and_said_so() -> None:
+    """A first token with 20 times the sum of all others is an arrow at the edge; one with twice that is a point."""
+    sunk, plain = _with_sink(20.0), _with_sink(2.0)
+    bound = sunk["path_bound"].values
+    for draw in (sl.figures.attribution, lambda found: sl.figures.by_token(found["path_bound"])):
+        figure: Any = draw(sunk)
+        np.testing.assert_array_equal(numbers(figure.data[0].y), [np.nan, *bound[1:]])
+        low, high = figure.layout.yaxis.range
+        assert low < np.log10(bound[1:].min()) < np.log10(bound[1:].max()) < high < np.log10(bound[0])
+        assert any(note.text == f"↑ {bound[0]:.3g}" for note in figure.layout.annotations)
+        assert ", with 95.24 % of" in figure.layout.title.subtitle.text
+        whole: Any = draw(plain)
+        assert "beyond the scale" not in whole.layout.title.subtitle.text
+        assert numbers(whole.data[0].y)[0] == plain["path_bound"].values[0]
+
+
+@pytest.mark.parametrize("query_has_most", [False, True])
+def test_shares_of_paths_beside_a_sink_have_their_own_scale(query_has_most: bool) -> None:
+    """Unless the query has most paths at its own layers, which the scale must show; then nothing is beyond it."""
+    shares = specimens.composition(8)
+    values = np.full(shares.shape, 1e-4)
+    values[:, 0] = 1 - 7e-4
+    if query_has_most:
+        values[-2, -1], values[-2, 0] = 0.6, 0.4 - 6e-4
+    figure: Any = sl.figures.of(restated(shares.copy(data=values), {}))
+    assert (figure.data[0].zmax == 0) == query_has_most
+    assert (", with 99.93 % of the paths" in figure.layout.title.subtitle.text) != query_has_most
+
+
+def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
+    every = sl.profile(tiny, "1101 =", queries=[1, 3, 4], method="none", n_random_models=0, progress=False)
+    found = every["path_bound"]
+    by_layer: Any = sl.figures.of(found.sel(query=4))
+    assert by_layer.layout.title.text == "Path bound, by layer"
+    by_query: Any = sl.figures.of(found.sel(layer=2))
+    assert by_query.layout.title.text == "Path bound, by query"
+    assert by_query.layout.yaxis.ticktext == ("1", "3", "4")
+    assert {"layer 2", "white: 0"} <= {*by_query.layout.title.subtitle.text.split(" · ")}
+    line: Any = sl.figures.of(found.sel(query=3, layer=0))
+    np.testing.assert_array_equal(line.data[0].y, found.sel(query=3, layer=0)[:4])  # none after the query
+    assert "query at position 3" in line.layout.title.subtitle.text
+    with pytest.raises(InputError, match=r"dimensions \(query, layer, position\)"):
+        sl.figures.of(found)
+    with pytest.raises(InputError, match=r"another measurement.*squashlens\.paths\.composition"):
+        sl.figures.composition(found.sel(query=4))
+
+
+def test_what_has_no_lines_is_refused() -> None:
+    for values in (xr.DataArray(1.0), xr.DataArray(["a"]), xr.DataArray(np.zeros((2, 2, 2))), xr.DataArray([])):
+        with pytest.raises(InputError, match="There is no figure for"):
+            sl.figures.of(values)
+
+
+@pytest.mark.parametrize("first", [20, 30])
+def test_no_shade_where_all_lengths_are_beyond_k(first: int) -> None:
+    found = synthetic.softmax_total_variation([first, 200, 400, 800], k=20)
+    assert not sl.figures.synthetic_total_variation(found).layout.shapes
+
+
+@pytest.fixture(scope="module")
+def surveyed() -> xr.Dataset:
+    over = {"encoding": ["none", "alibi"], "depth": [1, 2, 3], "window": [None, 4]}
+    return synthetic.survey(Stack(scale=0.5), over, LENGTHS, progress=False)
+
+
+def test_a_survey_has_a_panel_for_each_cell_and_open_marks_without_the_premise(surveyed: xr.Dataset) -> None:
+    figure: Any = sl.figures.survey(surveyed)
+    titles = [note.text for note in figure.layout.annotations]
+    assert titles[:4] == ["depth 1, window all", "depth 2, window all", "depth 3, window all", "depth 1, window 4"]
+    assert [len(figure.data), list(figure.layout.yaxis.ticktext)] == [12, ["none", "alibi"]]
+    cells = [(depth, window) for depth in range(3) for window in range(2)]
+    for (depth, window), both in zip(cells, zip(figure.data[::2], figure.data[1::2], strict=True), strict=True):
+        place = 1 + depth + 3 * window
+        assert {mark.xaxis for mark in both} == {f"x{place if place > 1 else ''}"}
+        without = [colour == "white" for colour in both[1].marker.color]
+        assert without == (~surveyed["premise"].isel(depth=depth, window=window)).values.tolist()
+    assert 0 < surveyed["premise"].sum() < surveyed["premise"].size
+    assert len(sl.figures.survey(surveyed.isel(depth=0, window=0, drop=True)).data) == 2
+    with pytest.raises(InputError, match="no place for the options heads"):
+        sl.figures.survey(surveyed.expand_dims(heads=[1]).transpose("encoding", "depth", "window", "heads", "seed"))
+
+
+@pytest.mark.slow
+def test_a_study_of_stacks_has_the_numbers_and_the_figure_of_one_survey(surveyed: xr.Dataset, tmp_path: Path) -> None:
+    grid = {
+        "measurement": "synthetic.survey",
+        "arguments": {"stack": {"scale": 0.5}, "over": {"window": [None, 4]}, "lengths": list(LENGTHS)},
+        "each": {"stack.encoding": ["none", "alibi"], "stack.depth": [1, 2, 3]},
+    }
+    study = sl.Study(grid, store=tmp_path)
+    assert study.run(progress=False)["done"].tolist() == [6]
+    found = study.combine().load()
+    for name, expected in surveyed.data_vars.items():
+        np.testing.assert_array_equal(found[name], expected)
+    assert sl.figures.survey(found).layout == sl.figures.survey(surveyed).layout

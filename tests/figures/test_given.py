@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
@@ -77,13 +78,33 @@ def test_a_dataset_of_one_variable_is_drawn_as_this_variable(tiny: Any) -> None:
     assert one.data == sl.figures.by_token(found["jacobian"]).data
     several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
     assert len(several.data) == 2
-    with pytest.raises(InputError, match=r"no figure for these variables together.*result\['jacobian'\]"):
-        sl.figures.of(found[["jacobian", "null"]])
+
+
+def block_titles(figure: Any) -> list[str]:
+    return [note.text for note in figure.layout.annotations if (note.name or "").startswith("block title")]
+
+
+def test_some_variables_and_means_of_all_have_a_panel_each(results: dict[str, Any]) -> None:
+    found, pairs = results["sensitivity"], results["collapse"]
+    two: Any = sl.figures.of(found[["jacobian", "null"]])
+    assert block_titles(two) == ["jacobian", "null"]
+    np.testing.assert_array_equal(two.data[1].y, found["null"])
+    with_attributes: Any = sl.figures.of(pairs.mean("layer", keep_attrs=True))
+    assert block_titles(with_attributes)[:2] == ["distance", "distance_y"]
+    assert "derived values" in str(with_attributes.layout.annotations)
+    np.testing.assert_array_equal(with_attributes.data[0].y, pairs["distance"].mean("layer"))
+
+
+def test_merged_results_have_the_figure_of_one_and_are_derived(results: dict[str, Any]) -> None:
+    merged = xr.merge([results["sensitivity"], results["collapse"]], compat="override")
+    figure: Any = sl.figures.of(merged)
+    assert "derived values" in figure.layout.title.subtitle.text
+    np.testing.assert_array_equal(figure.data[0].y, results["sensitivity"]["path_bound"])
 
 
 def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> None:
     for one in (results["sensitivity"]["jacobian"], results["path_bound"], results["collapse"], results["profile"]):
-        with pytest.raises(InputError, match="There is no figure for"):
+        with pytest.raises(InputError, match="no figure for scalars: .*Print them"):
             sl.figures.of(one.mean())
     for one, draw in (
         (results["path_bound"].mean("position"), sl.figures.by_token),

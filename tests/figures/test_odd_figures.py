@@ -12,9 +12,9 @@ import plotly.io
 import pytest
 
 import squashlens as sl
-from squashlens.figures.drawing.page import Page
-from squashlens.figures.drawing.text import unbroken, width_of, wrapped
-from squashlens.figures.drawing.ticks import set_axis
+from squashlens.figures.drawing.axes import set_axis
+from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.text import unbreak, width_of, wrap
 from squashlens.records.joining import restated
 from tests.figures import specimens
 
@@ -67,7 +67,7 @@ def test_what_a_user_added_stays(curves: go.Figure) -> None:
     assert found.layout.shapes[-1].type == "rect"
     assert found.layout.title.text == "My own title"
     assert tuple(found.layout.xaxis.range) == (0, 5)
-    assert unbroken(found.layout.yaxis.title.text) == "my unit"
+    assert unbreak(found.layout.yaxis.title.text) == "my unit"
     assert sl.figures.styled(mine, title="Another").layout.title.text == "Another"
 
 
@@ -89,20 +89,20 @@ def test_any_number_of_any_figures(curves: go.Figure, shares: go.Figure, bars: g
 def test_labels_are_text_and_fit(bars: go.Figure) -> None:
     found = sl.figures.styled(sl.figures.panels(dict.fromkeys(HOSTILE, bars), columns=2), theme="paper", width=7)
     titles = [note for note in found.layout.annotations if (note.name or "").startswith("block title")]
-    assert [unbroken(note.text) for note in titles] == ["&lt;script&gt;alert(1)&lt;/script&gt;", *HOSTILE[1:]]
+    assert [unbreak(note.text) for note in titles] == ["&lt;script&gt;alert(1)&lt;/script&gt;", *HOSTILE[1:]]
     assert max(width_of(note.text, note.font.size) for note in titles if note.text) < 7 * 96 / 2
 
 
 def test_a_long_word_is_divided_and_joined_again() -> None:
     """Entities stay whole, and a sign in the word is preferred."""
     text = "see meta-llama/Llama-3.1-70B &lt;" + "&amp;" * 20 + " x<sub>12</sub>"
-    lines = wrapped(text, 60, 10).split("<br>")
+    lines = wrap(text, 60, 10).split("<br>")
     assert all(width_of(line, 10) <= 60 for line in lines)
     assert "meta-" in [line.strip("\u200b") for line in lines]
     assert not any(set("&;") & set(line.replace("&amp;", "").replace("&lt;", "")) for line in lines)
     assert all(line.count("<sub>") == line.count("</sub>") for line in lines)
-    assert unbroken("<br>".join(lines)) == text
-    assert unbroken(wrapped("<br>".join(lines), 3000, 10)) == text
+    assert unbreak("<br>".join(lines)) == text
+    assert unbreak(wrap("<br>".join(lines), 3000, 10)) == text
 
 
 def test_parts_take_the_first_theme(curves: go.Figure) -> None:
@@ -163,11 +163,3 @@ def test_each_result_has_the_figure_that_the_page_says() -> None:
         result = odd.result(name)
         first = next(figure.__name__ for figure in usual_figures() if _fits(result, figure))
         assert said[makers.get(name, name)] == {first}, name
-
-
-def test_shared_scales_show_all_data() -> None:
-    """Plotly gives shared axes without a range its default one if others have a range, unless it is told not to."""
-    for result in (specimens.sensitivity, specimens.composition):
-        layout = sl.figures.of({"a": result(20), "b": result(20)}).layout
-        assert layout.yaxis.autorange is True
-        assert layout.yaxis.range is None

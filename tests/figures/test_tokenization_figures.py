@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.measure.collapse.tokenization import tokenization
 from squashlens.measure.collapse.tokenization import tokenization as splits
 from tests.splitters import splitter
 
@@ -15,11 +14,6 @@ PAIR, OTHER, ANEW = (
     "one more repeat adds something else: no pair",
     "one more repeat changes earlier tokens: no pair",
 )
-
-
-@pytest.fixture(scope="module")
-def measured(tiny: Any) -> Any:
-    return tokenization(tiny, 9, progress=False)
 
 
 def of_panel(figure: Any, number: int, kind: str) -> list[Any]:
@@ -92,22 +86,3 @@ def test_the_legend_names_what_is_drawn_once() -> None:
         shown = [t.name for t in sl.figures.splits(splits(splitter(kind), 5)).data if t.showlegend is None]
         assert len(shown) == len(set(shown))
         assert set(shown) == names
-
-
-def test_both_distances_are_drawn(measured: Any) -> None:
-    for layer in (None, 3):
-        figure = sl.figures.tokenization(measured, layer=layer)
-        here = measured.sel(layer=6 if layer is None else layer)
-        for number, form in enumerate(measured["form"].values):
-            lines = {t.name: t for t in of_panel(figure, number, "scatter")}
-            for name, variable in (("true pair", "distance"), ("two texts", "naive")):
-                np.testing.assert_array_equal(lines[name].y, here[variable].sel(form=form))
-            marked = {PAIR: here["pair"], OTHER: ~here["pair"] & here["grows"], ANEW: ~here["grows"]}
-            for name, which in marked.items():
-                chosen = which.sel(form=form).values
-                assert list(lines[name].x) == here["repeats"].values[chosen].tolist()
-                np.testing.assert_array_equal(lines[name].y, here["naive"].sel(form=form).values[chosen])
-        assert f"layer {6 if layer is None else layer}" in figure.layout.title.text
-        assert figure.layout.yaxis.title.text == "D ÷ rms(v) (L∞)"
-    titles = [a.text for a in sl.figures.tokenization(measured).layout.annotations]
-    assert titles == ["joined: “111 …”", "spaced: “1 1 1 …”", "commas: “1,1,1 …”", "commas spaced: “1, 1, 1 …”"]

@@ -11,7 +11,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.maps.changes import Interventions, _number
+from squashlens.maps.given import Interventions, _number
 
 QUIET = {"progress": False}
 NAME = "=</td><b>\u202esharper"  # of an intervention, which is any text

@@ -11,7 +11,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.maps.page import program, styles
+from squashlens.maps.view import program, styles
 
 PROMPT = "110 ="
 QUIET = {"progress": False}

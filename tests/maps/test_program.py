@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from squashlens.maps.page import program, styles
+from squashlens.maps.view import program, styles
 
 HERE = Path(__file__).parent
 NODE = shutil.which("node")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from squashlens.reporting import answer
-from squashlens.reporting.answer import short_answer
+from squashlens.reporting import sentences
+from squashlens.reporting.sentences import short_answer
 
 
 def results(jacobian: list[float], by_layer: list[list[float]], tail: tuple[float, float, float]) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def test_it_says_what_the_numbers_say() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_not_called_exact(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "exact to first order" in results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))[-1]
-    monkeypatch.setattr(answer, "facts_of", lambda _: {"dtype": dtype})
+    monkeypatch.setattr(sentences, "facts_of", lambda _: {"dtype": dtype})
     sure = results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))[-1]
     assert f"computed in {dtype}, in which small ones are several times too large" in sure
     assert "exact" not in sure

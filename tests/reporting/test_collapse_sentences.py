@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.reporting import collapse as section
+from squashlens.reporting import collapse_sections as section
 from squashlens.reporting import collapse_sentences as say
 from squashlens.theory.statistics.trends import association
 

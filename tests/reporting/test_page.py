@@ -10,8 +10,8 @@ import squashlens as sl
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from squashlens.records.results import sealed
-from squashlens.reporting import page
-from squashlens.reporting.page import render
+from squashlens.reporting import report_page
+from squashlens.reporting.report_page import render
 from tests.references import process_state
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
@@ -78,14 +78,14 @@ def test_it_reads_as_an_argument(written: Path) -> None:
 
 
 def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
-    assert page._source(tiny) == "tiny-gemma"
-    assert Path(page._source(bridge_of("llama"))).is_dir()
+    assert report_page._source(tiny) == "tiny-gemma"
+    assert Path(report_page._source(bridge_of("llama"))).is_dir()
     facts = {"dtype": "float32", "quantized": None, "revision": None, "proof": "verified", "call": {"norm": "spectral"}}
     other = facts | {"dtype": "bfloat16", "quantized": "int8", "revision": "abc", "proof": "unverified"}
-    code = page._code(other, "org/m", "1", 8)
+    code = report_page._code(other, "org/m", "1", 8)
     assert "sl.load('org/m', dtype='bfloat16', quantize='int8', revision='abc', verify=False)" in code
     for one in (facts, facts | {"quantized": "gptq"}):  # the checkpoint is, not the loading
-        assert "sl.load('./gpt2')" in page._code(one, "./gpt2", "1", 8)
+        assert "sl.load('./gpt2')" in report_page._code(one, "./gpt2", "1", 8)
 
 
 def test_nothing_is_fetched(written: Path) -> None:

@@ -13,9 +13,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.reporting.markup import latex
+from squashlens.reporting.markup import latex, markdown
 from squashlens.reporting.paper import parts, write
-from squashlens.reporting.paper.index import _plain
 from tests import typeset
 
 QUIET: Any = {"progress": False, "n": 6, "lengths": [4, 76], "seeds": 2}
@@ -167,7 +166,7 @@ def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Pa
     assert isinstance(found[3], InputError)
     assert found[3] is found[4]
     assert "has no examples" in str(found[3])
-    assert f"Not measured: {_plain(found[3])}" in (tmp_path / "README.md").read_text()
+    assert f"Not measured: {markdown(str(found[3]))}" in (tmp_path / "README.md").read_text()
     assert "% Figure 3 could not be measured." in (tmp_path / "figures.tex").read_text()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.describing.code import code_of
+from squashlens.study.describing.own_code import code_of
 from squashlens.study.work import Worker
 
 HEAD = "import xarray as xr\ndef made(value):\n    return xr.Dataset({'area': value})\n"

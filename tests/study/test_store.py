@@ -12,7 +12,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.study.places import Folder, claimed
+from squashlens.study.places import Folder, claim_file
 from squashlens.study.store import Store, name_of
 from tests.study.fakes import square
 
@@ -83,12 +83,12 @@ def test_a_success_removes_the_failure(store: Store) -> None:
 
 def test_a_claim_is_granted_once_and_ends(tmp_path: Path) -> None:
     path = tmp_path / "claims" / "a"
-    with claimed(path) as deaths:
+    with claim_file(path) as deaths:
         assert deaths == 0
-        with claimed(path) as other:
+        with claim_file(path) as other:
             assert other is None
     assert not path.exists()
-    with pytest.raises(KeyboardInterrupt), claimed(path):
+    with pytest.raises(KeyboardInterrupt), claim_file(path):
         raise KeyboardInterrupt
     assert not path.exists()
 
@@ -98,8 +98,8 @@ def test_a_killed_holder_is_counted(tmp_path: Path) -> None:
     holding = textwrap.dedent(f"""
         import time
         from pathlib import Path
-        from squashlens.study.places import claimed
-        with claimed(Path({str(path)!r})):
+        from squashlens.study.places import claim_file
+        with claim_file(Path({str(path)!r})):
             print("held", flush=True)
             time.sleep(600)
     """)
@@ -108,12 +108,12 @@ def test_a_killed_holder_is_counted(tmp_path: Path) -> None:
         try:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            with claimed(path) as there:
+            with claim_file(path) as there:
                 assert there is None
         finally:
             os.kill(holder.pid, signal.SIGKILL)
             holder.wait()
-        with claimed(path) as found:
+        with claim_file(path) as found:
             assert found == deaths
             path_again = path.read_text()
         assert path_again == str(deaths + 1)

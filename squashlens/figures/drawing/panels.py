@@ -9,11 +9,20 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layout import NoRoomError, list_once
-from squashlens.figures.drawing.page import HEAD, HEAD_NOTES, Block, Page, axes_of, reference, traces_of
-from squashlens.figures.drawing.style import dressed, recoloured
-from squashlens.figures.drawing.text import escaped, unbroken
-from squashlens.figures.drawing.ticks import drawn_along, numbers_of
+from squashlens.figures.drawing.axes import numbers_of, values_along
+from squashlens.figures.drawing.layout import NoRoomError
+from squashlens.figures.drawing.page_blocks import (
+    HEAD,
+    HEAD_NOTES,
+    Block,
+    Page,
+    axes_of,
+    list_once,
+    reference,
+    traces_of,
+)
+from squashlens.figures.drawing.style import dress, recolour
+from squashlens.figures.drawing.text import escape, unbreak
 
 Share = Literal["both", "x", "y", "none"]
 BARS = ("barmode", "bargap")
@@ -21,7 +30,7 @@ TICKS = ("dtick", "nticks", "exponentformat")  # attributes that depend on the t
 DOT = " · "
 
 
-def composed(figures: Mapping[str, go.Figure], *, columns: int | None, share: Share, title: str | None) -> go.Figure:
+def compose(figures: Mapping[str, go.Figure], *, columns: int | None, share: Share, title: str | None) -> go.Figure:
     """One figure of several, which are laid out row by row under their labels.
 
     Without `columns`, there are as many as usual for this number of figures, or fewer if their text leaves no room.
@@ -30,22 +39,22 @@ def composed(figures: Mapping[str, go.Figure], *, columns: int | None, share: Sh
     across = columns or (2 if count in (2, 4) else min(3, count))
     while True:
         try:
-            return _composed(figures, across, share, title)
+            return _compose(figures, across, share, title)
         except NoRoomError:
             if columns is not None or across == 1:
                 raise
             across -= 1
 
 
-def _composed(figures: Mapping[str, go.Figure], across: int, share: Share, title: str | None) -> go.Figure:
+def _compose(figures: Mapping[str, go.Figure], across: int, share: Share, title: str | None) -> go.Figure:
     """The same with a given number of columns."""
     pages = {label: Page.of(figure) for label, figure in figures.items()}
     first = next(iter(pages.values()))
-    heading, common, own = _headed(pages, title)
+    heading, common, own = _headings(pages, title)
     whole, blocks = go.Figure(), []
     for at, (label, figure) in enumerate(figures.items()):
-        block = _add(whole, recoloured(figure, pages[label].theme, first.theme), pages[label], label, at)
-        blocks.append(replace(block, title=escaped(label), notes=own[label], row=at // across, column=at % across))
+        block = _add(whole, recolour(figure, pages[label].theme, first.theme), pages[label], label, at)
+        blocks.append(replace(block, title=escape(label), notes=own[label], row=at // across, column=at % across))
     for letter in ("x", "y"):
         _share_type(whole, blocks, letter)
         if share in (letter, "both"):
@@ -53,10 +62,10 @@ def _composed(figures: Mapping[str, go.Figure], across: int, share: Share, title
     _share_colours(whole, blocks)
     list_once(whole)
     replace(first, blocks=blocks, title=heading, notes=common, height=None).keep(whole)
-    return dressed(whole)
+    return dress(whole)
 
 
-def _headed(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, dict[str, str]]:
+def _headings(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, dict[str, str]]:
     """The title of a page, the notes under it, and the notes of each part: what it does not share with the others.
 
     Without a common title, the page has the common notes as its title, since the parts have titles of their own.
@@ -66,10 +75,10 @@ def _headed(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, dic
     common = [note for note in next(iter(noted.values())) if all(note in notes for notes in noted.values())]
     own = {}
     for label, notes in noted.items():
-        said = [note for note in notes if note not in (*common, *escaped(label).split(", "))]
+        said = [note for note in notes if note not in (*common, *escape(label).split(", "))]
         own[label] = DOT.join(filter(None, [pages[label].title if len(titles) > 1 else "", *said]))
     if title is not None:
-        return escaped(title), DOT.join(common), own
+        return escape(title), DOT.join(common), own
     return (titles.pop(), DOT.join(common), own) if len(titles) == 1 else (DOT.join(common), "", own)
 
 
@@ -125,10 +134,10 @@ def _add_bars(layout: Any, added: Mapping[str, Any], label: str) -> None:
 def _share_type(whole: go.Figure, blocks: Sequence[Block], letter: str) -> None:
     """Give axes with the same title, which show one quantity, a logarithmic scale all together or not at all."""
     axes = [cast(Any, whole.layout)[panel[letter == "y"]] for block in blocks for panel in block.panels]
-    for name in {unbroken(axis.title.text) for axis in axes if axis.title.text}:
-        same = [axis for axis in axes if unbroken(axis.title.text or "") == name]
+    for name in {unbreak(axis.title.text) for axis in axes if axis.title.text}:
+        same = [axis for axis in axes if unbreak(axis.title.text or "") == name]
         if len({axis.type for axis in same}) > 1 and all(axis.range is None for axis in same):
-            numbers = np.array([one for axis in same for one in drawn_along(whole, axis.plotly_name)], float)
+            numbers = np.array([one for axis in same for one in values_along(whole, axis.plotly_name)], float)
             positive = (numbers[np.isfinite(numbers)] > 0).all()
             for axis in same:
                 axis.update(dict.fromkeys(TICKS), type="log" if positive else "linear")
@@ -162,7 +171,7 @@ def _share(whole: go.Figure, blocks: Sequence[Block], letter: str, across: int) 
 
 def _kind(axis: Any) -> tuple[Any, ...]:
     """What two axes must have in common to share a scale."""
-    title, texts = unbroken(axis.title.text or ""), [unbroken(str(text)) for text in axis.ticktext or ()]
+    title, texts = unbreak(axis.title.text or ""), [unbreak(str(text)) for text in axis.ticktext or ()]
     return axis.type, title, texts, axis.labelalias, axis.range is None
 
 

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layout import laid_out, list_once
-from squashlens.figures.drawing.page import Page, block_of, traces_of
-from squashlens.figures.drawing.text import escaped, unbroken
+from squashlens.figures.drawing.layout import lay_out
+from squashlens.figures.drawing.page_blocks import Page, block_of, list_once, traces_of
+from squashlens.figures.drawing.text import escape, unbreak
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
 
 Width = Literal["column", "page"] | float
@@ -58,41 +58,41 @@ def styled(
     """
     page = Page.of(figure)
     changed: Any = figure.layout
-    page.title = unbroken(changed.title.text or "")  # may have been changed by plotly's own functions
+    page.title = unbreak(changed.title.text or "")  # may have been changed by plotly's own functions
     inches = WIDTHS[width] if isinstance(width, str) else width
     _require("width", inches, SMALLEST, LARGEST)
     _require("height", height, SMALLEST, LARGEST)
     _require("font_size", font_size, *TEXT)
     given = {
         "theme": theme, "width": inches, "height": height, "font": font, "font_size": font_size, "legend": legend,
-        "title": None if title is None else escaped(title),
+        "title": None if title is None else escape(title),
     }  # fmt: skip
     new = replace(page, **{name: value for name, value in given.items() if value is not None})
-    found = recoloured(figure, page.theme, new.theme)
+    found = recolour(figure, page.theme, new.theme)
     new.keep(found)
-    return dressed(found)
+    return dress(found)
 
 
-def recoloured(figure: go.Figure, old: ThemeName, new: ThemeName) -> go.Figure:
+def recolour(figure: go.Figure, old: ThemeName, new: ThemeName) -> go.Figure:
     """A copy of a figure with the colours of another theme."""
     found = go.Figure(figure)
     colours = dict(zip(THEMES[old].colours, THEMES[new].colours, strict=True))
     for part in (*traces_of(found), found.layout) if old != new else ():
-        part.update(_replaced(part.to_plotly_json(), colours))
+        part.update(_replace_colours(part.to_plotly_json(), colours))
     return found
 
 
-def _replaced(node: Any, colours: Mapping[str, str], key: str = "") -> Any:
+def _replace_colours(node: Any, colours: Mapping[str, str], key: str = "") -> Any:
     """A part of a figure, without its numbers, with other colours: only what plotly reads as a colour, never text."""
     if isinstance(node, dict):
-        return {name: _replaced(value, colours, name) for name, value in node.items() if not _is_array(value)}
+        return {
+            name: _replace_colours(value, colours, name)
+            for name, value in node.items()
+            if not (isinstance(value, dict) and "bdata" in value)
+        }
     if isinstance(node, list | tuple):
-        return [_replaced(value, colours, key) for value in node]
+        return [_replace_colours(value, colours, key) for value in node]
     return colours.get(node, node) if isinstance(node, str) and "color" in key else node
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, dict) and "bdata" in value
 
 
 def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> go.Figure:
@@ -103,10 +103,10 @@ def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> 
         many = len(trace.x) > MANY if trace.type == "scatter" and trace.mode == "lines+markers" else False
         if many and trace.marker.size in (None, 6):  # so that marks do not touch; other sizes mean something
             trace.marker.size = max(6 * MANY / len(trace.x), trace.line.width or 2)
-    return dressed(figure)
+    return dress(figure)
 
 
-def dressed(figure: go.Figure) -> go.Figure:
+def dress(figure: go.Figure) -> go.Figure:
     """Set theme and layout of a figure whose page is known."""
     look = Page.of(figure).look
     figure.update_layout(
@@ -119,7 +119,7 @@ def dressed(figure: go.Figure) -> go.Figure:
     axes: Any = figure.select_xaxes()
     for axis in axes:
         axis.showgrid = bool(axis.showgrid)
-    return laid_out(figure)
+    return lay_out(figure)
 
 
 def _require(name: str, value: float | None, least: float, most: float) -> None:

@@ -56,26 +56,26 @@ def _plain(line: str) -> str:
     return html.unescape(TAG.sub("", SMALL.sub(lambda found: "i" * (1 + len(found[1])), line)))
 
 
-def wrapped(text: str, width: float, size: float) -> str:
+def wrap(text: str, width: float, size: float) -> str:
     """The text broken at spaces into lines of at most `width` pixels; earlier breaks are undone.
 
     A word that is wider than a line is divided.
 
-    >>> wrapped("one two<br>three", 60, 13)
+    >>> wrap("one two<br>three", 60, 13)
     'one two<br>three'
-    >>> wrapped("one two<br>three", 600, 13)
+    >>> wrap("one two<br>three", 600, 13)
     'one two three'
     """
     lines: list[str] = []
-    for word in unbroken(text).split(" "):
+    for word in unbreak(text).split(" "):
         if lines and width_of(f"{lines[-1]} {word}", size) <= width:
             lines[-1] += f" {word}"
         else:
-            lines += [word] if width_of(word, size) <= width else _divided(word, width, size)
+            lines += [word] if width_of(word, size) <= width else _divide(word, width, size)
     return "<br>".join(lines)
 
 
-def _divided(word: str, width: float, size: float) -> list[str]:
+def _divide(word: str, width: float, size: float) -> list[str]:
     """The parts of a word that is wider than a line; all but the last end in a space without width."""
     parts: list[str] = []
     line: list[str] = []
@@ -88,7 +88,7 @@ def _divided(word: str, width: float, size: float) -> list[str]:
     return [*parts, "".join(line)]
 
 
-def unbroken(text: str) -> str:
+def unbreak(text: str) -> str:
     """The text in one line."""
     return text.replace(INSIDE, "").replace("<br>", " ")
 
@@ -106,18 +106,18 @@ def label(token: str) -> str:
     """
     shown = token.replace(" ", "␣") if token != token.strip(" ") else token
     shown = shown.replace("\n", "⏎").replace("\t", "⇥")
-    return escaped(shown if len(shown) <= TOKEN else f"{shown[: TOKEN - 1]}…")
+    return escape(shown if len(shown) <= TOKEN else f"{shown[: TOKEN - 1]}…")
 
 
-def numbered(position: int, token: str) -> str:
+def number_token(position: int, token: str) -> str:
     """A token with its position, as figure text; tokens may be repeated, and positions are not."""
     return f"{position}: {label(token)}"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text that plotly shows as it is. Quotation marks stay: plotly does not know `&quot;` and would show it.
 
-    >>> escaped('<b> & "')
+    >>> escape('<b> & "')
     '&lt;b&gt; &amp; "'
     """
     return html.escape(text, quote=False)

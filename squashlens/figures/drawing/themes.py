@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from plotly.colors import sample_colorscale
+
 ThemeName = Literal["notebook", "paper", "slides", "dark"]
 INK, FAINT, PAPER = "#1d2330", "#e3e6ec", "#ffffff"  # text, grid lines and background, as figures are first drawn
 INCH = 96.0  # pixels; plotly writes a pixel as 1/96 inch
@@ -52,13 +55,11 @@ def series(number: int) -> tuple[str, str, str]:
     return LINES[number % len(LINES)], DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
 
 
-def evenly(count: int) -> list[int]:
-    """Which of many ordered curves the legend lists: the first, the last, and some evenly between them.
-
-    >>> evenly(4), evenly(26)
-    ([0, 1, 2, 3], [0, 5, 10, 15, 20, 25])
-    """
-    return [round(at * (count - 1) / (LISTED - 1)) for at in range(LISTED)] if count > LISTED else list(range(count))
+def shades_of(count: int) -> list[tuple[str, bool]]:
+    """The colours of ordered curves, and whether the legend lists each: of many, some evenly from first to last."""
+    listed = {round(at * (count - 1) / (LISTED - 1)) for at in range(LISTED)} if count > LISTED else {*range(count)}
+    colours = sample_colorscale("Viridis", list(np.linspace(0, 0.9, count)))
+    return [(str(colour), at in listed) for at, colour in enumerate(colours)]
 
 
 @dataclass(frozen=True)

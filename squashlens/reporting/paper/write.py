@@ -7,6 +7,7 @@ error and is not changed. A file that cannot be read, or whose checksum does not
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,20 +19,34 @@ from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.maps.payload import fact_text
 from squashlens.measure.session import Session, measurement, require_seen
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
-from squashlens.reporting.collapse import check_n
-from squashlens.reporting.paper.index import Drawn, write_index
+from squashlens.reporting.collapse_sections import check_n
+from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
-from squashlens.saving.files import require_folder
+from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
 LENGTHS = tuple(range(4, 97, 4))
+TEX, PAGE = "figures.tex", "README.md"
 STATED = "squashlens_paper"  # attribute of a result: what it depends on, as JSON
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure in the folder: its file, caption, tables, and width in inches."""
+
+    number: int
+    file: Path
+    caption: str
+    tables: tuple[Path, ...]
+    wide: bool
+    inches: float
 
 
 @measurement()
@@ -113,7 +128,7 @@ def paper(
     present = {
         number: drawn
         for number, parts in plan.items()
-        if number not in failed and (drawn := _drawn(folder, number, kept, parts, found))
+        if number not in failed and (drawn := _find_figure(folder, number, kept, parts, found))
     }
     write_index(folder, present, failed, kept.facts)
     return {number: failed.get(number) or present[number].file for number in wanted}
@@ -169,20 +184,21 @@ def _measure(parts: Sequence[Part], kept: "Kept", found: dict[str, Any]) -> None
 def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) -> None:
     """Write the figure and its tables."""
     from squashlens import figures
-    from squashlens.reporting.paper.drawings import data_of, drawn
+    from squashlens.reporting.paper.pictures import data_of, draw_figure
 
     for name, table in data_of(number, results).items():
         save(table, _table(folder, number, name))
-    figures.save(drawn(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+    figures.save(draw_figure(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
     if ending == ".pdf":
         (folder / f"fig{number}.html").unlink(missing_ok=True)
 
 
-def _drawn(folder: Path, number: int, kept: "Kept", parts: Sequence[Part], found: Mapping[str, Any]) -> Drawn | None:
+def _find_figure(
+    folder: Path, number: int, kept: "Kept", parts: Sequence[Part], found: Mapping[str, Any]
+) -> Drawn | None:
     """A figure that is in the folder, also from an earlier call; None if there is none of the present results."""
     from squashlens.figures.drawing.themes import WIDTHS
-    from squashlens.reporting.paper.captions import caption_of
-    from squashlens.reporting.paper.drawings import data_of, width_of
+    from squashlens.reporting.paper.pictures import caption_of, data_of, width_of
 
     results = {part.name: found[part.name] for part in parts}
     if any(one is None or isinstance(one, SquashlensError) for one in results.values()):
@@ -252,3 +268,19 @@ class Kept:
         model = {"model": self.model} if part.of_model else {}
         own = {"settings": dict(part.about), "versions": versions(), **model}
         return json.loads(json.dumps(own, default=str))
+
+
+def write_index(
+    folder: Path, drawn: Mapping[int, Drawn], failed: Mapping[int, SquashlensError], facts: Mapping[str, Any]
+) -> None:
+    """Write the LaTeX file that includes the figures, and the page that lists them with captions and provenance."""
+    syntax = {
+        "block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<",
+        "variable_end_string": ">>",
+    }  # fmt: skip
+    for name in (TEX, PAGE):
+        page = template(f"paper/{name}.jinja", **syntax)
+        text = page.render(
+            numbers=sorted({*drawn, *failed}), drawn=drawn, failed=failed, facts=facts, fact_text=fact_text
+        )
+        write(folder / name, text.encode())

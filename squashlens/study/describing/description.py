@@ -11,7 +11,7 @@ from typing import Any
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study.describing.arguments import called
+from squashlens.study.describing.measurements import call
 
 RESERVED = "cells"  # the table of all cells, for `sql`
 
@@ -40,7 +40,7 @@ class Grid:
     @cached_property
     def axes(self) -> dict[str, dict[Any, Any]]:
         """For each varied argument, its values by label."""
-        return {argument: _labelled(argument, values) for argument, values in self.each.items()}
+        return {argument: _by_label(argument, values) for argument, values in self.each.items()}
 
 
 def read(given: Any) -> tuple[list[Grid], str | None]:
@@ -57,7 +57,7 @@ def read(given: Any) -> tuple[list[Grid], str | None]:
         raise InputError(
             f"grids={short_repr(given)} is no list of grids.", "Give mappings: {'measurement': 'path_bound', …}."
         )
-    found = [called(Grid, _json(one), "A grid") for one in grids]
+    found = [call(Grid, _json(one), "A grid") for one in grids]
     tables = [table_of(grid.name).lower() for grid in found]
     if twice := [grid.name for grid, table in zip(found, tables, strict=True) if tables.count(table) > 1]:
         raise InputError(f"These grids have one name in SQL: {', '.join(twice)}.", "Give each a `name` of its own.")
@@ -108,7 +108,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} {short_repr(value)}")
 
 
-def _labelled(argument: str, values: Any) -> dict[Any, Any]:
+def _by_label(argument: str, values: Any) -> dict[Any, Any]:
     """The values of a varied argument by label; a value without a label is its own, as text if it is a list."""
     if not isinstance(values, dict | list) or not values:
         raise InputError(f"each: {argument}={short_repr(values)} is not a list of values.", "Give at least one.")

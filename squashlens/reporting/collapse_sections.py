@@ -91,7 +91,7 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
     if isinstance(findings, SquashlensError):
         return [Section("Representational collapse", None, (f"Not measured for this model. {findings}",))]
     first = findings.panels["a"]
-    named = {f"({k}) {_named(provenance(ds)['sequence'])}": ds for k, ds in findings.panels.items()}
+    named = {f"({k}) {_name_of(provenance(ds)['sequence'])}": ds for k, ds in findings.panels.items()}
     trained = zoo.trained_length(provenance(first)["model"])
     return [
         Section(
@@ -153,7 +153,7 @@ def _ablation_sections(ablation: xr.Dataset | SquashlensError) -> list[Section]:
     ]
 
 
-def _named(sequence: Mapping[str, Any]) -> str:
+def _name_of(sequence: Mapping[str, Any]) -> str:
     """A sequence as text for the title of its panel."""
     return f"{sequence['name']}, with “{sequence['separators']}”" if sequence["separators"] else sequence["name"]
 

@@ -1,6 +1,5 @@
 """The report: one HTML page that opens from disk and needs no network."""
 
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,39 +9,20 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm, Quantized, choices_of
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
-from squashlens.maps.payload import said
+from squashlens.maps.payload import fact_text
 from squashlens.measure.session import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.reporting import collapse
 from squashlens.reporting import sentences as say
-from squashlens.reporting.answer import short_answer
-from squashlens.reporting.collapse import Section
+from squashlens.reporting.collapse_sections import Findings, Section, check_n, sections, try_to_measure
+from squashlens.reporting.markup import template
+from squashlens.reporting.sentences import short_answer
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from squashlens.maps.view import SquashMap
-
-ASSUMPTIONS = (
-    "The path bound sets all constants to 1 (β₁ = β₂ = β₃ = σ_ψ = 1) and averages attention over heads. It omits "
-    "value and output weights, norm gains and the softmax's derivative. Its shape over tokens can be compared, but it "
-    "is not an upper bound.",
-    "The uniform null is the path bound of uniform attention: every token attends equally to all tokens that its block "
-    "lets it attend to.",
-    "The Jacobian is ∂y_n/∂v⁽⁰⁾_i: the derivative of the last token's representation after the final norm, with "
-    "respect to the residual stream of token i at the input of block 0. It is computed by automatic differentiation, "
-    "without sampling.",
-    "Correlations leave out the last token and a leading BOS token. Their 95 % intervals take into account that "
-    "neighbouring tokens depend on each other. |ρ| is called negligible below 0.1, weak below 0.4, moderate below 0.7, "
-    "strong below 0.9, and very strong above. Two words describe the two ends of an interval. A direction is named "
-    "only if the interval excludes 0 and the p-value is below 0.05 after Holm's correction for the trends tested "
-    "together.",
-    "A derivative describes small changes. It does not say what replacing a token by another does.",
-    "A pair consists of two prompts, the second with the last digit repeated. It is never two neighbouring positions "
-    "of one prompt: their last tokens differ wherever a separator or another digit follows.",
-)
 
 
 @measurement()
@@ -86,13 +66,13 @@ def report(
     from squashlens.measure.squashing.sensitivity import sensitivity
 
     out = require_output(out, (".html", ".htm"))
-    collapse.check_n(n)
+    check_n(n)
     bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
     measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
     shares = composition(bridge, prompt)
     answer = top_tokens(bridge, prompt)
     view = squash_map(bridge, prompt, norm=norm, progress=progress)
-    findings = collapse.try_to_measure(bridge, n, progress=progress)
+    findings = try_to_measure(bridge, n, progress=progress)
     page = render(measured, shares, answer, findings, view, source=_source(bridge), prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 
@@ -101,7 +81,7 @@ def render(
     measured: xr.Dataset,
     shares: xr.DataArray,
     answer: xr.DataArray,
-    findings: collapse.Findings | SquashlensError,
+    findings: Findings | SquashlensError,
     view: "SquashMap",
     *,
     source: str,
@@ -109,30 +89,22 @@ def render(
     n: int,
 ) -> str:
     """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
-    from jinja2 import Environment
-
     facts = provenance(measured)
-    template = files("squashlens.reporting").joinpath("template.html.jinja").read_text(encoding="utf-8")
-    sections = [*_of_the_prompt(measured, shares), *collapse.sections(findings)]
+    parts = [*_of_the_prompt(measured, shares), *sections(findings)]
     library = iter([True])  # plotly's code is included once, with the first figure
-    return (
-        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        .from_string(template)
-        .render(
-            prompt=prompt,
-            answers=short_answer(measured, view.result),
-            map=view.section(),
-            tokens=[str(t) for t in measured["token"].values],
-            summary=say.prompt_summary(measured, answer),
-            model_line=model_line(facts),
-            sections=[
-                (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
-                for part in sections
-            ],
-            assumptions=ASSUMPTIONS,
-            code=_code(facts, source, prompt, n),
-            facts=[(escape(name.replace("_", " ")), escape(said(value))) for name, value in facts.items()],
-        )
+    return template("template.html.jinja", autoescape=True).render(
+        prompt=prompt,
+        answers=short_answer(measured, view.result),
+        map=view.section(),
+        tokens=[str(t) for t in measured["token"].values],
+        summary=say.prompt_summary(measured, answer),
+        model_line=model_line(facts),
+        sections=[
+            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
+            for part in parts
+        ],
+        code=_code(facts, source, prompt, n),
+        facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )
 
 
@@ -188,7 +160,7 @@ def _source(model: Bridge) -> str:
     return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
 
 
-def _loading(facts: dict[str, Any]) -> dict[str, Any]:
+def _load_options(facts: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `load` that were not the usual ones, apart from the device."""
     rounded = facts["quantized"]  # in another format if the checkpoint is quantized, which is no argument
     given = {
@@ -201,21 +173,10 @@ def _loading(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
-    norm = facts["call"]["norm"]
-    loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _loading(facts).items())])
-    return (
-        "import squashlens as sl\n\n"
-        f"model = sl.load({loaded})\n"
-        f"ds = sl.sensitivity(model, {prompt!r}, norm={norm!r})\n"
-        "sl.figures.attribution(ds)\n"
-        f"sl.squash_map(model, {prompt!r}, norm={norm!r}).save('map.html')\n\n"
-        f"panels = sl.prompts.figure5(model, {n})\n"
-        "pairs = {k: sl.capture(model, p, baselines=['contrast', 'unrelated']) for k, p in panels.items()}\n"
-        "collapse = {k: sl.collapse(model, captured) for k, captured in pairs.items()}\n"
-        "sl.figures.collapse_curve(collapse)\n"
-        "ablation = sl.separator_ablation(model, panels['d'], scale='relative')\n"
-        "sl.figures.layer_trace(ablation)"
-    )
+    """The lines that make the figures of the page again."""
+    loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _load_options(facts).items())])
+    code = template("code.py.jinja")
+    return code.render(loaded=loaded, prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n).strip()
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

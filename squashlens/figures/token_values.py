@@ -9,22 +9,22 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import norm_named, notes_of
-from squashlens.figures.drawing.given import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label, numbered
-from squashlens.figures.drawing.themes import COLOURS, INK, series
-from squashlens.figures.drawing.ticks import token_axis
-from squashlens.figures.drawing.traces import (
+from squashlens.figures.drawing.axes import token_axis
+from squashlens.figures.drawing.decorator import TOKENS, draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.notes import norm_note, notes_of
+from squashlens.figures.drawing.shapes import (
     curve,
     interval,
     is_sink,
     leave_sink_out,
     name_rows,
-    named,
     sink_note,
+    titles_of,
     token_heatmap,
 )
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import label, number_token
+from squashlens.figures.drawing.themes import COLOURS, INK, series
 
 WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 # Of each curve of `attribution`: its name and its dash.
@@ -61,11 +61,11 @@ def by_token(values: xr.DataArray) -> go.Figure:
     values = of_one_prompt(values)
     if "query" in values.coords and not values["query"].ndim:
         values = values.isel(position=values["position"].values <= values["query"].item())
-    tokens, (title, axis) = tokens_of(values), named(values)
+    tokens, (title, axis) = tokens_of(values), titles_of(values)
     data, positions = values.values.astype(np.float64), values["position"].values
     apart = is_sink(values)
     low = values["low"].values.astype(np.float64) if "low" in values.coords else None
-    texts = [numbered(place, tokens[place]) for place in map(int, positions)]
+    texts = [number_token(place, tokens[place]) for place in map(int, positions)]
     bars = None
     if low is not None:
         texts = [f"{text}<br>at least {least:.6g}, at most" for text, least in zip(texts, low, strict=True)]
@@ -97,7 +97,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """
     sensitivity = of_one_prompt(sensitivity)
     tokens, places = tokens_of(sensitivity), sensitivity["position"].values
-    texts = [numbered(place, tokens[place]) for place in map(int, places)]
+    texts = [number_token(place, tokens[place]) for place in map(int, places)]
     apart = is_sink(sensitivity["path_bound"])
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.36, 0.36, 0.28])
     for row, (title, names) in enumerate(PANELS.items(), 1):
@@ -111,7 +111,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
         figure.update_yaxes(title=title, row=row, col=1)
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=3, col=1)  # pyright: ignore
     figure.update_yaxes(type="log")
-    notes = norm_named(sensitivity)
+    notes = norm_note(sensitivity)
     if apart:
         lines = [sensitivity[name].values.astype(np.float64) for name in PANELS["path bound"]]
         leave_sink_out(figure, [line[1:] for line in lines], lines[0][0], {"row": 1, "col": 1})
@@ -132,7 +132,7 @@ def substitution(found: xr.Dataset) -> go.Figure:
     tokens, places = tokens_of(found), found["position"].values
     names = [name for name in ("effect", "kl", "total_variation") if name in found]
     figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True)
-    texts = [numbered(place, tokens[place]) for place in map(int, places)]
+    texts = [number_token(place, tokens[place]) for place in map(int, places)]
     colour, notes = COLOURS["path_bound"], list[str]()
     for row, name in enumerate(names, 1):
         values, bars = found[name].values.astype(np.float64), None
@@ -142,7 +142,7 @@ def substitution(found: xr.Dataset) -> go.Figure:
             notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > values).any() else ''}"]
         figure.add_trace(_line(places, values, texts, colour=colour, error_y=bars), row=row, col=1)
         short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "TV"}[name]
-        _, axis = named(found[name].assign_attrs(long_name=short))
+        _, axis = titles_of(found[name].assign_attrs(long_name=short))
         figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
     _set_tokens(figure, tokens, len(names))
     how = "replacing" if "effect_std" in found else "knocking out"
@@ -162,7 +162,7 @@ def jacobian(found: xr.Dataset) -> go.Figure:
     for number, direction in enumerate(found["direction"].values):
         one = found.sel(direction=direction)
         colour, dash, symbol = series(number)
-        texts = [_said(one.isel(position=at), numbered(int(p), tokens[int(p)])) for at, p in enumerate(places)]
+        texts = [_hover(one.isel(position=at), number_token(int(p), tokens[int(p)])) for at, p in enumerate(places)]
         name, values = f"direction {direction}", one["singular_value"].values
         figure.add_trace(_line(places, values, texts, "σ = ", name=name, colour=colour, dash=dash, symbol=symbol))
     figure.update_xaxes(**token_axis(tokens), title=TOKENS)
@@ -193,7 +193,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
             f"Select one label, as in `values.isel({rows[-1]}=0)` or `values.isel({rows[0]}=0)`.",
         )
     values = of_one_prompt(values).transpose(*rows, "position")
-    tokens, (title, axis) = tokens_of(values), named(values)
+    tokens, (title, axis) = tokens_of(values), titles_of(values)
     labels = [int(each) for each in values[rows[0]].values]
     logarithmic = _is_wide(values.values)
     figure = go.Figure(token_heatmap(values, tokens, f"{rows[0]} {{}}", axis, logarithmic=logarithmic))
@@ -233,7 +233,7 @@ def _set_tokens(figure: go.Figure, tokens: Mapping[int, str], rows: int) -> None
     figure.update_xaxes(title=TOKENS, row=rows, col=1)
 
 
-def _said(one: xr.Dataset, token: str) -> str:
+def _hover(one: xr.Dataset, token: str) -> str:
     lines = [token, f"{float(one['share']):.1%} of the squared Frobenius norm"]
     for name in ("raised", "lowered"):
         if f"{name}_token" in one:

@@ -8,7 +8,7 @@ import xarray as xr
 from squashlens._typing import ATTENTION
 from squashlens.checks.arguments import frozen
 from squashlens.checks.results import is_relative
-from squashlens.figures.drawing.text import escaped
+from squashlens.figures.drawing.text import escape
 from squashlens.records.facts import named_models
 from squashlens.records.results import facts_of
 
@@ -42,19 +42,25 @@ def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
     several = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
     facts = [facts_of(one) for one in several]
     models = _few([name for one in facts for name in named_models(one)], "models")
-    tasks = _few([name for one in facts for name in _all((one.get("task") or {}).get("name"))], "tasks")
+    tasks = _few([name for one in facts for task in _each(one, "task") for name in _all(task.get("name"))], "tasks")
     changed = _edits([_hooks(one.get("ambient_hooks")) for one in facts])
     places = dict.fromkeys(place for one, fact in zip(several, facts, strict=True) for place in _places(one, fact))
-    return " · ".join(filter(None, [models, tasks, changed, *map(escaped, places), *notes]))
+    return " · ".join(filter(None, [models, tasks, changed, *map(escape, places), *notes]))
 
 
 def norm_of(found: Result) -> str:
     """The norm of a result's distances, as text; empty if it is not recorded."""
-    norm = (facts_of(found).get("call") or {}).get("norm")
-    return NORMS.get(norm, escaped(norm)) if isinstance(norm, str) else ""
+    norm = option_of(found, "norm")
+    return NORMS.get(norm, escape(norm)) if isinstance(norm, str) else ""
 
 
-def norm_named(found: Result) -> list[str]:
+def option_of(found: Result, name: str) -> Any:
+    """An option of the measurement; None if it is not recorded, or if merged results have different ones."""
+    values = [call.get(name) for call in _each(facts_of(found), "call")]
+    return values[0] if values and all(value == values[0] for value in values) else None
+
+
+def norm_note(found: Result) -> list[str]:
     """The norm for the line under the title, if it is recorded."""
     norm = norm_of(found)
     return [f"{norm} norm"] if norm else []
@@ -64,6 +70,12 @@ def distance_of(found: xr.Dataset, name: str = "distance") -> str:
     """The title of an axis of D: whether it is relative, and the norm."""
     norm = norm_of(found)
     return ("D ÷ rms(v)" if is_relative(found[name]) else "D") + (f" ({norm})" if norm else "")
+
+
+def _each(facts: dict[str, Any], about: str) -> list[dict[str, Any]]:
+    """The facts about one thing; several, if results were merged."""
+    found = facts.get(about)
+    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
 
 
 def _all(names: Any) -> list[Any]:
@@ -105,7 +117,8 @@ def _lists(names: list[Any]) -> Iterator[list[str]]:
 
 def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
     """Where a result was measured, if not from the first layer to the output of the last token, and selected labels."""
-    call = facts.get("call") or {}
+    calls = _each(facts, "call")
+    call = calls[0] if len(calls) == 1 else {}
     for name, (usual, text) in PLACES.items():
         value = call.get(name, usual)
         if value != usual and name not in found.coords and isinstance(value, int | str):
@@ -129,4 +142,4 @@ def _is(value: Any, kind: Any) -> bool:
 
 def _few(names: list[str], what: str) -> str:
     once = list(dict.fromkeys(map(str, names)))
-    return escaped(", ".join(once)) if len(once) <= FEW else f"{len(once)} {what}"
+    return escape(", ".join(once)) if len(once) <= FEW else f"{len(once)} {what}"

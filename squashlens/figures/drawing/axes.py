@@ -8,8 +8,8 @@ from typing import Any, cast
 import numpy as np
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.page import axes_of, reference, traces_of
-from squashlens.figures.drawing.text import LINE, height_of, numbered, width_of, wrapped
+from squashlens.figures.drawing.page_blocks import axes_of, reference, traces_of
+from squashlens.figures.drawing.text import LINE, height_of, number_token, width_of, wrap
 from squashlens.figures.drawing.themes import SMALL
 
 STEEP = -60  # degrees, of labels that do not fit side by side
@@ -22,7 +22,7 @@ STANDOFF = 5.0  # pixels between tick labels and the title of an axis
 
 def token_axis(tokens: Mapping[int, str]) -> dict[str, Any]:
     """An axis of positions, labelled by position and token."""
-    return text_axis({place: numbered(place, token) for place, token in tokens.items()})
+    return text_axis({place: number_token(place, token) for place, token in tokens.items()})
 
 
 def text_axis(texts: Mapping[int, str]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def set_axis(figure: go.Figure, name: str, length: float, size: float, *, limit:
         space = 0.0
     if not axis.title.text:
         return space
-    text = wrapped(axis.title.text, length, size)
+    text = wrap(axis.title.text, length, size)
     axis.title = {"text": text, "font": {"size": size}, "standoff": STANDOFF}
     return space + STANDOFF + height_of(text, size)
 
@@ -66,7 +66,7 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
         # Without a fixed distance plotly labels more tokens in a part that is zoomed in, but also places between them.
         axis.update(tick0=0, **({"dtick": 1} if places <= fit else {"dtick": None, "nticks": fit}))
         return SINE * max(width_of(text, size) for text in axis.labelalias.values()) + GAP * size
-    along = drawn_along(figure, name)
+    along = values_along(figure, name)
     texts = list(map(str, axis.ticktext or axis.categoryarray or [one for one in along if isinstance(one, str)]))
     if not texts:
         fit = length / ((2.2 if upright else 1 + NUMBER) * size)
@@ -74,7 +74,7 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
         return (wide if upright else LINE) * size
     if upright:
         if axis.ticktext is not None:
-            axis.ticktext = texts = [wrapped(text, limit, size) for text in texts]
+            axis.ticktext = texts = [wrap(text, limit, size) for text in texts]
         return max(width_of(text, size) for text in texts)
     wide = max(width_of(text, size) for text in texts)
     axis.tickangle = 0 if wide + GAP * size <= length / len({*texts}) else STEEP
@@ -103,12 +103,12 @@ def _number_ticks(axis: Any, along: np.ndarray, fit: float, upright: bool) -> fl
         return NUMBER
     if axis.tickvals is None:
         whole = axis.dtick == 1  # layers, blocks and the like
-        axis.update(dtick=None, nticks=int(max(2, min(fit, high - low + 1)) if whole else max(5, min(fit, 10))))
+        axis.update(dtick=None, nticks=int(max(2, min(fit, high - low + 1)) if whole else max(3, min(fit, 10))))
     digits = max(0, -math.floor(math.log10((high - low) / 5)))
     return max(width_of(f"{end:.{digits}f}".replace("-", "−"), 1.0) for end in (low, high))
 
 
-def drawn_along(figure: go.Figure, name: str) -> list[Any]:
+def values_along(figure: go.Figure, name: str) -> list[Any]:
     """What traces, error bars and lines across a panel have along an axis, and along the axes that share its range."""
     side, layout = name[0], cast(Any, figure.layout)
     others: Any = figure.select_xaxes() if side == "x" else figure.select_yaxes()

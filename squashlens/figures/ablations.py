@@ -8,12 +8,12 @@ from plotly.subplots import make_subplots
 from squashlens._typing import Ablation
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.shapes import curve, layer_map, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label
 from squashlens.figures.drawing.themes import COLOURS, series
-from squashlens.figures.drawing.traces import curve, layer_map, name_rows, spread
 
 NAMES = {
     "none": "no separators",

@@ -11,6 +11,7 @@ from typing import Any, cast
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
+from squashlens.figures.drawing.text import unbreak
 from squashlens.figures.drawing.themes import INCH, THEMES, Theme, ThemeName
 
 KEY = "squashlens"
@@ -103,3 +104,18 @@ def block_of(figure: go.Figure, height: float) -> Block:
 def reference(axis: str) -> str:
     """What traces and annotations call an axis of the layout: x2 for xaxis2."""
     return axis.replace("axis", "")
+
+
+def list_once(figure: go.Figure) -> None:
+    """Give each name one place in its legend, which stands for all traces with this name."""
+    seen: set[tuple[str, str]] = set()
+    for trace in traces_of(figure):
+        if "showlegend" not in trace or trace.showlegend is False:
+            continue
+        key = (trace.legend or "legend", unbreak(trace.name or ""))
+        # Plotly lists no trace without points, and calls one without a name "trace 1".
+        if not trace.name or key in seen or (trace.x is not None and not len(trace.x)):
+            trace.showlegend = False
+        else:
+            seen.add(key)
+        trace.legendgroup = trace.legendgroup or key[1] or None

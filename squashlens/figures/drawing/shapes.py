@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.drawing.text import escaped, label, numbered
+from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.theory.spread import first_share, has_sink
 
 EDGE = 0.08  # how far a logarithmic axis goes beyond the tokens other than a sink, as a share of their range
@@ -45,13 +45,13 @@ def band(x: Any, low: Any, high: Any, fill: str, group: str) -> list[go.Scatter]
     return [go.Scatter(x=x, y=high, **edge), go.Scatter(x=x, y=low, fill="tonexty", fillcolor=fill, **edge)]
 
 
-def shaded(colour: str, opacity: float = 0.18) -> str:
+def tint(colour: str, opacity: float = 0.18) -> str:
     """A palette colour as a transparent fill."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {opacity})"
 
 
-def shade(figure: go.Figure, start: float, end: float, text: str) -> None:
+def shade_range(figure: go.Figure, start: float, end: float, text: str) -> None:
     """Shade a part of a logarithmic x axis, with a text at the bottom of its left edge, or of that of the panel."""
     figure.add_vrect(x0=start, x1=end, fillcolor="#7F7F7F", opacity=0.12, line_width=0)  # pyright: ignore
     # A text at the edge of a panel stays there when the range is changed.
@@ -83,14 +83,14 @@ def spread(
     if not len(values):
         return
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    told = f"{name}<br>median {middle:.4g}" + f", middle half {low:.4g} to {high:.4g}" * middle_half
+    hover = f"{name}<br>median {middle:.4g}" + f", middle half {low:.4g} to {high:.4g}" * middle_half
     if middle_half:
         line = {"color": colour, "width": 4}
         figure.add_scatter(x=[low, high], y=[row] * 2, mode="lines", line=line, hoverinfo="skip", showlegend=False)
     figure.add_scatter(
         x=[middle], y=[row], mode="markers", cliponaxis=False, showlegend=False, **place,
         marker={"color": "white", "size": 11, "line": {"color": colour, "width": 3}},
-        hovertemplate=f"{told}<extra></extra>",
+        hovertemplate=f"{hover}<extra></extra>",
     )  # fmt: skip
 
 
@@ -119,6 +119,7 @@ def token_heatmap(
     exact = np.full((len(values), len(places)), np.nan)
     exact[:, values["position"].values.astype(int) - places[0]] = values.values
     numbers = values[str(values.dims[0])].values.astype(int)
+    names = [number_token(place, tokens.get(place, "")) for place in map(int, places)]
     shown: np.ndarray = exact
     scale: dict[str, Any] = {}
     bar: dict[str, Any] = {}
@@ -132,7 +133,7 @@ def token_heatmap(
     return go.Heatmap(
         z=shown.astype(np.float32), x=places.astype(np.float32), colorscale="Viridis", hoverongaps=False, **scale,
         y=numbers if np.ptp(numbers) == len(numbers) - 1 else np.arange(len(numbers)),
-        text=[[f"{row.format(each)}, {numbered(p, tokens.get(p, ''))}" for p in map(int, places)] for each in numbers],
+        text=[[f"{row.format(each)}, {name}" for name in names] for each in numbers],
         customdata=exact, hovertemplate=f"%{{text}}<br>{colourbar}: %{{customdata:.6g}}<extra></extra>",
         colorbar={"title": {"text": colourbar}, **bar},
     )  # fmt: skip
@@ -152,11 +153,11 @@ def grid(titles: Sequence[str], columns: int, heights: Sequence[float] = (1,), *
     return figure, len(rows)
 
 
-def named(values: xr.DataArray) -> tuple[str, str]:
+def titles_of(values: xr.DataArray) -> tuple[str, str]:
     """Of a variable with a long name and units: the title of a figure, and that of an axis."""
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
     axis = f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value"
-    return escaped(f"{name[:1].upper()}{name[1:]}"), escaped(axis)
+    return escape(f"{name[:1].upper()}{name[1:]}"), escape(axis)
 
 
 def is_sink(values: xr.DataArray) -> bool:

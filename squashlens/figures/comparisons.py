@@ -8,12 +8,12 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import require_reference
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.shapes import interval, name_rows, spread
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped
+from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS, series
-from squashlens.figures.drawing.traces import interval, name_rows, spread
 
 AXES: dict[str, dict[str, Any]] = {
     "size": {"type": "log"},
@@ -43,7 +43,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
     Faint dots are single lengths and rings are medians over lengths. The panel of the path bound shows the share of the
     first token. The first row is the model without a change.
     """
-    names = [escaped(str(name)) for name in compared["change"].values]
+    names = [escape(str(name)) for name in compared["change"].values]
     panels = [(f"{distance_of(compared)}, last layer", compared["distance"].isel(layer=-1), "size")]
     if "accuracy" in compared:
         panels.append(("share answered correctly", compared["accuracy"], "answers"))
@@ -86,18 +86,18 @@ def remedies(compared: xr.Dataset) -> go.Figure:
             bars |= {end: np.nan_to_num(bars[end]) for end in ("array", "arrayminus")}
             figure.add_scatter(
                 x=middle, y=np.arange(len(names)) + (number - (len(shown) - 1) / 2) * 0.6 / max(len(families), 1),
-                mode="markers", name=escaped(family) or None, cliponaxis=False, row=1, col=column,
+                mode="markers", name=escape(family) or None, cliponaxis=False, row=1, col=column,
                 marker={"color": colour, "symbol": symbol, "size": 8}, error_x=bars | {"thickness": 1.5},
                 customdata=np.stack([low, high], axis=-1),
-                hovertemplate=f"{escaped(family)}<br>%{{x:.4g}} [%{{customdata[0]:.4g}}, %{{customdata[1]:.4g}}]"
+                hovertemplate=f"{escape(family)}<br>%{{x:.4g}} [%{{customdata[0]:.4g}}, %{{customdata[1]:.4g}}]"
                 "<extra></extra>",
             )  # fmt: skip
         if kind == "ratio":
             figure.add_vline(x=1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"}, row=1, col=column)  # pyright: ignore
         figure.update_xaxes(AXES[kind], col=column)
-    name_rows(figure, [escaped(name) for name in names])
+    name_rows(figure, [escape(name) for name in names])
     longest = f"{int(compared['length'].values[-1])} content tokens"
-    one = escaped(families[0]) if len(families) == 1 else "each family"
+    one = escape(families[0]) if len(families) == 1 else "each family"
     several = f"{compared.sizes.get('sample', 0)} samples of {one}"
     notes = notes_of(compared, longest, several, "bars: 95 % intervals")
     title, height = "What each change does, and what it costs", 16 * (len(families) + 1) * len(names)

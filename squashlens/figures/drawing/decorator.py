@@ -14,10 +14,10 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.figures.drawing.page import Page
-from squashlens.figures.drawing.panels import DOT, composed
-from squashlens.figures.drawing.style import dressed
-from squashlens.figures.drawing.text import escaped
+from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.panels import DOT, compose
+from squashlens.figures.drawing.style import dress
+from squashlens.figures.drawing.text import escape
 from squashlens.records.results import origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
@@ -57,9 +57,9 @@ def draws(
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
             draw_one: Any = function
             if takes_several:
-                return noted(draw_one(ready, *args, **kwargs), several.values())
-            drawn = {label: noted(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
-            return composed(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
+                return mark_derived(draw_one(ready, *args, **kwargs), several.values())
+            drawn = {label: mark_derived(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
+            return compose(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
 
         kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
         setattr(draw, "__signature__", signature.replace(parameters=[first.replace(annotation=kinds), *rest]))  # noqa: B010
@@ -78,14 +78,14 @@ def _documented(text: str, name: str, maker: str) -> str:
     return f"{about}\n\nArgs:\n{given}{others.rstrip()}\n\nReturns:\n    The figure.{raises}{errors}\n"
 
 
-def noted(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
+def mark_derived(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
     """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
     if all(origin_of(one) != "derived" for one in drawn):
         return figure
     page = Page.of(figure)
     notes = DOT.join(filter(None, [page.notes, DERIVED]))
     replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
-    return dressed(figure)
+    return dress(figure)
 
 
 def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
@@ -96,7 +96,7 @@ def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
 
 def by_label(found: Mapping[str, X] | X) -> dict[str, X]:
     """Results by label, as markup; empty for a single result."""
-    return {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else {escaped(k): v for k, v in found.items()}
+    return {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else {escape(k): v for k, v in found.items()}
 
 
 def of_one_prompt(result: X) -> X:

@@ -28,8 +28,6 @@ TABLES = {
         "position | path_bound null bound_over_null jacobian jacobian_frozen |",
         "estimate | rank_agreement rank_agreement_low rank_agreement_high position_trend |",
     ],
-    "substitution_effect": ["position | effect effect_std kl |"],
-    "knockout_effect": ["position | effect kl total_variation |"],
     "profile": [
         "distance | influence | layer=first",
         "layer | exponent |",
@@ -89,7 +87,7 @@ def _usual(data: xr.Dataset) -> list[str]:
 
 def _lines(data: xr.Dataset, rows: list[str], variables: list[str], reductions: list[str]) -> Iterator[str]:
     """One table: a title, headings and rows. The title of a single variable is its label."""
-    reduced = [_reduced(data[name], reductions) for name in variables if name in data]
+    reduced = [_reduce(data[name], reductions) for name in variables if name in data]
     if not reduced:
         return
     (dim,) = rows
@@ -111,7 +109,7 @@ def _lines(data: xr.Dataset, rows: list[str], variables: list[str], reductions: 
         yield f"({' and '.join(less)}; --out saves all)"
 
 
-def _reduced(array: xr.DataArray, reductions: list[str]) -> tuple[xr.DataArray, str]:
+def _reduce(array: xr.DataArray, reductions: list[str]) -> tuple[xr.DataArray, str]:
     """An array without the dimensions that a table reduces, and its label, which says how they were reduced."""
     units = str(array.attrs.get("units", ""))
     label = f"{array.attrs.get('long_name', array.name)}{f' ({units})' if units and units not in NO_UNITS else ''}"
@@ -174,11 +172,6 @@ def _frame(result: Any, corner: str) -> str:
     return _grid({corner: index} | {str(name): frame[name] for name in frame})
 
 
-def _audit_notes(found: Any) -> list[str]:
-    reasons = zip(found["estimate"].values, found["refused"].values, strict=True)
-    return [f"unavailable: {estimate} ({reason})" for estimate, reason in reasons if reason]
-
-
 def _search_notes(found: Any) -> list[str]:
     low, middle, high = (float(found[name]) for name in ("advantage_low", "advantage", "advantage_high"))
     return [
@@ -199,13 +192,14 @@ def _answer_notes(found: Any) -> list[str]:
     ] * bool(fewer)
 
 
-def _verdict_notes(found: Any) -> list[str]:
-    return [f"{n} items: {why}" for n, why in zip(found["length"].values, found["reason"].values, strict=True)]
+def _reasons(found: Any, rows: str, reasons: str, text: str) -> list[str]:
+    each = zip(found[rows].values, found[reasons].values, strict=True)
+    return [text.format(name, reason) for name, reason in each if reason]
 
 
 NOTES: dict[str, Callable[[Any], list[str]]] = {
-    "audit": _audit_notes,
+    "audit": lambda found: _reasons(found, "estimate", "refused", "unavailable: {} ({})"),
     "search_separators": _search_notes,
     "evaluate": _answer_notes,
-    "collapse_vs_readout": _verdict_notes,
+    "collapse_vs_readout": lambda found: _reasons(found, "length", "reason", "{} items: {}"),
 }

@@ -8,12 +8,12 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.answers import LENGTH, percent
-from squashlens.figures.drawing.facts import distance_of, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.shapes import curve, interval, layer_map, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escaped
+from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS, FAINT, INK
-from squashlens.figures.drawing.traces import curve, interval, layer_map, shaded
 
 # Name, colour and dash of each curve from 0 to 1 over length: first those of prompts, then those of pairs.
 PROMPTS = {
@@ -136,10 +136,12 @@ def _share(found: xr.Dataset, name: str) -> go.Scatter:
         f"{label_text}, {length} items: " + (f"{value:.3g}" if is_r2 else percent(value))
         for length, value in zip(lengths, values, strict=True)
     ]
-    return _marked(lengths, np.where(values < 0, 0, values), label_text, values < 0, colour, dash, text, error_y=bars)
+    return _triangles(
+        lengths, np.where(values < 0, 0, values), label_text, values < 0, colour, dash, text, error_y=bars
+    )
 
 
-def _marked(
+def _triangles(
     lengths: np.ndarray, values: np.ndarray, name: str, below: np.ndarray, colour: str, dash: str, text: list[str],
     **more: Any,
 ) -> go.Scatter:  # fmt: skip
@@ -159,12 +161,12 @@ def _distances(distance: xr.DataArray) -> list[go.Scatter]:
         for length, own in zip(lengths, values, strict=True)
     ]
     name = D[values.shape[1] == 1]
-    line = _marked(lengths, middle, name, np.median(values, axis=1) == 0, COLOURS["distance"], "solid", text)
+    line = _triangles(lengths, middle, name, np.median(values, axis=1) == 0, COLOURS["distance"], "solid", text)
     if values.shape[1] == 1:
         return [line]
     band = go.Scatter(
         x=[*lengths, *lengths[::-1]], y=[*high, *low[::-1]], fill="toself", mode="none", hoverinfo="skip",
-        fillcolor=shaded(COLOURS["distance"]), legendgroup=name,
+        fillcolor=tint(COLOURS["distance"]), legendgroup=name,
     )  # fmt: skip
     return [band, line]
 
@@ -175,7 +177,7 @@ def _strip(verdict: xr.DataArray) -> list[go.Bar]:
     wide = 0.7 * float(np.diff(lengths).min()) if len(lengths) > 1 else 1.0
     boxes = []
     for name in (*VERDICTS, *sorted(set(said) - set(VERDICTS))):
-        own, shown, (colour, pattern) = said == name, escaped(name), VERDICTS.get(name, (FAINT, "+"))
+        own, shown, (colour, pattern) = said == name, escape(name), VERDICTS.get(name, (FAINT, "+"))
         marker = {"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5}}
         box = go.Bar(
             x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown, legend="legend2", marker=marker,

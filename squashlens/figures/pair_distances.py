@@ -5,15 +5,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.colors import sample_colorscale
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen, relative_distance
-from squashlens.figures.drawing.facts import distance_of, norm_named, notes_of
-from squashlens.figures.drawing.given import draws
+from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.notes import distance_of, norm_note, notes_of
+from squashlens.figures.drawing.shapes import band, curve, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS, evenly, series
-from squashlens.figures.drawing.traces import band, curve, layer_map, shade, shaded
+from squashlens.figures.drawing.themes import COLOURS, series, shades_of
 
 LENGTH = "length (content tokens)"
 # Of each curve: its name and its dash.
@@ -24,6 +23,7 @@ NAMES = {
     "noise_floor": ("noise floor", "longdash"),
     "heads": ("heads: mean, min to max", "dashdot"),
 }
+HEADS = ["head_min", "head_max"]
 FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 STEPS = {
     "attention_tv_mean": "δ: total variation of the last row",
@@ -56,7 +56,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     figure = go.Figure()
     if "head_distance" in here:
         edges = (heads[name].where(heads[name] > 0).values for name in HEADS)
-        figure.add_traces(band(heads["length"].values, *edges, fill=shaded(COLOURS["heads"], 0.22), group="heads"))
+        figure.add_traces(band(heads["length"].values, *edges, fill=tint(COLOURS["heads"], 0.22), group="heads"))
         figure.add_trace(_line(heads["head_mean"], "heads", width=2.0))
     for row in here["unrelated"].transpose("draw", "length") if "unrelated" in here else ():
         figure.add_trace(_line(row, "unrelated"))
@@ -65,7 +65,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
             figure.add_trace(_line(here[name], name, width=2.5 if name == "distance" else 1.2))
     lengths = collapse["length"].values
     if trained is not None:
-        shade(figure, 1, trained, "trained lengths")
+        shade_range(figure, 1, trained, "trained lengths")
         figure.update_annotations(x=float(np.log10(max(1, lengths[0]))))
     least = low if far or not len(floor) else min(low, floor.max())
     ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
@@ -76,14 +76,9 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     return finish(figure, title=title, height=280, notes=notes_of(collapse, *notes))
 
 
-HEADS = ["head_min", "head_max"]
-
-
 def _positive(here: xr.Dataset, names: list[str]) -> np.ndarray:
     """All positive values of those variables that a result has."""
-    values = np.concatenate(
-        [here[name].values.ravel().astype(float) for name in names if name in here] or [np.zeros(0)]
-    )
+    values = np.concatenate([np.zeros(0), *(here[name].values.ravel().astype(float) for name in names if name in here)])
     return values[values > 0]
 
 
@@ -144,31 +139,18 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     titles = [*STEPS.values(), "block 0: observed and bound", f"shares of D after each block, length {at}"]
     figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
     lengths, blocks = mechanism["length"].values, mechanism["block"].values
-    colours = list(map(str, sample_colorscale("Viridis", list(np.linspace(0, 0.9, len(blocks))))))
-    listed = evenly(len(blocks))
-    lines = [
-        (
-            1,
-            column,
-            mechanism[name].sel(block=block),
-            f"block {block}",
-            colour,
-            "solid",
-            column == 1 and place in listed,
-        )
-        for column, name in enumerate(STEPS, start=1)
-        for place, (block, colour) in enumerate(zip(blocks, colours, strict=True))
-    ]
-    lines += [
-        (2, 1, mechanism[name], f"{name} ‖o − o*‖₁", COLOURS[kind], dash, True)
-        for name, kind, dash in (("observed", "distance", "solid"), ("bound", "contrast", "dash"))
-    ]
-    for row, column, values, name, colour, dash, shown in lines:
+
+    def draw(row: int, column: int, values: xr.DataArray, name: str, shown: bool = True, **style: Any) -> None:
         hover = f"length %{{x}}<br>{name}: %{{y:.4g}}"
-        line = curve(
-            lengths, values.values, name, colour=colour, dash=dash, width=1.8, mode="lines", hover=hover, log=True
-        )
+        line = curve(lengths, values.values, name, width=1.8, mode="lines", hover=hover, log=True, **style)
         figure.add_trace(line.update(showlegend=shown, legendgroup=name), row=row, col=column)
+
+    for column, name in enumerate(STEPS, start=1):
+        for block, (colour, listed) in zip(blocks, shades_of(len(blocks)), strict=True):
+            values = mechanism[name].sel(block=block)
+            draw(1, column, values, f"block {block}", column == 1 and listed, colour=colour)
+    for name, kind, dash in (("observed", "distance", "solid"), ("bound", "contrast", "dash")):
+        draw(2, 1, mechanism[name], f"{name} ‖o − o*‖₁", colour=COLOURS[kind], dash=dash)
     for part in map(str, mechanism["part"].values):
         figure.add_bar(
             x=blocks, y=mechanism["share"].sel(part=part, length=at).values, name=part, row=2, col=2,
@@ -181,7 +163,7 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
         figure.update_yaxes(type="log", **place)
     figure.update_xaxes(title="block", dtick=1, row=2, col=2)
     figure.update_layout(barmode="relative")
-    notes = notes_of(mechanism, *norm_named(mechanism))
+    notes = notes_of(mechanism, *norm_note(mechanism))
     return finish(figure, title="The quantities in the proof of Theorem B.3", height=440, notes=notes)
 
 

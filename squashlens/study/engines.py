@@ -1,0 +1,242 @@
+"""Start workers, show their progress, and start others in place of those that died, until every cell is closed.
+
+The engine `local` starts processes on this machine, with one device each. No other package is needed.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from squashlens import errors
+from squashlens.bars import bar
+from squashlens.errors import InputError, OutputError, SquashlensError
+from squashlens.study.cells import Cell
+from squashlens.study.places import extra
+from squashlens.study.store import Store
+from squashlens.study.work import outcome
+
+LOOK = 0.2  # seconds between two looks at the workers
+COUNT = 10  # looks between two counts of the files in the store
+ERRORS = 4000  # characters of a dead worker's messages that are kept
+Process = tuple["subprocess.Popen[bytes]", Any]  # with the file of its messages
+
+
+class Engine(Protocol):
+    """What starts workers.
+
+    The state of a worker is None while it runs, "" when it has ended, and otherwise the reason why it died.
+    """
+
+    def start(self, task: Mapping[str, Any], worker: int) -> Any: ...
+    def state(self, handle: Any) -> str | None: ...
+    def stop(self, handles: Sequence[Any]) -> None: ...
+
+
+def drive(
+    engine: Engine, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell], progress: bool
+) -> None:
+    """Run a study with some workers. A worker that dies is replaced; deaths without any progress end the study."""
+    handles = {worker: engine.start(task, worker) for worker in range(workers)}
+    deaths, before = 0, store.count()
+    try:
+        with bar(total=len({cell.key for cell in cells}), desc="cells", unit="cell", progress=progress) as shown:
+            for turn in itertools.count():
+                if turn % COUNT == 0 or not handles:
+                    now = store.count()
+                    deaths, before = (0, now) if now != before else (deaths, before)
+                    shown.update(min(now, shown.total) - shown.n)
+                if not handles:
+                    return
+                time.sleep(LOOK)
+                for worker, state in [(worker, engine.state(handle)) for worker, handle in handles.items()]:
+                    if state is None:
+                        continue
+                    del handles[worker]
+                    if not state:
+                        continue
+                    if error := error_in(state):
+                        raise error
+                    deaths += 1
+                    if deaths > 10 + 3 * workers:
+                        raise OutputError(
+                            f"The workers die before they compute anything: {state[-600:]}",
+                            "Run with workers=1 to see the error.",
+                        )
+                    handles[worker] = engine.start(task, worker)
+    finally:
+        engine.stop([*handles.values()])
+
+
+def error_in(text: str) -> SquashlensError | None:
+    """The error that a worker printed as its last line."""
+    try:
+        name, cause, remedy = json.loads(text.strip().splitlines()[-1])
+        kind = getattr(errors, name)
+    except (ValueError, IndexError, TypeError, AttributeError):
+        return None
+    return kind(cause, remedy) if name in errors.__all__ else None
+
+
+class Local:
+    """Workers as programs of their own, so that a script needs no `if __name__ == "__main__"`."""
+
+    def start(self, task: Mapping[str, Any], worker: int) -> Process:
+        """Start a worker that sees one CUDA device, if there are any and none was chosen."""
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(task["threads"]), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }  # fmt: skip
+        if task["device"] is None and (devices := visible_devices()):
+            environment["CUDA_VISIBLE_DEVICES"] = devices[worker % len(devices)]
+        messages = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed with the worker)
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "squashlens.study.work", str(worker)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=messages, env=environment,
+        )  # fmt: skip
+        if process.stdin is not None:
+            process.stdin.write(json.dumps(task).encode() + b"\n")
+            process.stdin.close()
+        return process, messages
+
+    def state(self, handle: Process) -> str | None:
+        process, messages = handle
+        if process.poll() is None:
+            return None
+        messages.seek(0)
+        text = messages.read().decode("utf-8", "replace")[-ERRORS:]
+        messages.close()
+        return "" if process.returncode == 0 else text or f"A worker ended with code {process.returncode}."
+
+    def stop(self, handles: Sequence[Process]) -> None:
+        for process, messages in handles:
+            process.kill()  # its claim remains, and another worker computes the cell
+            process.wait()
+            messages.close()
+
+
+def visible_devices() -> list[str]:
+    """The CUDA devices that this process sees, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name.strip()]
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
+Actor = tuple[Any, Any]  # with its call
+
+
+class Ray:
+    """Workers as actors, with one GPU each if the cluster has GPUs; `options` are those of an actor."""
+
+    def __init__(self, options: Mapping[str, Any], threads: int) -> None:
+        self.ray = ray = extra("ray", 'engine="ray"', "ray")
+        if not ray.is_initialized():  # RAY_ADDRESS names a cluster; without it Ray starts on this machine
+            ray.init(include_dashboard=False, log_to_driver=False)
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        usual = {"num_cpus": threads, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
+        self.options = usual | dict(options)
+
+    def start(self, task: Mapping[str, Any], worker: int) -> Actor:
+        try:
+            actor = self.ray.remote(_Remote).options(**self.options).remote()
+        except (ValueError, TypeError) as error:
+            raise InputError(f"resources=: {error}.", "Give options of a Ray actor, such as num_gpus.") from error
+        return actor, actor.work.remote(dict(task), worker)
+
+    def state(self, handle: Actor) -> str | None:
+        actor, call = handle
+        if not self.ray.wait([call], timeout=0)[0]:
+            return None
+        try:
+            text = self.ray.get(call)
+        except self.ray.exceptions.RayError as error:
+            text = f"A Ray actor died: {error}"
+        self.ray.kill(actor)
+        return text
+
+    def stop(self, handles: Sequence[Actor]) -> None:
+        for actor, _ in handles:
+            self.ray.kill(actor)
+
+
+class _Remote:
+    """What runs in the process of an actor."""
+
+    def work(self, task: Mapping[str, Any], worker: int) -> str:
+        return outcome(task, worker)
+
+
+ASK = 5.0  # seconds between two questions to Slurm about a job
+REQUEUES = 1000  # times that a job is put into the queue again after a time-out
+GRACE = 4  # questions to which Slurm does not know a job, while its result may still appear on a network file system
+
+
+@dataclass
+class _Job:
+    job: Any
+    asked: float = field(default_factory=time.monotonic)
+    unknown: int = 0
+
+
+class Slurm:
+    """Workers as jobs; `parameters` are those of submitit's executor."""
+
+    def __init__(self, parameters: Mapping[str, Any], threads: int) -> None:
+        self.submitit = extra("submitit", 'engine="slurm"', "slurm")
+        self.parameters = {"name": "squashlens", "cpus_per_task": threads, "timeout_min": 240, **parameters}
+
+    def start(self, task: Mapping[str, Any], worker: int) -> _Job:
+        store = str(task["store"])
+        folder = Path("slurm") if "://" in store else Path(store) / "slurm"  # seen by all nodes, as the store is
+        refusals = (RuntimeError, NameError, TypeError, ValueError, OSError, self.submitit.core.utils.FailedJobError)
+        try:
+            executor = self.submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)
+            executor.update_parameters(**self.parameters)
+            return _Job(executor.submit(Task(dict(task), worker)))
+        except refusals as error:
+            raise InputError(
+                f"Slurm does not take the workers: {' '.join(str(error).split())[:300]}",
+                "Run this where sbatch works, and correct resources=.",
+            ) from error
+
+    def state(self, handle: _Job) -> str | None:
+        if handle.job.paths.result_pickle.exists():
+            error = handle.job.exception()
+            return str(error)[-4000:] if error is not None else handle.job.result()
+        if time.monotonic() - handle.asked < ASK:
+            return None
+        handle.asked = time.monotonic()
+        asked = subprocess.run(  # noqa: S603
+            ["squeue", "-h", "-j", str(handle.job.job_id), "-o", "%T"],  # noqa: S607
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        waits = asked.stdout.strip() or (asked.returncode and "Invalid job id" not in asked.stderr)
+        handle.unknown = 0 if waits else handle.unknown + 1
+        return None if handle.unknown <= GRACE else f"The job {handle.job.job_id} ended without a result."
+
+    def stop(self, handles: Sequence[_Job]) -> None:
+        for handle in handles:
+            handle.job.cancel(check=False)
+
+
+class Task:
+    """What a job does. `checkpoint` is called by submitit before a time-out, and puts the job into the queue again."""
+
+    def __init__(self, task: Mapping[str, Any], worker: int) -> None:
+        self.task, self.worker = task, worker
+
+    def __call__(self) -> str:
+        return outcome(self.task, self.worker)
+
+    def checkpoint(self) -> Any:
+        return import_module("submitit.helpers").DelayedSubmission(self)

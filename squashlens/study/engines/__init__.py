@@ -1,1 +1,0 @@
-"""The engines that start workers: local processes, Ray and Slurm. A worker does the same on all of them."""

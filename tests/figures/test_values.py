@@ -1,0 +1,383 @@
+"""Every figure draws the values of its result: each generator below yields what is drawn, and what it must be."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+import squashlens as sl
+from squashlens.figures.readouts import PAIRS
+from tests.figures import specimens
+from tests.figures.specimens import MEASUREMENTS
+
+Pairs = Iterator[tuple[Any, Any]]
+LAST = 26  # layer of the specimens
+
+
+def named(figure: Any, *axes: str, mode: str = "lines") -> dict[str, Any]:
+    """The first trace of each name that is drawn in one of these panels with this mode; all panels without one."""
+    found = [t for t in figure.data if t.type != "scatter" or mode in t.mode]
+    return {t.name: t for t in reversed(found) if not axes or t.yaxis in axes}
+
+
+def ends(bars: Any, at: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The upper and lower ends of error bars around some values."""
+    middle = np.asarray(at, float)
+    return middle + np.asarray(bars.array, float), middle - np.asarray(bars.arrayminus, float)
+
+
+def attribution() -> Pairs:
+    found = specimens.sensitivity(20)
+    lines = named(sl.figures.attribution(found))
+    for name, variable in (
+        ("path bound (Thm 5.1)", "path_bound"), ("uniform null", "null"), ("true Jacobian", "jacobian"),
+        ("Jacobian, attention frozen", "jacobian_frozen"), ("bound ÷ null", "bound_over_null"),
+    ):  # fmt: skip
+        yield lines[name].y, found[variable]
+
+
+def by_token() -> Pairs:
+    found = specimens.with_low(20)
+    (line,) = sl.figures.by_token(found).data
+    yield line.y, found
+    yield ends(line.error_y, line.y), (found, found["low"])
+    some = found.isel(position=[5, 2, 4])
+    (line,) = sl.figures.by_token(some).data
+    yield line.x, [2, 4, 5]
+    yield line.y, found[[2, 4, 5]]
+
+
+def jacobian() -> Pairs:
+    found = specimens.jacobian(20)
+    lines = named(sl.figures.jacobian(found))
+    for direction in found["direction"].values:
+        yield lines[f"direction {direction}"].y, found["singular_value"].sel(direction=direction)
+
+
+def token_map() -> Pairs:
+    found = specimens.map_of(20)
+    (cells,) = sl.figures.token_map(found).data
+    yield cells.customdata, found
+    yield cells.z, np.log10(found.where(found > 0))
+
+
+def composition() -> Pairs:
+    found = specimens.composition(20)
+    for shares, figure in (
+        (found, sl.figures.composition(found)),
+        (specimens.hops(), sl.figures.hops(specimens.hops())),
+    ):
+        (cells,) = figure.data
+        yield cells.customdata, shares
+        yield cells.z, np.log10(np.maximum(shares, 1e-6))
+    (cells,) = sl.figures.composition(found.isel(position=[4, 2])).data
+    yield cells.x, [2, 3, 4]
+    yield np.asarray(cells.customdata, float)[:, [0, 2]], found[:, [2, 4]]
+    yield np.asarray(cells.z, float)[:, 1], np.full(27, np.nan)  # between two selected tokens
+
+
+def strongest_paths() -> Pairs:
+    found = MEASUREMENTS["strongest_paths"]()
+    *_, second, first = sl.figures.strongest_paths(found).data
+    for rank, line in enumerate((first, second)):
+        yield line.x, found["position_at"][rank]
+        yield line.y, found["layer"]
+        yield line.line.width, 1.5 + 6 * found["share"][rank] / found["share"][0]
+
+
+def depth_limit() -> Pairs:
+    found = specimens.depth_limit()
+    lines = [t for t in sl.figures.depth_limit(found).data]
+    for at, block in enumerate(found["block"].values):
+        yield lines[2 * at].y, found["rest"].sel(block=block)
+        law = np.asarray(lines[2 * at + 1].y)
+        yield law[0], found["rest"].sel(block=block)[1]  # at depth 1
+        yield law[1:] / law[:-1], np.full(len(law) - 1, found["predicted_rate"].sel(block=block))
+
+
+def profile() -> Pairs:
+    found = specimens.profile()
+    figure = sl.figures.profile(found)
+    one = found.sel(quantity="path_bound", layer=0)
+    dots, law = named(figure, "y", mode="markers")["path bound"], named(figure, "y")["path bound"]
+    size = one["influence"].mean()
+    yield dots.x, one["distance"] + 1
+    yield dots.y, one["influence"] / size
+    yield law.y, (one["floor"] + one["amplitude"] * (one["distance"] + 1.0) ** -one["exponent"]) / size
+    exponent = named(figure, "y2")["path bound"]
+    yield exponent.y, found["exponent"].sel(quantity="path_bound")
+    yield [t.y for t in figure.data if t.yaxis == "y3"], found["sink_rate"].T
+    yield figure.data[-1].y, found["effective_rank"]
+
+
+def needle() -> Pairs:
+    found = specimens.needle()
+    lines = [t for t in sl.figures.needle(found).data]
+    for line, group in zip(lines, found["group"].values, strict=False):
+        here = found.sel(group=group)
+        yield line.y, here["jacobian_mean"]
+        yield ends(line.error_y, line.y), (here["jacobian_high"], here["jacobian_low"])
+    assert len(lines) == 5 * found.sizes["group"]
+
+
+def collapse_curve() -> Pairs:
+    found = specimens.collapse()
+    last, heads = found.sel(layer=LAST), found.sel(block=LAST - 1)
+    figure = sl.figures.collapse_curve(found, trained=16)
+    lines = named(figure)
+    yield lines["v and v* (last token repeated)"].y, last["distance"]
+    yield lines["contrast: another last token"].y, last["contrast"]
+    yield lines["heads: mean, min to max"].y, heads["head_mean"]
+    yield lines["noise floor"].y, last["noise_floor"]
+    yield [t.y for t in figure.data if t.name is None], (heads["head_max"], heads["head_min"])
+    yield [t.y for t in figure.data if t.name == "unrelated: other content"], last["unrelated"]
+    yield (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1), (1, 16)
+    yield named(sl.figures.collapse_curve(found, layer=3))["v and v* (last token repeated)"].y, found["distance"][3]
+
+
+def collapse_heatmap() -> Pairs:
+    found = specimens.relative(specimens.collapse())
+    yield sl.figures.collapse_heatmap(found).data[0].z, np.log10(found["distance"])
+    absolute = specimens.collapse()
+    yield sl.figures.collapse_heatmap(absolute).data[0].z, np.log10(absolute["distance"] / absolute["rms"])
+
+
+def mechanism() -> Pairs:
+    found = MEASUREMENTS["mechanism"]()
+    figure = sl.figures.mechanism(found, length=16)
+    for axis, variable in (("y", "attention_tv_mean"), ("y2", "self_weight_mean")):
+        yield named(figure, axis)["block 2"].y, found[variable].sel(block=2)
+    for name in ("observed", "bound"):
+        yield named(figure, "y3")[f"{name} ‖o − o*‖₁"].y, found[name]
+    for part in found["part"].values:
+        yield named(figure, "y4")[part].y, found["share"].sel(part=part, length=16)
+
+
+def precision() -> Pairs:
+    found = MEASUREMENTS["precision"]()
+    yield sl.figures.bits_needed(found).data[0].customdata, found["bits_needed"]
+
+
+def runs() -> Pairs:
+    found = MEASUREMENTS["runs"]()
+    for layer in (LAST, 3):
+        lines = named(sl.figures.runs(found, layer=layer), mode="markers")
+        for run in found["run"].values:
+            yield lines[run].y, found["distance"].sel(run=run, layer=layer)
+            yield lines[f"{run}, noise floor"].y, found["noise_floor"].sel(run=run, layer=layer)
+
+
+def separator_ablation() -> Pairs:
+    found = specimens.ablation()
+    figure = sl.figures.layer_trace(found, length=16, from_block=2)
+    edits, hooks = named(figure, "y"), named(figure, "y2")
+    here = found.sel(length=16)
+    assert [len(edits), len(hooks)] == [6, 8]
+    yield edits["replaced by a digit"].y, here["distance"].sel(edit="extra_digits")
+    for lines in (edits, hooks):
+        yield lines["separators"].y, here["distance"].sel(edit="separators")
+    yield hooks["masked"].y, here["distance_from"].sel(hook="mask", from_block=2)
+    cells = sl.figures.from_block_map(found, hook="zero_values", length=16).data[0]
+    yield cells.customdata, here["retained_from"].sel(hook="zero_values")
+
+
+def retained_by_kind() -> Pairs:
+    found = specimens.ablation()
+    for layer, block in ((LAST, 0), (3, 4)):
+        dots, bar, mark, *rest = sl.figures.retained_by_kind(found, layer=layer, from_block=block).data
+        kept = found["retained"].sel(edit="delete_keep_positions", layer=layer)
+        yield dots.x, np.clip(kept, -0.6, 1.6)
+        yield (bar.x[0], mark.x[0], bar.x[1]), np.quantile(kept, [0.25, 0.5, 0.75])
+        yield rest[-3].x, np.clip(found["retained_from"].isel(hook=-1).sel(layer=layer, from_block=block), -0.6, 1.6)
+
+
+def separator_search() -> Pairs:
+    found = specimens.search()
+    heat, random, best, none = sl.figures.separator_search(found).data
+    yield heat.z, np.log(found["gain"])
+    yield [[float(text.split("<br>")[1][:-2]) for text in row] for row in heat.text], (100 * found["accuracy"]).round()
+    yield random.y, found["random"]
+    yield best.y, [found["separation"].max()] * 2
+    yield none.y, [found["separation_none"]] * 2
+
+
+def changes() -> Pairs:
+    found = specimens.compare()
+    columns = (
+        found["distance"].isel(layer=-1),
+        found["accuracy"],
+        found["bound"][:, :1] / found["bound"].sum("content"),
+    )
+    traces = iter(sl.figures.changes(found).data)
+    for values in columns:
+        for row, own in enumerate(values.values):
+            dots, mark = next(traces), next(traces)
+            yield dots.x, own
+            yield dots.y, np.full(len(own), row)
+            yield (mark.x[0], mark.y[0]), (np.median(own), row)
+
+
+def remedies() -> Pairs:
+    found = specimens.remedies()
+    last = found.isel(length=-1)
+    asked = [
+        ("distance_ratio", {}),
+        *(("jacobian_norm_ratio", {"place": p}) for p in ("first", "last")),
+        ("accuracy", {}),
+    ]
+    marks = [t for t in sl.figures.remedies(found).data]
+    for number, (name, place) in enumerate(asked):
+        for at, mark in enumerate(marks[4 * number :][:4]):
+            middle, low, high = (last[f"{name}{end}"].sel(place).isel(family=at) for end in ("", "_low", "_high"))
+            yield mark.x, middle
+            yield ends(mark.error_x, mark.x), (high, low)
+            yield np.round(mark.y), np.arange(11)
+    yield marks[-1].x, found["kl_median"]
+
+
+def audit() -> Pairs:
+    found = specimens.audit()
+    inner = found.isel(position=found["content"].values)
+    wanted = {
+        "x": inner["over_jacobian"].median(("prompt", "position")), "x3": found["cost"],
+        "x2": found["agreement"].sel(reference="Jacobian", way="partial"),
+    }  # fmt: skip
+    for mark in sl.figures.audit(found).data:
+        if mark.xaxis != "x2" or mark.marker.symbol == "circle":
+            names = [one if isinstance(one, str) else one[0] for one in mark.customdata]
+            yield mark.x, wanted[mark.xaxis].sel(estimate=names)
+
+
+def accuracy() -> Pairs:
+    found = specimens.evaluate(0)
+    lines = named(sl.figures.accuracy_by_length(found))
+    for name, mode in (("answer only", "answer_only"), ("chain of thought, examples", "cot_few_shot")):
+        here = found.sel(mode=mode)
+        yield lines[name].y, here["accuracy"]
+        yield ends(lines[name].error_y, lines[name].y), (here["accuracy_high"], here["accuracy_low"])
+        yield lines[f"{name}, in the requested form"].y, here["accuracy_strict"]
+
+
+def errors() -> Pairs:
+    found = specimens.evaluate(0)
+    figure = sl.figures.error_by_length(found)
+    dots, line, below = figure.data[:3]
+    here = found.sel(mode="answer_only")
+    yield dots.y, here["error"].values.ravel()
+    yield line.y, here["median_error"]
+    yield ends(line.error_y, line.y), (here["error_q3"], here["error_q1"])
+    yield below.y, here["unread"].sum("why")
+    assert (dots.yaxis, line.yaxis, below.yaxis) == ("y", "y", "y2")
+
+
+def frequencies() -> Pairs:
+    found = specimens.frequencies(1)
+    traces = iter(sl.figures.answer_frequencies(found).data)
+    for mode in found["mode"].values:
+        for name in ("said", "truth"):
+            bar = next(traces)
+            yield bar.x, found["value"].astype(int)
+            yield bar.y, found[name].sel(mode=mode)
+        yield next(traces).y, [found["unread"].sel(mode=mode)]
+
+
+def readout() -> Pairs:
+    found = specimens.readout()
+    figure = sl.figures.collapse_vs_readout(found)
+    yield named(figure, "y")["answered correctly"].y, found["accuracy"]
+    yield named(figure, "y")["R² of the probe of y"].y, found["r2_y"]
+    for name, (text, *_) in PAIRS.items():
+        yield named(figure, "y2")[text].y, found[name]
+    yield named(figure, "y3")["D, last layer"].y, found["distance"].median("seed")
+
+
+def probe() -> Pairs:
+    found = MEASUREMENTS["probe"]()
+    own, other = sl.figures.probe(found).data
+    yield own.customdata, np.vstack([found["r2"], found["r2_y"]])
+    yield other.customdata, np.vstack([found["r2_random_model"], found["r2_random_model_y"]])
+    all_lengths = found.assign(r2_overall=("layer", np.linspace(0, 1, 27)), r2_overall_y=((), 0.7))
+    cells = sl.figures.probe(all_lengths.drop_vars("r2_random_model")).data[0]
+    yield np.asarray(cells.customdata)[:, -1], [*np.linspace(0, 1, 27), 0.7]
+
+
+def top_tokens() -> Pairs:
+    found = specimens.top_tokens()
+    yield sl.figures.top_tokens(found).data[0].x, found
+
+
+def total_variation() -> Pairs:
+    found = specimens.total_variation()
+    line, derived = sl.figures.synthetic_total_variation(found).data
+    values = found["total_variation"]
+    yield line.y, values.mean("seed")
+    yield ends(line.error_y, line.y), (values.max("seed"), values.min("seed"))
+    yield derived.y, found["expected"]
+
+
+def survey() -> Pairs:
+    found = specimens.survey()
+    one, other = sl.figures.survey(found).data[:2]
+    here = found.isel(depth=0, norm=0)
+    for mark, name in ((one, "exponent"), (other, "variation_exponent")):
+        yield mark.x, here[f"{name}_mean"]
+        yield ends(mark.error_x, mark.x), (here[f"{name}_high"], here[f"{name}_low"])
+
+
+def tokenization() -> Pairs:
+    found = specimens.tokenization()
+    figure = sl.figures.tokenization(found, layer=3)
+    for axis, form in (("y", 0), ("y2", 1)):
+        here = found.sel(layer=3).isel(form=form)
+        yield named(figure, axis)["true pair"].y, here["distance"]
+        yield named(figure, axis)["two texts"].y, here["naive"]
+
+
+def lines() -> Pairs:
+    distance = specimens.collapse()["distance"]
+    mean: Any = sl.figures.of(distance.mean("length"))
+    yield mean.data[0].y, distance.mean("length")
+    yield mean.data[0].x, distance["layer"]
+    assert "derived values" in mean.layout.title.subtitle.text
+    several: Any = sl.figures.of(distance.transpose("length", "layer"))
+    for line, length in zip(several.data, distance["length"].values, strict=True):
+        yield line.y, distance.sel(length=length)
+
+
+CASES: list[Callable[[], Pairs]] = [
+    attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
+    collapse_curve, collapse_heatmap, mechanism, precision, runs, separator_ablation, retained_by_kind,
+    separator_search, changes, remedies, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
+    total_variation, survey, tokenization, lines,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.__name__ for case in CASES])
+def test_a_figure_draws_its_values(case: Callable[[], Pairs]) -> None:
+    compared = 0
+    for drawn, expected in case():
+        np.testing.assert_allclose(np.asarray(drawn, float), np.asarray(expected, float), rtol=1e-5)
+        compared += 1
+    assert compared
+
+
+def test_convergence_draws_d_and_delta_with_their_bands() -> None:
+    stacks = {"plain": sl.synthetic.Stack(projections="direct"), "<b>deep</b>": sl.synthetic.Stack(depth=2)}
+    lengths = [10, 50, 200, 400, 800]
+    several = {name: sl.synthetic.convergence(stack, lengths, progress=False) for name, stack in stacks.items()}
+    traces = iter(sl.figures.synthetic_convergence(several).data)
+    for name, found in several.items():
+        for axis, data in (("y", found["distance"][:, -1]), ("y2", found["total_variation"][:, 0])):
+            for trace, edge in zip((next(traces), next(traces), next(traces)), ("max", "min", "mean"), strict=True):
+                np.testing.assert_allclose(np.asarray(trace.y, float), getattr(data, edge)("seed"), rtol=1e-12)
+                assert trace.yaxis == axis
+        assert trace.name.startswith("plain: " if name == "plain" else "&lt;b&gt;deep&lt;/b&gt;: ")
+        assert f"{found['exponent_mean'].values[-1]:.3f}".replace("-", "−") in trace.name
+        if name == "plain":
+            guide = next(traces)  # the derived exponent, through the middle of the curve
+            np.testing.assert_allclose(np.asarray(guide.y) * lengths, guide.y[0] * lengths[0])
+            assert "(derived limit: n<sup>−1.0</sup>, dashed)" in trace.name
+    assert isinstance(trace, go.Scatter)
+    assert next(traces, None) is None
