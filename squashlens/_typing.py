@@ -44,9 +44,7 @@ OneByOne = Literal["lanczos"]  # for a few positions
 Constants = Literal["paper", "measured"]
 Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
-Attribution = Literal[
-    "gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted", "leave_one_out"
-]
+Attribution = Literal["gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted"]
 Edges = Literal["local", "analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words

@@ -40,7 +40,7 @@ def table(
     Args:
         result: a result of squashlens, or a dict of results by label, which may be of different measurements.
         reference: estimate with which the estimates of an audit are compared: ``"Jacobian"`` (the default),
-            ``"substitution effect"`` or ``"leave-one-out KL"``.
+            ``"substitution effect"`` or ``"knockout KL"``.
         escape: language in which all texts of the table, such as tokens and headings, are escaped, so that they look
             there as they are: ``"latex"``, for the `to_latex` of the table, or ``"markdown"``, for its `to_markdown`.
             Nothing is escaped by default.

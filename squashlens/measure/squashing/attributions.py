@@ -1,4 +1,4 @@
-"""Attribution methods of other libraries, and leave-one-out, as scores of tokens at the query.
+"""Attribution methods of other libraries, as scores of tokens at the query.
 
 captum and LXT come with the extra `compare`. All methods attribute the largest logit at the query, starting from the
 token embeddings, which is how their users call them. None of them is a norm of the Jacobian.
@@ -32,13 +32,12 @@ from squashlens.engine.hooking.standing import ambient, require_no_backward_hook
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.proof import rebuild_plain
 from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.forward import forward, log_probabilities, logits_of, require_understood
+from squashlens.engine.running.forward import forward, logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
-from squashlens.theory.distances import divergence
 
 EMBEDDING = "embed.hook_out"
-UNITS = {"leave_one_out": "nats", "value_weighted": "model units"}
+UNITS = {"value_weighted": "model units"}
 
 
 @measured
@@ -55,7 +54,6 @@ def attribution(
     - ``"occlusion"``: ``|s(x) − s(x with x_i = 0)|`` (`captum.attr.Occlusion`; Zeiler and Fergus 2014).
     - ``"attn_lrp"``: ``|Σ_c R_ic|``, relevances of AttnLRP (LXT; Achtibat et al. 2024).
     - ``"value_weighted"``: ``‖Σ_h α_ni^h W_O^h v_i^h‖₂``, mean over blocks (Kobayashi et al. 2020).
-    - ``"leave_one_out"``: KL(p(x) ‖ p(x with x_i = 0)) of the next token (Liu et al. 2026, Jacobian Scopes).
 
     The root of the sum of squares over coordinates is how inseq and Jacobian Scopes summarize attributions of captum.
 
@@ -150,26 +148,12 @@ def _value_weighted(model: Bridge, ids: Tensor, query: int) -> Tensor:
     return norms
 
 
-def _leave_one_out(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    outputs = _Outputs(model, ids, query)
-    with torch.no_grad():
-        own = next(log_probabilities(model, outputs.y(outputs.embeddings)))
-        found = []
-        for places in torch.arange(query + 1).split(outputs.batch):
-            variants = outputs.embeddings.repeat(len(places), 1, 1)
-            variants[torch.arange(len(places)), places] = 0
-            for logs in log_probabilities(model, outputs.y(variants)):
-                found.append(divergence(own.expand_as(logs), logs).cpu())
-    return torch.cat(found)
-
-
 SCORES: dict[str, Callable[[Bridge, Tensor, int], Tensor]] = {
     "gradient_times_input": _gradient_times_input,
     "integrated_gradients": _integrated_gradients,
     "occlusion": _occlusion,
     "attn_lrp": lambda model, ids, query: relevances(model, ids, query).abs(),
     "value_weighted": _value_weighted,
-    "leave_one_out": _leave_one_out,
 }
 
 

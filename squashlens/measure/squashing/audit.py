@@ -31,6 +31,7 @@ from squashlens.measure.squashing.attributions import attribution, captum_for
 from squashlens.measure.squashing.bound import composition, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.rows import norms_at
+from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
@@ -38,6 +39,8 @@ from squashlens.theory.statistics.ranks import bootstrap, partial_spearman, spea
 from squashlens.theory.statistics.trends import with_ends
 
 TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
+KNOCKOUT, EXPECTED = "knockout KL", "expected replacement KL"
+REFERENCES = (TRUTH, SWAP, LEFT_OUT, KNOCKOUT, EXPECTED)
 ATTRIBUTIONS: dict[str, Attribution] = {
     "gradient times input": "gradient_times_input",
     "integrated gradients": "integrated_gradients",
@@ -81,12 +84,13 @@ def audit(
 
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
-    a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the substitution
-    effect; the proxies rollout, all-ones cotangent and top-logit gradient; and attribution methods that other libraries
-    offer, with the metric by which Jacobian Scopes (arXiv 2601.16407) judges them: gradient times input, integrated
-    gradients and occlusion (captum), AttnLRP (LXT), value-weighted attention, and leave-one-out KL, the change of the
-    next token's distribution when a token's embedding is set to 0. captum and LXT come with ``pip install
-    "squashlens[compare]"``. All are of y at the query, and of the embeddings.
+    a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the proxies rollout,
+    all-ones cotangent and top-logit gradient; and attribution methods that other libraries offer: gradient times input,
+    integrated gradients and occlusion (captum), AttnLRP (LXT), and value-weighted attention. They are compared with
+    what changing a token does to the output: the substitution effect, and the KL divergence of the next token under
+    `knockout_effect` (*knockout KL*, and *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv
+    2601.16407, judges methods) and under replacement by a token that the model expects (*expected replacement KL*).
+    captum and LXT come with ``pip install "squashlens[compare]"``. All are of y at the query, and of the embeddings.
 
     Args:
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
@@ -104,12 +108,12 @@ def audit(
 
     Returns:
         Dataset. Over (estimate, prompt, position): `value`, dimensionless, in logits for attributions, in nats for
-        leave-one-out KL, in the model's units for the substitution effect and value-weighted attention; `tightness`, a
+        KL divergences, in the model's units for the substitution effect and value-weighted attention; `tightness`, a
         bound divided by the spectral norm of the Jacobian that it bounds (same freeze set), NaN for an estimate that is
         not a bound; `over_jacobian`, the value divided by the true spectral norm, NaN for what is not the norm of a
-        derivative: attributions, leave-one-out KL and the substitution effect. Over (estimate): `cost`, the time
+        derivative: attributions and the effects of changes. Over (estimate): `cost`, the time
         divided by that of the exact spectral norm in this run. Over (estimate, reference, way): `agreement`, Spearman's
-        ρ with the Jacobian, the substitution effect or leave-one-out KL over `positions`, mean over prompts. The
+        ρ with the Jacobian or one of the effects over `positions`, mean over prompts. The
         coordinate `way` is ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides
         the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % bootstrap interval over
         prompts, NaN for one prompt. An estimate that the model does not support, or whose library is missing, is NaN,
@@ -211,7 +215,7 @@ def _assemble(
             tight[place] = values[estimate.name] / values[estimate.bounds]
     over = stacked / values[TRUTH]
     over[[estimate.kind in ("swap", "attribution") for estimate in estimates]] = np.nan  # not norms of a derivative
-    references = [name for name in (TRUTH, SWAP, LEFT_OUT) if name in values]
+    references = [name for name in REFERENCES if name in values]
     inner = {name: torch.from_numpy(each[:, places]) for name, each in values.items()}
     null, position = inner[NULL], torch.tensor(places, dtype=torch.float64)
     table = torch.full((3, len(names), len(references), len(WAYS)), torch.nan, dtype=torch.float64)
@@ -315,9 +319,13 @@ def all_estimates(
         yield derivative(TRUTH + _frozen_suffix(freeze), freeze=freeze)
     yield derivative("Frobenius norm", norm="frobenius")
     yield derivative(TRUTH)
-    yield attribute(LEFT_OUT, "swap", "leave_one_out")
-    swapped = quiet | {"n_replacements": n_replacements, "seed": seed, "candidates": candidates}
-    yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **swapped)["effect"])
+    drawn: dict[str, Any] = quiet | {"n_replacements": n_replacements, "seed": seed}
+    expected: dict[str, Any] = drawn | {"candidates": "predicted"}
+    yield Estimate(LEFT_OUT, "swap", lambda model, ids: knockout_effect(model, ids, kind="embedding", **quiet)["kl"])
+    yield Estimate(KNOCKOUT, "swap", lambda model, ids: knockout_effect(model, ids, **quiet)["kl"])
+    yield Estimate(EXPECTED, "swap", lambda model, ids: substitution_effect(model, ids, **expected)["kl"])
+    drawn |= {"candidates": candidates}
+    yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **drawn)["effect"])
 
 
 def _frozen_suffix(parts: tuple[str, ...]) -> str:

@@ -40,21 +40,18 @@ def slow(family: str) -> dict[str, np.ndarray]:
     # captum integrates with Gauss–Legendre nodes on [0, 1].
     nodes, weights = np.polynomial.legendre.leggauss(50)
     averaged = sum(w / 2 * gradient((x + 1) / 2 * start) for x, w in zip(nodes, weights, strict=True))
-    left_out, occluded = [], []
+    occluded = []
     with torch.no_grad():
         own = run(start)
-        p = own.log_softmax(-1)
         for place in range(QUERY + 1):
             without = start.clone()
             without[0, place] = 0
             q = run(without)
             occluded.append(abs(own[best] - q[best]).item())
-            left_out.append((p.exp() * (p - q.log_softmax(-1))).sum().item())
     return {
         "gradient_times_input": (gradient(start) * start[0]).norm(dim=-1)[: QUERY + 1].numpy(),
         "integrated_gradients": (averaged * start[0]).norm(dim=-1)[: QUERY + 1].numpy(),  # pyright: ignore
         "occlusion": np.array(occluded),
-        "leave_one_out": np.array(left_out),
     }
 
 
@@ -94,9 +91,14 @@ def test_value_weighted_attention_is_what_attention_writes(family: str, bridge_o
 def test_the_audit_judges_attributions(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     ids = torch.stack([IDS, IDS.flip(0).roll(1), torch.tensor([2, 8, 8, 30, 9, 7, 12])])
-    wanted = ["gradient", "integrated", "occlusion", "AttnLRP", "value", "leave", "subst"]
+    wanted = ["gradient", "integrated", "occlusion", "AttnLRP", "value", "leave", "knockout", "expected", "subst"]
     found = sl.audit(model, ids, estimates=wanted, n_replacements=2, bos="as-given", progress=False)
-    assert found["reference"].values.tolist() == ["Jacobian", "substitution effect", "leave-one-out KL"]
+    effects = ["substitution effect", "leave-one-out KL", "knockout KL", "expected replacement KL"]
+    assert found["reference"].values.tolist() == ["Jacobian", *effects]
+    knocked = sl.knockout_effect(model, ids[0], bos="as-given", progress=False)["kl"]
+    np.testing.assert_allclose(
+        found["value"].sel({"estimate": "knockout KL", "prompt": 0}), knocked, rtol=1e-4, atol=1e-7
+    )
     attributed = found.sel({"estimate": list(ATTRIBUTIONS)})
     assert set(attributed["kind"].values) == {"attribution"}
     assert attributed["over_jacobian"].isnull().all()  # a logit is not a norm
