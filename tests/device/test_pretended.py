@@ -54,6 +54,11 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "a capture on disk": lambda s, f: sl.capture(s.model, [s.short], out=f / "capture").to_xarray(),
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s), progress=False), [s.short]).to_xarray(),
     "jacobian": lambda s, f: sl.jacobian(s.model, [s.short], positions=[1], k=2, **QUIET),
+    "knockout_effect": lambda s, f: sl.knockout_effect(s.model, [s.short], **QUIET),
+    "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding", **QUIET),
+    "natural": lambda s, f: sl.substitution_effect(
+        s.model, [s.short], candidates="predicted", n_replacements=2, seed=0, **QUIET
+    ),
     "lanczos": lambda s, f: sl.jacobian_norms(
         s.model, [s.short], method="lanczos", positions=[1], rtol=0.3, seed=0, **QUIET
     ),

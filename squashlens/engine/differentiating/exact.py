@@ -21,6 +21,7 @@ from squashlens._typing import Bridge, dtype_name
 from squashlens.engine.anatomy import device_of, dtype_of, quantization
 from squashlens.engine.digests import sample_digest
 from squashlens.engine.memory import require_room
+from squashlens.engine.native import is_native
 from squashlens.errors import BusyModelError, InputError, UnsoundModelError
 from squashlens.remarks import remark
 
@@ -131,8 +132,8 @@ def _table(model: Bridge) -> Tensor | None:
 
     None if they are not in float32: some families cast their scale to the dtype of the table.
     """
-    embeddings: Any = model.original_model.get_input_embeddings
-    table = getattr(embeddings(), "weight", None)
+    plain: Any = model.original_model
+    table = None if is_native(model) else getattr(plain.get_input_embeddings(), "weight", None)
     return table if table is not None and table.dtype == torch.float32 else None
 
 
