@@ -131,7 +131,7 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     """Draw the estimates of an audit as rows, with columns for size, rank correlation and time.
 
     Left: the value divided by the exact Jacobian norm at the content positions, as the median with a bar from minimum
-    to maximum. Middle: rank correlation with `reference`, with a bootstrap interval if there are several prompts.
+    to maximum. Middle: rank correlation with `reference`, with a 95 % interval if there are several prompts.
     Right: time divided by the time of the exact Jacobian norms.
 
     Args:

@@ -35,7 +35,7 @@ from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
-from squashlens.theory.statistics.ranks import bootstrap, partial_spearman, spearman
+from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
 from squashlens.theory.statistics.trends import with_ends
 
 TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
@@ -104,7 +104,7 @@ def audit(
         n_probes: number of random directions of each sketch; 16 by default.
         n_replacements, candidates: as in `substitution_effect`.
         query, bos, progress: as in `path_bound`.
-        seed: random seed of certificates, sketches, replacements and bootstrap; by default as in `jacobian_norms`.
+        seed: random seed of certificates, sketches and replacements; by default as in `jacobian_norms`.
 
     Returns:
         Dataset. Over (estimate, prompt, position): `value`, dimensionless, in logits for attributions, in nats for
@@ -115,7 +115,7 @@ def audit(
         divided by that of the exact spectral norm in this run. Over (estimate, reference, way): `agreement`, Spearman's
         ρ with the Jacobian or one of the effects over `positions`, mean over prompts. The
         coordinate `way` is ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides
-        the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % bootstrap interval over
+        the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % interval over
         prompts, NaN for one prompt. An estimate that the model does not support, or whose library is missing, is NaN,
         and the coordinate `refused` has the reason.
 
@@ -165,7 +165,7 @@ def audit(
             found, refused[estimate.name] = np.full(session.ids.shape, np.nan), str(error)
         seconds[estimate.name] = np.nan if estimate.name in refused else time.perf_counter() - start
         values[estimate.name] = np.atleast_2d(found)[:, : n + 1]
-    dataset = _assemble(session, selected, values, seconds, places, n, seed)
+    dataset = _assemble(session, selected, values, seconds, places, n)
     return dataset.assign_coords(refused=("estimate", [refused.get(estimate.name, "") for estimate in selected]))
 
 
@@ -204,7 +204,7 @@ def _content(session: Session, positions: Iterable[int] | None, query: int) -> l
 
 def _assemble(
     session: Session, estimates: list[Estimate], values: dict[str, np.ndarray], seconds: dict[str, float],
-    places: list[int], query: int, seed: int,
+    places: list[int], query: int,
 ) -> xr.Dataset:  # fmt: skip
     """The Dataset of an audit, from the values and times of its estimates."""
     names = [estimate.name for estimate in estimates]
@@ -225,7 +225,7 @@ def _assemble(
             [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
         )
         table[0, i, j] = by_prompt.nanmean(dim=-1)
-        table[1, i, j], table[2, i, j] = bootstrap(by_prompt, seed)
+        table[1, i, j], table[2, i, j] = mean_interval(by_prompt)
     dims = ("estimate", "prompt", "position")
     text = "Spearman correlation with the reference over content positions, mean over prompts"
     grid = ("estimate", "reference", "way")

@@ -22,7 +22,7 @@ from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
-from squashlens.theory.statistics.ranks import bootstrap
+from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
@@ -190,13 +190,13 @@ def needle(
         candidates: token ids that may replace the token of interest; by default the distinct tokens of all prompts of
             the same length except BOS.
         n_replacements: as in `substitution_effect`.
-        seed: random seed of the replacements, the bootstrap and the certificate, as in `profile`.
+        seed: random seed of the replacements and the certificate, as in `profile`.
 
     Returns:
         Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound`, Theorem 5.1 with constants 1;
         `bound_over_null`, the same divided by its null; `effect` (in the model's units) and `kl` (in nats), as in
         `substitution_effect`; with ``certified=True`` also `certified`, the certified bound. Over (group, at), for each
-        of these: `<name>_mean`, and `<name>_low` and `<name>_high`, the ends of its 95 % bootstrap interval over
+        of these: `<name>_mean`, and `<name>_low` and `<name>_high`, the ends of its 95 % interval over
         prompts (NaN for one prompt); `prompts`, their number. All are dimensionless unless a unit is stated.
 
     Raises:
@@ -284,14 +284,18 @@ def _group(
     group_of, at = [name for name, _ in groups], [number for _, number in groups]
     names, numbers = list(dict.fromkeys(group_of)), sorted(set(at))
     member = np.array([[(np.array(group_of) == g) & (np.array(at) == x) for x in numbers] for g in names])
-    sides = {"mean": "mean", "low": "2.5 % bootstrap of the mean", "high": "97.5 % bootstrap of the mean"}
+    sides = {
+        "mean": "mean",
+        "low": "lower end of the 95 % interval of the mean",
+        "high": "upper end of the 95 % interval of the mean",
+    }
     variables: dict[str, Any] = {name: (("prompt",), values, *texts[name]) for name, values in found.items()}
     for name, values in found.items():
         text, units = texts[name]
         table = np.full((3, len(names), len(numbers)), np.nan)
         for i, j in np.argwhere(member.any(axis=-1)):
             part = torch.from_numpy(values[member[i, j]])
-            low, high = bootstrap(part, seed)
+            low, high = mean_interval(part)
             table[:, i, j] = part.mean(), low, high
         for (side, statistic), cells in zip(sides.items(), table, strict=True):
             variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
