@@ -128,19 +128,6 @@ def test_a_map_of_a_model_checks_before_it_measures(tiny: Any, one: Any, monkeyp
         sl.squash_map(tiny, f"{PREFIX} 110 =", interventions=one, **QUIET)
 
 
-@pytest.mark.slow
-def test_another_prompt_is_refused(tiny: Any, one: Any, families: Any) -> None:
-    for text in (f"{PREFIX} 110 =", f"{PREFIX} 111", f"{PREFIX} 1111 =", f"{PREFIX} 1 =", "How many 111 ="):
-        other = sl.squash_map(tiny, text, method="none", **QUIET).result
-        with pytest.raises(InputError, match="other prompts than that of the map"):
-            sl.squash_map(other, interventions=one)
-        if "110" not in text:
-            with pytest.raises(InputError, match="other prompts"):
-                sl.squash_map(other, interventions=families)
-    drawn = sl.squash_map(tiny, f"{PREFIX} 101 =", method="none", **QUIET).result
-    assert len(sl.squash_map(drawn, interventions=families)._data()["changes"]) == 2
-
-
 def test_another_model_is_refused(tiny: Any, bridge_of: Any, found: Any, one: Any) -> None:
     ids = [min(int(token), 50) for token in found["token_id"].values]
     other = sl.squash_map(bridge_of("llama"), ids, bos="as-given", method="none", **QUIET).result
