@@ -98,6 +98,12 @@ def test_bertviz_draws_the_blocks_that_were_captured(tiny: Any, view: Any) -> No
     assert [text.replace(JOINER, "") for text in patterns["left_text"]] == capture.labels[0]
     assert patterns["right_text"] == patterns["left_text"]
     assert ("include_heads" in given) == (view == "model")
+    for other, message in (
+        (replace(capture, patterns={}), "no attention"),
+        (replace(capture, ids=capture.ids.repeat(2, 1)), "2 prompts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sl.export.bertviz(other, view=view)
 
 
 def hostile_array() -> xr.DataArray:

@@ -165,6 +165,7 @@ def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_
 def test_a_task_of_ones_own(put: Callable[..., EvalLog]) -> None:
     log = put(hosted.inspect_task(VOWELS, [3, 6], 2), lambda _: output("2"))
     found = hosted.from_log(log, task=VOWELS)
+    xr.testing.assert_identical(hosted.from_log(log.location, task=VOWELS), found)
     assert np.array_equal(found["right"], found["truth"] == "2")
     for given in (None, DRAWN):
         with pytest.raises(InputError, match="This log has answers to another task, 'vowels of mine'.*task="):

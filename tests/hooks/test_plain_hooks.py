@@ -12,7 +12,7 @@ import torch
 from transformer_lens import hook_points
 
 import squashlens as sl
-from squashlens.errors import InputError, StaleCaptureError
+from squashlens.errors import InputError, SquashlensError, StaleCaptureError
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
@@ -192,6 +192,12 @@ def test_edits_in_place_and_infinities_that_mask_are_allowed(bridge_of: Callable
         for function in (in_place, returned):
             with sl.applied(model, (site, function)):
                 assert torch.equal(logits(model), expected)
+
+
+def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
+    blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
+    with pytest.raises(SquashlensError, match="computes NaN .*<lambda>"), tiny.hooks(fwd_hooks=[blind]):
+        sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1, progress=False)
 
 
 def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
