@@ -7,6 +7,7 @@
 # make site      the documentation site, into docs/_build/html; warnings are errors (three minutes)
 # make docs      the same, then every page in a browser, at two widths (six minutes)
 # make js        format, types and tests of the squash map's program; npm installs the tools (a minute)
+# make lab       the live squash map in JupyterLab, which is installed: a real kernel and a browser (three minutes)
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (30 minutes)
@@ -31,7 +32,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs engines compare bench cuda rehearse \
+.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines compare bench cuda rehearse \
   wheels train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -118,6 +119,10 @@ js:
 	tests/maps/node_modules/.bin/tsc --noEmit --allowJs --checkJs --strict --target es2022 --module es2022 \
 	  --moduleResolution bundler --lib es2023,dom,dom.iterable squashlens/maps/map.js
 	$(BIN)/pytest -q tests/maps/test_program.py
+
+lab: .venv/.ok
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt jupyterlab
+	$(BIN)/pytest -q -rs tests/maps/test_lab.py
 
 bench: .venv/.gemma
 	$(BIN)/python -m tests.benchmarks
