@@ -4,16 +4,14 @@ They have no Hugging Face model and no Hugging Face configuration; this module a
 bridge's `cfg`. Three things differ from all other models:
 
 * The plain model is a new `NativeModel` with the bridge's weights (`rebuilt`), which runs without the bridge.
-* Its attention passes the pattern after the softmax to `hook_attn_scores`, and ignores the result of a hook there.
-  `with_score_hooks` computes attention from queries and keys instead, with a working hook point on the logits.
+* Its attention passes the pattern after the softmax to `hook_attn_scores`, and ignores the result of a hook there; see
+  `live`.
 * Its attention is not that of transformers, so `attention_through` passes queries, keys and values to the function that
   computes attention for other models.
 """
 
 import copy
-import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +21,6 @@ from torch import Tensor
 from squashlens._typing import Bridge
 
 HOME = "transformer_lens.model_bridge.sources.native.model"
-SCORES = "attn.hook_attn_scores"
 
 
 @dataclass(frozen=True)
@@ -103,36 +100,6 @@ def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def with_score_hooks(model: Bridge) -> Iterator[None]:
-    """Within the body, `hook_attn_scores` gets the masked logits, and its result is used.
-
-    The numbers equal those of the model's own attention up to rounding. Attention without patterns has no logits.
-    """
-    ours = [block.attn for block in model.blocks if "forward" not in vars(block.attn)]
-    try:
-        for attn in ours:  # not setattr: the bridge passes attributes on to the module it wraps
-            vars(attn)["forward"] = types.MethodType(_with_scores, attn)
-        yield
-    finally:
-        for attn in ours:
-            vars(attn).pop("forward", None)
-
-
-def _with_scores(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Compute attention as `NativeAttention` does, through the bridge's hook points."""
-    inner = attn.original_component
-    queries, keys, values, hidden = _projections(attn, args, kwargs)
-    keys, values = (tensor.repeat_interleave(inner.kv_repeats, dim=1) for tensor in (keys, values))
-    scores = queries @ keys.mT / inner.scale
-    if inner.attn_scores_soft_cap > 0:
-        scores = inner.attn_scores_soft_cap * torch.tanh(scores / inner.attn_scores_soft_cap)
-    scores = attn.hook_attn_scores(scores.masked_fill(hidden, -torch.inf))
-    pattern = attn.hook_pattern(scores.softmax(dim=-1))
-    mixed = (pattern @ values).transpose(1, 2).flatten(2)
-    return attn.hook_out(inner.o(mixed)), pattern
 
 
 def attention_through(attend: Callable[..., tuple[Tensor, None]], causal: object) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ import torch
 from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
+from squashlens.engine.live import make_live
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
 from squashlens.engine.loading.hub import access_error, require_reachable
@@ -325,6 +326,7 @@ def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Brid
         inner, type(inner).__name__, hf_config=inner.config, tokenizer=opened, model_name=source
     )
     model.cfg.n_devices = len(set(getattr(inner, "hf_device_map", {}).values())) or 1
+    make_live(model)
     if opened is not None:
         start_of(model, tokenizer)
     return model

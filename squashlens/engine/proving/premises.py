@@ -26,29 +26,57 @@ from squashlens.engine.agreement import SAME_OPERATIONS, difference
 from squashlens.engine.anatomy import dtype_of, last_logits, n_blocks, pattern_site, residual_sites
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.positions import forget_lengths
-from squashlens.engine.proving.effective import probe_ids
+from squashlens.engine.proving import registry
+from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.errors import UnsoundModelError
 
+ATTENTION = "attention alone connects tokens"  # in the registry: None, or why not
 Moved = dict[str, tuple[Tensor, Tensor]]  # by hook point: the differences and those allowed, (copy, position)
 COPIES = 6
 LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
 
 
-def require_premises(model: Bridge) -> None:
-    """Raise an error if a token depends on later tokens, or on other tokens otherwise than through attention."""
-    name = type(model.original_model).__name__
+def require_causal(model: Bridge) -> None:
+    """Raise an error if a token depends on later tokens."""
     if found := _violation(model, cut=False):
         raise UnsoundModelError(
-            f"{name} is not causal: tokens depend on later ones. {found}",
+            f"{type(model.original_model).__name__} is not causal: tokens depend on later ones. {found}",
             "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
             "attention_dir), turn it off; compile a tracr program with `causal=True`.",
         )
-    if found := _violation(model, cut=True):
-        raise UnsoundModelError(
+
+
+def why_not_attention_alone(model: Bridge) -> str | None:
+    """Why nothing can be said from attention patterns alone; None if tokens are connected only by these."""
+    name = type(model.original_model).__name__
+    without = [block for block in range(n_blocks(model)) if pattern_site(block) not in model.hook_dict]
+    if without:
+        return f"Block {without[0]} of {name} has no attention pattern: something else passes between tokens there."
+    try:
+        require_effective(model, [pattern_site(block) for block in range(n_blocks(model))], "attention-pattern")
+        found = _violation(model, cut=True)
+    except UnsoundModelError as error:
+        return error.cause
+    if found:
+        return (
             f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
-            f"or experts of limited capacity. {found} Every attention pattern was the identity.",
-            "Use a model whose tokens are connected by attention only: bounds from attention patterns would miss the "
-            "rest.",
+            f"or experts of limited capacity. {found} Every attention pattern was the identity."
+        )
+    return None
+
+
+def besides_attention(model: Bridge) -> str | None:
+    """What the proof of this model has found to pass between tokens besides attention; None if nothing."""
+    return registry.known(model, ATTENTION)
+
+
+def require_attention_alone(model: Bridge) -> None:
+    """Raise an error if something besides attention passes between tokens, or attention cannot be read."""
+    if reason := besides_attention(model):
+        raise UnsoundModelError(
+            reason,
+            "Bounds from attention patterns would miss the rest. Use `collapse`, `jacobian_norms`, "
+            '`substitution_effect` or `path_bound(edges="exact")`, which need no patterns, or another model.',
         )
 
 

@@ -29,14 +29,15 @@ from squashlens.engine.anatomy import (
     residual_site,
 )
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points, without_ambient
+from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
-from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt
+from squashlens.engine.native import is_native, plain_outputs, rebuilt
 from squashlens.engine.positions import forget_lengths
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
-from squashlens.engine.proving.effective import probe_ids, require_effective
+from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.fingerprint import BOOKKEEPING
-from squashlens.engine.proving.premises import require_premises
+from squashlens.engine.proving.premises import ATTENTION, require_causal, why_not_attention_alone
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
@@ -85,9 +86,8 @@ def require_sound(model: Any) -> Bridge:
             "This bridge is in compatibility mode, which folds weights and changes the residual basis.",
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
-    if is_native(model):
-        _require_no_hooks_on_scores(model)
-    elif _in_train_mode(model):  # native models start so, without dropout
+    _require_no_dead_hooks(model)
+    if not is_native(model) and _in_train_mode(model):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
     registry.proved(model, _PROOF, lambda: _proof_of(model))
     return model
@@ -110,14 +110,16 @@ def _proof_of(model: Bridge) -> str:
     return covers
 
 
-def _require_no_hooks_on_scores(model: Bridge) -> None:
-    """Raise an error for hooks on a native model's attention logits that were added without `applied`."""
+def _require_no_dead_hooks(model: Bridge) -> None:
+    """Raise an error for hooks inside attention that have no effect, since they were not added by `applied`."""
+    dead = [attn for attn in delegating(model) if "forward" not in vars(attn)]
+    points = {attn.hook_attn_scores for attn in dead}
+    points |= set() if is_native(model) else {attn.hook_pattern for attn in dead}
     for name, point in distinct_points(model).items():
-        if name.endswith(SCORES) and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
+        if point in points and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
             raise UnsoundModelError(
-                f"The hook at {name} has no effect: a TransformerLens model passes it the pattern after the softmax, "
-                "and ignores its result.",
-                "Remove it, and use `squashlens.applied(model, …)`, which passes it the logits and uses its result.",
+                f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",
+                "Remove it, and use `squashlens.applied(model, …)`, or load the model with `squashlens.load`.",
             )
 
 
@@ -171,20 +173,13 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
 
 
 def _prove(model: Bridge, plain: Any) -> None:
-    name = type(plain).__name__
-    blocks = range(n_blocks(model))
-    patterns = [pattern_site(b) for b in blocks]
-    missing = [s for s in (*patterns, residual_site("y", model)) if s not in model.hook_dict]
-    if missing:
-        raise UnsoundModelError(
-            f"{name} has no {missing[0]}.", "Use a model with attention in every block and a final norm."
-        )
-    ids = probe_ids(model)
-    _require_agreement(model, plain, ids, name)
-    scales = sorted({p.name for k, p in model.hook_dict.items() if k.endswith("hook_scale") and p.name})
-    require_effective(model, patterns, "attention-pattern", all_fire=True)
-    require_effective(model, scales, "norm-scale", all_fire=False)
-    require_premises(model)
+    name = type(model.original_model).__name__
+    y = residual_site("y", model)
+    if y not in model.hook_dict:
+        raise UnsoundModelError(f"{name} has no {y}.", "Use a model with a final norm.")
+    _require_agreement(model, plain, probe_ids(model), name)
+    require_causal(model)
+    registry.record(model, ATTENTION, why_not_attention_alone(model))
 
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
@@ -196,7 +191,7 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     forget_lengths(model)  # the plain model has had no pass yet
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
-    patterns = [pattern_site(block) for block in range(n_blocks(model))]
+    patterns = [site for site in map(pattern_site, range(n_blocks(model))) if site in model.hook_dict]
     with torch.no_grad(), attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False, **last_logits(model))
         truth = (
@@ -205,12 +200,15 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
             else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True, **last_logits(model))
         )
     pairs = [("logits", logits, truth.logits)]
-    if not truth.attentions or any(a is None for a in truth.attentions):
+    returned = [pattern for pattern in truth.attentions or () if pattern is not None]
+    if len(returned) != len(patterns):
         raise UnsoundModelError(
-            f"The plain {name} returns no attention patterns, so the bridge cannot be verified.", "Use another model."
+            f"The plain {name} returns {len(returned)} attention patterns, and the bridge has hook points for "
+            f"{len(patterns)}, so the bridge cannot be verified.",
+            "Use another model.",
         )
     pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
-    pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, truth.attentions, strict=True)]
+    pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, returned, strict=True)]
     for what, ours, theirs in pairs:
         if agree(ours, theirs, dtype_of(model)):
             continue

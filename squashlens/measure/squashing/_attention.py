@@ -7,6 +7,7 @@ from torch import Tensor
 from squashlens._typing import ATTENTION, AttentionKind
 from squashlens.engine.anatomy import windows
 from squashlens.engine.memory import require_room, to_cpu
+from squashlens.engine.proving.premises import require_attention_alone
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
@@ -23,6 +24,7 @@ def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
 
 def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> dict[int, Pattern]:
     """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
+    require_attention_alone(session.model)
     if attention != "model":
         make = Uniform if attention == "uniform" else Visible
         native = windows(session.model)

@@ -20,6 +20,7 @@ from squashlens.engine.costs import tell
 from squashlens.engine.differentiating.exact import certifying
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
+from squashlens.engine.proving.premises import besides_attention, require_attention_alone
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.measurement import measurement
@@ -31,6 +32,7 @@ from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolv
 from squashlens.measure.squashing.profiles.pullbacks import CertifiedSketch, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.records.results import Variable
+from squashlens.remarks import remark
 from squashlens.theory.bounds.paths import compositions
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.decay import ByDistance, Law
@@ -120,7 +122,8 @@ def profile(
     Raises:
         InputError: several prompts, a prompt of one token, or a query or layer that does not exist.
         CapacityError: the result or the rows of a Jacobian do not fit into memory; the message states their size.
-        UnsoundModelError: the model is not causal.
+        UnsoundModelError: the model is not causal; or, with ``method="none"``, something besides attention passes
+            between its tokens. With another method there is no path bound and no null then.
 
     Source: Barbero et al. 2024, Theorem 5.1; the law is that of influence by distance in arXiv 2606.29139.
 
@@ -216,7 +219,13 @@ class _Work:
     def measured(self, progress: bool, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
         found = _Found()
-        for name, attention in (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]:
+        paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
+        if reason := besides_attention(self.session.model):
+            if self.method == "none":
+                require_attention_alone(self.session.model)
+            remark(f"No path bound: {reason}")
+            paths = ()
+        for name, attention in paths:
             self._bounds(found, name, attention, progress)
         if certified and self.layers[0] < n_blocks(self.session.model):
             self._certified(found, progress)
