@@ -1,13 +1,25 @@
-"""Every type of decoder in transformers, built small and random, and what the measurements do with each."""
+"""Every type of decoder in transformers, built small and random, and what the measurements do with each.
 
+`python -m tests.families` writes `squashlens/families.csv`, which `squashlens families` and the docs show.
+"""
+
+import csv
 import inspect
+import re
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from tests.cases import random_model
+import squashlens as sl
+from squashlens.errors import SquashlensError
+from tests.cases import MULTIMODAL, random_model
 
 # Small sizes under the names that configurations use. A configuration takes those that its class has.
 SIZES: dict[str, Any] = dict(
@@ -28,36 +40,114 @@ SIZES: dict[str, Any] = dict(
 
 
 LARGEST = 500_000  # parameters
+MLA = {"num_key_value_heads": 4, "head_dim": 4}
+MIXED = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+CONV = {"layer_types": ["conv", "full_attention", "conv"]}
+OWN: dict[str, dict[str, Any]] = {
+    "deepseek_v2": MLA, "deepseek_v3": MLA, "glm4_moe_lite": MLA, "youtu": MLA,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 5},
+    "glm_moe_dsa": MLA,
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": CONV, "lfm2_moe": CONV | {"num_dense_layers": 1},
+    "mamba2": {"num_heads": 4, "head_dim": 8, "expand": 2, "state_size": 8},
+    "qwen3_next": MIXED, "qwen3_5_text": MIXED, "qwen3_5_moe_text": MIXED,
+}  # fmt: skip
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "squashlens/families.csv"
+IDS = torch.tensor([2, 5, 6, 9, 11, 5, 8, 7])
 
 
-def types() -> list[str]:
-    """The types of decoders: those for which transformers has a causal language model."""
-    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+def classes() -> dict[str, str]:
+    """The class of each type for which transformers has a causal language model, or one inside a multimodal model."""
+    towers = {name: f"{type(config).__name__.removesuffix('Config')}ForConditionalGeneration" for name, config in
+              MULTIMODAL.items()}  # fmt: skip
+    return dict(sorted((MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | towers).items()))
 
 
 def configuration(kind: str) -> Any:
     """A small configuration of a type."""
+    if kind in MULTIMODAL:
+        return MULTIMODAL[kind]
     made = CONFIG_MAPPING[kind]
     known = set(inspect.signature(made.__init__).parameters) | set(getattr(made, "__annotations__", {}))
     known |= set(getattr(made, "attribute_map", {}))
     return made(**{name: value for name, value in SIZES.items() if name in known} | OWN.get(kind, {}))
 
 
-MLA = {"num_key_value_heads": 4, "head_dim": 4}
-OWN: dict[str, dict[str, Any]] = {
-    "deepseek_v2": MLA, "deepseek_v3": MLA, "glm4_moe_lite": MLA, "youtu": MLA, "axk1": MLA, "minicpm3": MLA,
-    "longcat_flash": MLA,
-    "gpt_neo": {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 5},
-    "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1},
-    "mamba2": {"num_heads": 4, "head_dim": 8, "expand": 2, "state_size": 8},
-}  # fmt: skip
-
-
 def built(kind: str, seed: int = 0) -> Any:
-    """A small random model of a type."""
+    """A small random model of a type; raises an error if it would be large."""
     config = configuration(kind)
-    with torch.device("meta"):
-        size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
-    assert size < LARGEST, f"{kind} has {size} parameters"
+    if kind not in MULTIMODAL:
+        with torch.device("meta"):
+            size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+        if size > LARGEST:
+            raise MemoryError(f"{size} parameters")
     return random_model(config, seed)
+
+
+def _mask(model: Any) -> None:
+    before = model(IDS[None], use_cache=False)
+    with sl.applied(model, sl.hooks.mask_tokens([3])):
+        assert not torch.allclose(model(IDS[None], use_cache=False), before)
+
+
+GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
+TRIED: dict[str, Callable[[Any], object]] = {
+    "path_bound": lambda model: sl.path_bound(model, IDS, bos="as-given"),
+    "certified": lambda model: sl.path_bound(model, IDS, constants="measured", edges="exact", **GIVEN),
+    "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS, **GIVEN),
+    "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
+    "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),
+    "substitution_effect": lambda model: sl.substitution_effect(model, IDS, **GIVEN),
+    "profile": lambda model: sl.profile(model, IDS, n_random_models=0, **GIVEN),
+    "mask_tokens": _mask,
+    "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms", **GIVEN),
+}
+
+
+def row(kind: str, folder: Path) -> dict[str, str]:
+    """What works for a type, and why the rest is refused. An error that is not ours is raised."""
+    found = {"type": kind, "class": classes()[kind], **dict.fromkeys(TRIED, "no"), "why not": ""}
+    if found["class"] not in SUPPORTED_ARCHITECTURES:
+        return found | {"why not": "load: TransformerLens has no bridge for it"}
+    try:
+        model = built(kind)
+        with torch.no_grad():
+            model(input_ids=IDS[None], use_cache=False)
+    except Exception as error:  # the many errors of configurations
+        return found | {"why not": f"not tried: no small configuration ({type(error).__name__})"}
+    model.save_pretrained(folder)
+    reasons: dict[str, list[str]] = {}
+    try:
+        loaded = sl.load(folder, device="cpu", progress=False)
+    except SquashlensError as error:
+        return found | {"why not": f"load: {_plainly(error, folder)}"}
+    for name, tried in TRIED.items():
+        try:
+            tried(loaded)
+            found[name] = "yes"
+        except SquashlensError as error:
+            reasons.setdefault(_plainly(error, folder), []).append(name)
+    return found | {"why not": "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())}
+
+
+def _plainly(error: SquashlensError, folder: Path) -> str:
+    """The first sentence of a cause, without the numbers of this machine."""
+    cause = error.cause.replace(str(folder), "it").partition(". ")[0].rstrip(".")
+    return re.sub(r"(?<![\w.])\d[\d.e+-]*", "#", " ".join(cause.split()))
+
+
+def main() -> None:
+    with FILE.open("w", newline="") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        writer = csv.DictWriter(file, ["type", "class", *TRIED, "why not"], lineterminator="\n")
+        writer.writeheader()
+        for kind in classes():
+            with tempfile.TemporaryDirectory() as folder:
+                writer.writerow(found := row(kind, Path(folder)))
+            file.flush()
+            print(found, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -99,6 +99,13 @@ def test_frozen_patterns_of_gemma_4_drop_the_derivative_of_the_softmax(saved: Ca
     assert abs(whole / frozen - 1).max() > 0.01
 
 
+@pytest.mark.parametrize("kind", ["gemma4_text", "llama4_text"])
+def test_norms_without_hook_points_are_not_frozen_in_part(kind: str, saved: Callable[[str], Path]) -> None:
+    model = sl.load(saved(kind), device="cpu", progress=False)
+    with pytest.raises(UnsoundModelError, match="norm of .* has no hook point for its denominator"):
+        sl.jacobian_norms(model, IDS[0], freeze="norms", progress=False)
+
+
 def test_a_hook_without_effect_on_a_bridge_made_elsewhere_is_refused(saved: Callable[[str], Path]) -> None:
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 

@@ -33,7 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
-@pytest.mark.parametrize("family", ["gemma3", "mistral3"])
+@pytest.mark.parametrize("family", MULTIMODAL)
 def test_the_language_model_gives_the_whole_models_logits(family: str, folders: Callable[[str], Path]) -> None:
     model = sl.load(folders(family), device="cpu", progress=False)
     whole: Any = AutoModelForMultimodalLM.from_pretrained(folders(family), attn_implementation="eager").eval()

@@ -146,6 +146,11 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
         for hook, name in points:
             if name not in known:
                 raise _unknown(model, hook, name)
+            if str(known[name].name).endswith(_LATENT) and known[name].hook_conversion is None:
+                raise InputError(
+                    f"{hook.name}: {name} of this bridge has heads before positions, unlike in other models.",
+                    "Load the model with `squashlens.load`, which puts positions first.",
+                )
             # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
             added.append(copy.copy(hook))
             vars(added[-1]).update(site=name, blocks=None)
@@ -159,6 +164,9 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
                 "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
                 "automatically.",
             )
+
+
+_LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")  # points of latent attention; other models have them elsewhere
 
 
 def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:

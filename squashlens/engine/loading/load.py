@@ -21,6 +21,7 @@ from squashlens.engine.live import make_live
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
 from squashlens.engine.loading.hub import access_error, require_reachable
+from squashlens.engine.loading.latent import arrange_heads
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import nearest, require_revisions, source_of
 from squashlens.engine.loading.towers import auto_class, language_model_of
@@ -51,8 +52,8 @@ def load(
     Of a multimodal checkpoint it is the language model, which is compared with the whole model on text.
 
     The verification compares logits, residual streams and attention patterns with the Hugging Face model. It tests
-    that every pattern hook and every norm-scale hook takes effect, and that tokens depend on earlier tokens only and
-    on them only through attention.
+    that tokens depend on earlier tokens only. If they depend on them otherwise than through attention, or if hooks on
+    attention patterns have no effect, measurements that need this raise an error, and others work.
 
     The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
     ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
@@ -84,8 +85,7 @@ def load(
             message has the steps), an encoder, no safetensors, damaged files, or offloaded weights.
         CapacityError: the model does not fit into memory.
         InputError: `device`, `dtype`, `quantize` or `revision` cannot be used.
-        UnsoundModelError: the bridge does not reproduce the Hugging Face model, a hook has no effect, tokens depend on
-            later ones, or something besides attention passes between tokens.
+        UnsoundModelError: the bridge does not reproduce the Hugging Face model, or tokens depend on later ones.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -327,6 +327,7 @@ def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Brid
     )
     model.cfg.n_devices = len(set(getattr(inner, "hf_device_map", {}).values())) or 1
     make_live(model)
+    arrange_heads(model)
     if opened is not None:
         start_of(model, tokenizer)
     return model

@@ -6,8 +6,10 @@ nothing. This is tested before anything is measured:
 
 * The last logits, every residual stream and every attention pattern equal those of the plain model, which runs with
   eager attention on a short prompt.
-* A tensor that a hook adds to an attention pattern or norm scale receives a gradient from the logits.
-* Tokens depend on earlier tokens only, and only through attention (`premises`).
+* Tokens depend on earlier tokens only (`premises`).
+
+Whether they are connected only through attention patterns, on which hooks take effect, is found too. Measurements that
+need this ask for it (`require_attention_alone`); others work without. Other hook points are tested at their first use.
 """
 
 import copy
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, short_repr
 from squashlens.engine.agreement import agree, difference, same_frequencies
 from squashlens.engine.anatomy import (
     device_of,
@@ -101,6 +103,11 @@ def _in_train_mode(model: Bridge) -> bool:
 
 
 def _proof_of(model: Bridge) -> str:
+    if any("merged_adapters" in vars(module) for module in modules_of(model.original_model)):  # a layer of peft
+        raise UnsoundModelError(
+            "The model has an adapter that is not merged.",
+            "Call peft's `merge_and_unload()` and build the bridge around its result, which is a model of its own.",
+        )
     with torch.inference_mode(False), without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
@@ -153,7 +160,7 @@ def rebuild_plain(model: Bridge) -> Any:
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
-    """Compare the bridge with the plain model, and test its hooks and what the mathematics needs.
+    """Compare the bridge with the plain model, and find out what the mathematics needs to know of it.
 
     Args:
         model: the bridge.
@@ -161,8 +168,7 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
         covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
 
     Raises:
-        UnsoundModelError: the two differ, a hook has no effect, or tokens are connected otherwise than the mathematics
-            assumes.
+        UnsoundModelError: the two differ, or tokens depend on later ones.
     """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
@@ -186,7 +192,14 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
     seen: dict[str, Tensor] = {}
 
     def keep(site: str) -> Callable[[Tensor], None]:
-        return lambda tensor: seen.update({site: tensor.detach().clone()})
+        def store(tensor: Tensor) -> None:
+            if site in seen:
+                raise UnsoundModelError(
+                    f"{name} passes {site} more than once, so it is not clear where y is.", "Use another model."
+                )
+            seen[site] = tensor.detach().clone()
+
+        return store
 
     forget_lengths(model)  # the plain model has had no pass yet
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
@@ -200,15 +213,16 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
             else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True, **last_logits(model))
         )
     pairs = [("logits", logits, truth.logits)]
-    returned = [pattern for pattern in truth.attentions or () if pattern is not None]
-    if len(returned) != len(patterns):
+    returned = [pattern for pattern in getattr(truth, "attentions", None) or () if pattern is not None]
+    if patterns and len(returned) != len(patterns):  # a bridge without any is refused where they are needed
         raise UnsoundModelError(
             f"The plain {name} returns {len(returned)} attention patterns, and the bridge has hook points for "
             f"{len(patterns)}, so the bridge cannot be verified.",
             "Use another model.",
         )
     pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
-    pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, returned, strict=True)]
+    fired = [(site, pattern) for site, pattern in zip(patterns, returned, strict=False) if site in seen]
+    pairs += [(site, seen[site], pattern) for site, pattern in fired]
     for what, ours, theirs in pairs:
         if agree(ours, theirs, dtype_of(model)):
             continue
@@ -240,7 +254,7 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
         settings = {key: value for key, value in vars(theirs).items() if isinstance(value, _SETTING)}
         for key in settings.keys() - BOOKKEEPING:
             if (now := vars(module).get(key)) != settings[key]:
-                _refuse(plain, f"{name}.{key}", f"is {now!r} instead of {settings[key]!r}")
+                _refuse(plain, f"{name}.{key}", f"is {short_repr(now)} instead of {settings[key]!r}")
         for key, buffer in theirs._buffers.items():
             if buffer is not None and not _same(key, module._buffers.get(key), buffer):
                 _refuse(plain, f"{name}.{key}", "has other values")

@@ -27,7 +27,7 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
     require_attention_alone(session.model)
     if attention != "model":
         make = Uniform if attention == "uniform" else Visible
-        native = windows(session.model)
+        native = windows(session.model, session.positions)
         return {b: make(native[b]) for b in blocks}
     held = {} if session.capture is None else session.capture.patterns
     if not held:

@@ -38,7 +38,7 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     blocks = range(n_blocks(session.model))
     heads = _together(seen.heads[b] for b in blocks)
     sink, others = (_together(seen.values[b][which] for b in blocks) for which in (0, 1))
-    n, native = session.positions, _windows(session.model)
+    n, native = session.positions, _windows(session)
     uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
     by_head, by_layer = ("block", "head"), ("layer",)
     spectra = _together(spectrum(seen.streams[layer][0]) for layer in layers)
@@ -57,12 +57,12 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     }
 
 
-def _windows(model: Bridge) -> list[int | None]:
+def _windows(session: Session) -> list[int | None]:
     """The attention window of each block; full attention where the configuration has other kinds of blocks."""
     try:
-        return windows(model)
+        return windows(session.model, session.positions)
     except UnsoundModelError:
-        return [None] * n_blocks(model)
+        return [None] * n_blocks(session.model)
 
 
 def _together(parts: Iterable[Tensor]) -> Tensor:
