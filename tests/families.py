@@ -133,20 +133,23 @@ def row(kind: str, folder: Path) -> dict[str, str]:
 
 def _plainly(error: SquashlensError, folder: Path) -> str:
     """The first sentence of a cause, without the numbers of this machine."""
-    cause = error.cause.replace(str(folder), "it").partition(". ")[0].rstrip(".")
+    cause = error.cause.replace(str(folder), "it").partition(". ")[0].partition(" is tensor")[0].rstrip(".")
+    cause = re.sub(r"\(.*$", "", cause) if cause.startswith("it cannot be run") else cause  # words of a library
     return re.sub(r"(?<![\w.])\d[\d.e+-]*", "#", " ".join(cause.split()))
 
 
 def main() -> None:
-    with FILE.open("w", newline="") as file, warnings.catch_warnings():
+    found = []
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        writer = csv.DictWriter(file, ["type", "class", *TRIED, "why not"], lineterminator="\n")
-        writer.writeheader()
         for kind in classes():
             with tempfile.TemporaryDirectory() as folder:
-                writer.writerow(found := row(kind, Path(folder)))
-            file.flush()
-            print(found, flush=True)
+                found.append(row(kind, Path(folder)))
+            print(found[-1], flush=True)
+    with FILE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["type", "class", *TRIED, "why not"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found)
 
 
 if __name__ == "__main__":

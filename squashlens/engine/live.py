@@ -34,10 +34,10 @@ class _Interposed(TorchFunctionMode):
         self.done = False
 
     def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        if func in _SOFTMAX and self.rows is None and args[0].ndim == 4:
+        if args and func in _SOFTMAX and self.rows is None and args[0].ndim == 4:
             self.rows = args[0].shape[:3]
             args = (self.scores(args[0]), *args[1:])
-        elif func is F.dropout and not self.done and args[0].shape[:-1] == self.rows:
+        elif args and func is F.dropout and not self.done and args[0].shape[:-1] == self.rows:
             self.done = True
             args = (self.pattern(args[0]), *args[1:])
         return func(*args, **(kwargs or {}))
