@@ -14,7 +14,7 @@ from squashlens.engine.proving import proof
 from squashlens.errors import UnsoundModelError
 from tests.cases import COMMON, CONFIGS, FAMILIES, NO_HEAD_DIM, SLIDING, few, random_model, save_random
 
-MAMBA: dict[str, int] = dict(
+MAMBA: dict[str, Any] = dict(
     mamba_d_ssm=16, mamba_n_heads=4, mamba_d_head=4, mamba_d_state=8, mamba_chunk_size=4, mamba_n_groups=1
 )
 FAULTY: dict[str, tuple[Any, str]] = {

@@ -252,7 +252,7 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
         if type(module) is not type(theirs) and not lists:
             _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
         settings = {key: value for key, value in vars(theirs).items() if isinstance(value, _SETTING)}
-        for key in settings.keys() - BOOKKEEPING:
+        for key in sorted(settings.keys() - BOOKKEEPING):
             if (now := vars(module).get(key)) != settings[key]:
                 _refuse(plain, f"{name}.{key}", f"is {short_repr(now)} instead of {settings[key]!r}")
         for key, buffer in theirs._buffers.items():
