@@ -9,16 +9,21 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
     BloomConfig,
     CohereConfig,
     FalconConfig,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
+    Gemma4Config,
     GemmaConfig,
     GPT2Config,
     GPTNeoXConfig,
     GraniteConfig,
+    Llama4Config,
     LlamaConfig,
+    Mistral3Config,
     MistralConfig,
     MixtralConfig,
     MptConfig,
@@ -28,6 +33,7 @@ from transformers import (
     PreTrainedModel,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen3_5Config,
     Qwen3Config,
     Qwen3MoeConfig,
 )
@@ -95,6 +101,51 @@ OTHERS: dict[str, Any] = {
     "mpt": MptConfig(vocab_size=60, d_model=16, n_layers=3, n_heads=4, max_seq_len=64),
 }
 
+# Language models inside multimodal models, with the vocabulary of the bundled tokenizer.
+TOWER: dict[str, Any] = COMMON | {"vocab_size": 99}
+IMAGES: dict[str, Any] = dict(
+    hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14
+)
+WINDOWED: dict[str, Any] = dict(
+    sliding_window=5, layer_types=["sliding_attention", "sliding_attention", "full_attention"]
+)
+MULTIMODAL: dict[str, Any] = {
+    "gemma3": Gemma3Config(
+        text_config=TOWER | WINDOWED | {"query_pre_attn_scalar": 4}, vision_config=IMAGES, mm_tokens_per_image=1
+    ),
+    "mistral3": Mistral3Config(
+        text_config=TOWER | {"model_type": "mistral"},
+        vision_config=IMAGES | {"model_type": "pixtral", "head_dim": 8},
+        image_token_index=10,
+    ),
+    "llama4": Llama4Config(
+        text_config=TOWER | dict(
+            intermediate_size_mlp=24, num_local_experts=2, num_experts_per_tok=1, moe_layers=[1],
+            no_rope_layers=[1, 1, 0],
+        ),
+        vision_config=IMAGES | {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
+    ),
+    "qwen3_5": Qwen3_5Config(
+        text_config=TOWER | dict(
+            linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=4, linear_value_head_dim=4,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            rope_parameters={
+                "rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 0], "partial_rotary_factor": 1.0
+            },
+        ),
+        vision_config=dict(
+            depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=16, num_position_embeddings=16
+        ),
+    ),
+    "gemma4": Gemma4Config(
+        text_config=TOWER | WINDOWED | dict(
+            global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=99, num_kv_shared_layers=0
+        ),
+        vision_config=IMAGES | {"head_dim": 8, "num_key_value_heads": 2},
+        audio_config=None,
+    ),
+}  # fmt: skip
+
 # Position encodings that depend on the length of a pass.
 LIMIT = 16  # tokens of a pass from which on longrope has its other frequencies
 LONG: dict[str, Any] = {
@@ -138,7 +189,8 @@ def with_freeze_sets(families: Iterable[str]) -> list[Any]:
 def random_model(config: Any, seed: int = 0) -> PreTrainedModel:
     """A model with every parameter drawn afresh: gains and biases too, weights larger than at initialisation."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    auto = AutoModelForMultimodalLM if config.get_text_config() is not config else AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             small = "norm" in name or "ln_" in name or parameter.ndim == 1

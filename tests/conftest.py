@@ -43,6 +43,15 @@ BROWSER_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+
+
+def _refuse_pip(event: str, args: tuple[Any, ...]) -> None:
+    """Stop a program that would install packages: TransformerLens does so, and once replaced PyTorch."""
+    if event == "subprocess.Popen" and "pip" in (words := [str(word) for word in args[1]]) and "install" in words:
+        raise RuntimeError(f"A test wanted to run {' '.join(words)}.")
+
+
+sys.addaudithook(_refuse_pip)
 PROMPT = "How many ones are in the following sequence? 1101 ="
 
 

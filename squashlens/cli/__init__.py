@@ -19,9 +19,9 @@ __all__ = ["main"]
 
 ABOUT = (
     "Measure how decoder-only transformers lose information on the way to the last token. Each verb but `tasks`, "
-    "`study` and `cache` is a function of squashlens, or of squashlens.paths, with the same name. `squashlens VERB "
-    "--help` lists its options; `squashlens --version` prints the version. In names of verbs and options, - and _ are "
-    "the same."
+    "`families`, `study` and `cache` is a function of squashlens, or of squashlens.paths, with the same name. "
+    "`squashlens VERB --help` lists its options; `squashlens --version` prints the version. In names of verbs and "
+    "options, - and _ are the same."
 )
 
 
@@ -114,11 +114,27 @@ def _list_cache(delete: str = "") -> None:
     print(f"{len(entries)} models, {total}, in {kept.location()}. SQUASHLENS_CACHE sets another folder.")
 
 
+def _list_families() -> None:
+    """List the types of decoders in transformers, with what works for each, what is refused, and why."""
+    import csv
+    from pathlib import Path
+
+    import squashlens
+
+    file = Path(squashlens.__file__).with_name("families.csv")
+    for found in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+        works = ", ".join(name for name, said in found.items() if said == "yes")
+        print(f"{found['type']} ({found['class']})\n    works: {works or 'nothing'}")
+        if found["why not"]:
+            print(f"    {found['why not']}")
+
+
 def _do_study() -> None:
     """Plan, run, look at, combine or retry the study that a YAML file describes."""
 
 
-OTHERS = {"tasks": _list_tasks, "study": _do_study, "cache": _list_cache}  # verbs that are no measurements
+# Verbs that are no measurements.
+OTHERS = {"tasks": _list_tasks, "families": _list_families, "study": _do_study, "cache": _list_cache}
 
 
 def _say(message: Warning | SquashlensError | str) -> None:

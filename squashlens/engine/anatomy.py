@@ -17,7 +17,7 @@ from squashlens.engine.native import is_native, native_config
 from squashlens.errors import InputError, UnsoundModelError
 
 PLAIN = (torch.nn.Parameter, torch.Tensor)
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
 
 def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -116,14 +116,19 @@ def quantization(model: Bridge) -> str | None:
     return ", ".join(sorted(strange)) or None
 
 
-def windows(model: Bridge) -> list[int | None]:
-    """Each block's attention window in tokens, with the query; `None` for full attention; an error for other kinds."""
+def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
+    """Each block's attention window in tokens, with the query; `None` for full attention; an error for other kinds.
+
+    Attention in chunks is full in a prompt of at most one chunk, if the number of its `positions` is given.
+    """
     config = text_config(model)
+    chunk = getattr(config, "attention_chunk_size", None)
+    full = {FULL} | ({CHUNKED} if positions is not None and chunk and positions <= chunk else set())
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
-    strange = set(kinds) - {FULL, SLIDING}
+    strange = set(kinds) - full - {SLIDING}
     if strange:
         raise UnsoundModelError(
             f"{config.model_type} has blocks of kind {', '.join(sorted(strange))}, without a uniform baseline.",

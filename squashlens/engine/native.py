@@ -4,16 +4,14 @@ They have no Hugging Face model and no Hugging Face configuration; this module a
 bridge's `cfg`. Three things differ from all other models:
 
 * The plain model is a new `NativeModel` with the bridge's weights (`rebuilt`), which runs without the bridge.
-* Its attention passes the pattern after the softmax to `hook_attn_scores`, and ignores the result of a hook there.
-  `with_score_hooks` computes attention from queries and keys instead, with a working hook point on the logits.
+* Its attention passes the pattern after the softmax to `hook_attn_scores`, and ignores the result of a hook there; see
+  `live`.
 * Its attention is not that of transformers, so `attention_through` passes queries, keys and values to the function that
   computes attention for other models.
 """
 
 import copy
-import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +21,6 @@ from torch import Tensor
 from squashlens._typing import Bridge
 
 HOME = "transformer_lens.model_bridge.sources.native.model"
-SCORES = "attn.hook_attn_scores"
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,10 @@ def outputs_are_tokens(model: Bridge) -> bool:
 
 
 def rebuilt(model: Bridge) -> Any:
-    """A new `NativeModel` with the bridge's configuration and weights; everything else is as its class builds it."""
+    """Build a new `NativeModel` with the bridge's configuration and its weights, independent of the bridge.
+
+    The weights are shared; everything else is in float32, as its class builds it.
+    """
     wrapped: Any = model.original_model
     weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
     with torch.random.fork_rng(devices=[]):  # the random weights are replaced below
@@ -102,35 +102,11 @@ def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
             handle.remove()
 
 
-@contextmanager
-def with_score_hooks(model: Bridge) -> Iterator[None]:
-    """Within the body, `hook_attn_scores` gets the masked logits, and its result is used."""
-    ours = [block.attn for block in model.blocks if "forward" not in vars(block.attn)]
-    try:
-        for attn in ours:  # not setattr: the bridge passes attributes on to the module it wraps
-            vars(attn)["forward"] = types.MethodType(_with_scores, attn)
-        yield
-    finally:
-        for attn in ours:
-            vars(attn).pop("forward", None)
-
-
-def _with_scores(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """Compute attention as `NativeAttention` does, through the bridge's hook points."""
-    inner = attn.original_component
-    queries, keys, values, hidden = _projections(attn, args, kwargs)
-    keys, values = (tensor.repeat_interleave(inner.kv_repeats, dim=1) for tensor in (keys, values))
-    scores = queries @ keys.mT / inner.scale
-    if inner.attn_scores_soft_cap > 0:
-        scores = inner.attn_scores_soft_cap * torch.tanh(scores / inner.attn_scores_soft_cap)
-    scores = attn.hook_attn_scores(scores.masked_fill(hidden, -torch.inf))
-    pattern = attn.hook_pattern(scores.softmax(dim=-1))
-    mixed = (pattern @ values).transpose(1, 2).flatten(2)
-    return attn.hook_out(inner.o(mixed)), pattern
-
-
 def attention_through(attend: Callable[..., tuple[Tensor, None]], causal: object) -> Callable[..., Any]:
-    """A forward method for a native block's attention by `attend`, with the mask argument `causal`."""
+    """A forward method for a native block's attention that passes queries, keys and values to `attend`.
+
+    `causal` is the mask argument of `attend` that hides only later tokens.
+    """
 
     def forward(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         inner = attn.original_component

@@ -142,7 +142,7 @@ def _in_short(name: str, value: Any) -> str:
 
 
 def named_models(facts: Mapping[str, Any]) -> list[str]:
-    """The models of a result, each with what became of its weights if they are not the published ones.
+    """The models of a result, each with what became of its weights if they are not the whole published ones.
 
     >>> named_models({"model": "a", "weights_origin": {"note": "dequantized from Q8_0; not the published weights"}})
     ['a (dequantized from Q8_0)']
@@ -155,5 +155,6 @@ def named_models(facts: Mapping[str, Any]) -> list[str]:
     notes: list[Any] = [one.get("note") if isinstance(one, dict) else None for one in origins]
     notes = notes[0] if len(notes) == 1 and isinstance(notes[0], list) else notes  # merged from parts
     notes = notes if len(notes) == len(names) else notes[:1] * len(names)
-    changed = [str(note).partition(";")[0] if str(note).startswith("dequantized") else "" for note in notes]
+    said = ("dequantized", "language model of")
+    changed = [str(note).partition(";")[0] if str(note).startswith(said) else "" for note in notes]
     return [f"{name} ({how})" if how else str(name) for name, how in zip(names, changed, strict=True)]

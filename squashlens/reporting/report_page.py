@@ -142,11 +142,11 @@ def model_line(facts: dict[str, Any]) -> str:
         about = f" Its weights: {facts['weights_origin']['note']}."
     proof = {
         "verified": "the TransformerLens bridge reproduces the Hugging Face model's logits, residual streams and "
-        "attention patterns, and all hooks were tested and take effect",
+        "attention patterns; a hook is tested before it is used",
         "verified as it stands": "the bridge agrees with a plain model of its own weights and configuration (they were "
-        "not compared with a checkpoint), and all hooks were tested and take effect",
+        "not compared with a checkpoint); a hook is tested before it is used",
         "verified against its own module": "a model of TransformerLens's own: its bridge agrees with the module that "
-        "it wraps, run without it, and all hooks were tested and take effect",
+        "it wraps, run without it; a hook is tested before it is used",
         "unverified": "not verified against the plain model",
     }[facts["proof"]]
     return (

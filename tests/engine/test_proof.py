@@ -7,31 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, GPTJConfig, OlmoConfig, StableLmConfig
+from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, OlmoConfig, StableLmConfig
 
 import squashlens as sl
 from squashlens.engine.proving import proof
 from squashlens.errors import UnsoundModelError
 from tests.cases import COMMON, CONFIGS, FAMILIES, NO_HEAD_DIM, SLIDING, few, random_model, save_random
 
-MAMBA: dict[str, int] = dict(
+MAMBA: dict[str, Any] = dict(
     mamba_d_ssm=16, mamba_n_heads=4, mamba_d_head=4, mamba_d_state=8, mamba_chunk_size=4, mamba_n_groups=1
 )
 FAULTY: dict[str, tuple[Any, str]] = {
     # its bridge computes other logits
     "stablelm": (StableLmConfig(**NO_HEAD_DIM), "logits is off by"),
-    # its bridge shows hooks a pattern that the model never uses
-    "gptj": (
-        GPTJConfig(vocab_size=60, n_embd=16, n_layer=3, n_head=4, n_positions=64, rotary_dim=4),
-        "attention-pattern hooks of GPTJForCausalLM have no effect",
-    ),
-    # its bridge cannot go on from an edited norm scale
-    "olmo": (OlmoConfig(**NO_HEAD_DIM), "norm-scale hooks of OlmoForCausalLM fails"),
-    # a mixer beside attention
-    "falcon_h1": (
-        FalconH1Config(**COMMON, **MAMBA),
-        "In FalconH1ForCausalLM, something besides attention passes between tokens.*Use a model whose tokens",
-    ),
     # attention to later tokens
     "gemma3": (
         Gemma3TextConfig(**COMMON, query_pre_attn_scalar=4, layer_types=SLIDING, use_bidirectional_attention=True),
@@ -80,6 +68,39 @@ def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
         sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]), bos="as-given")
     unverified = sl.load(tmp_path / "own", verify=False, progress=False)
     assert proof.status(unverified) == "unverified"
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tmp_path: Path) -> None:
+    config, ids = FalconH1Config(**COMMON, **MAMBA), torch.tensor([2, 5, 6, 9])
+    model = sl.load(save_random(config, tmp_path), progress=False) if own else foreign(config, tmp_path)
+    refused = r"In FalconH1ForCausalLM, something besides attention.*Use `collapse`, `jacobian_norms`"
+    for attention in ("model", "uniform"):
+        with pytest.raises(UnsoundModelError, match=refused):
+            sl.path_bound(model, ids, attention=attention)
+    with pytest.raises(UnsoundModelError, match=refused):
+        sl.profile(model, ids, method="none", progress=False)
+    bound = sl.path_bound(model, ids, constants="measured", edges="exact", progress=False)
+    norms = sl.jacobian_norms(model, ids, progress=False)
+    assert (bound >= norms).all()
+    assert "path_bound" not in sl.profile(model, ids, n_random_models=0, progress=False)
+    assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
+
+
+def test_an_adapter_that_is_not_merged_is_refused(tmp_path: Path) -> None:
+    """Layers of peft have a list of the adapters that were merged into them."""
+    bridge = foreign(CONFIGS["llama"], tmp_path)
+    bridge.original_model.model.layers[0].mlp.down_proj.original_component.merged_adapters = []
+    with pytest.raises(UnsoundModelError, match=r"adapter that is not merged.*merge_and_unload"):
+        sl.path_bound(bridge, torch.tensor([2, 5, 6]))
+
+
+def test_norms_that_cannot_be_frozen_are_refused_where_they_are_frozen(tmp_path: Path) -> None:
+    """OLMo's bridge cannot go on from an edited scale."""
+    model, ids = sl.load(save_random(OlmoConfig(**NO_HEAD_DIM), tmp_path), progress=False), torch.tensor([2, 5, 6])
+    assert (sl.path_bound(model, ids, bos="as-given") > 0).all()
+    with pytest.raises(UnsoundModelError, match="OlmoForCausalLM fails"):
+        sl.jacobian_norms(model, ids, bos="as-given", freeze="norms", progress=False)
 
 
 @pytest.mark.few(1)

@@ -18,7 +18,7 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.hooking.standing import require_no_backward_hooks
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
-from squashlens.errors import UnsoundModelError
+from squashlens.errors import SquashlensError, UnsoundModelError
 
 
 class Deferred:
@@ -100,8 +100,18 @@ def open_spans(
     if top == n_blocks(model):
         watch.append((residual_site("y", model), read(bottoms[-1], "y")))
     frozen, others = split_frozen_attention(hooks)
-    with differentiable(), applied(model, *others), within or nullcontext():
-        forward(model, ids.clone(), [*watch, *also], frozen=frozen)
+    with differentiable(), applied(model, *others):
+        try:
+            with within or nullcontext():
+                forward(model, ids.clone(), [*watch, *also], frozen=frozen)
+        except RuntimeError as error:
+            if within is None or isinstance(error, SquashlensError | torch.OutOfMemoryError):
+                raise
+            raise UnsoundModelError(
+                f"{type(model.original_model).__name__} cannot be run with results that are moved by rounding "
+                f"({str(error).splitlines()[0][:200]}), so rounding in its derivative cannot be bounded.",
+                "Use `jacobian_norms`, which certifies nothing.",
+            ) from error
     return {bottom: Span(leaves[bottom], outputs[bottom]) for bottom in bottoms}
 
 

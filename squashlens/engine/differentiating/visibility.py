@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import width
+from squashlens.engine.anatomy import pattern_site, width
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.differentiating.spans import open_spans, vjps
 from squashlens.engine.hooking.freeze import split_frozen_attention
@@ -133,7 +133,8 @@ def _written(
     def keep(name: str) -> Callable[[Tensor], None]:
         return lambda tensor: seen.update({name: tensor})
 
-    names = {b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores") for b in blocks}
+    attending = [b for b in blocks if pattern_site(b) in model.hook_dict]
+    names = {b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores") for b in attending}
     missing = [name for pair in names.values() for name in pair if name not in model.hook_dict]
     if not missing:
         watch = [(name, keep(name)) for pair in names.values() for name in pair]
@@ -146,7 +147,8 @@ def _written(
             "Its derivative cannot be certified: use `jacobian_norms`.",
         )
     batch = cotangents_on_graph(model, 1, ids.shape[1])
-    return {b: _from(seen[queries], seen[scores], batch) for b, (queries, scores) in names.items()}
+    found = {b: _from(seen[queries], seen[scores], batch) for b, (queries, scores) in names.items()}
+    return {b: found.get(b, Visibility(0.0, 0)) for b in blocks}  # a block without attention has no logits
 
 
 def _from(queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int) -> Visibility:

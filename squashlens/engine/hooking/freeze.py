@@ -13,7 +13,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Freezable, one_of, several
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import n_blocks, text_config
+from squashlens.engine.anatomy import n_blocks, named_modules, text_config
 from squashlens.engine.hooking.hook import Hook, Recipe, distinct_points
 from squashlens.errors import UnsoundModelError
 
@@ -64,15 +64,32 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
 
     Returns:
         A recipe for `squashlens.applied`.
+
+    Raises:
+        UnsoundModelError: a norm of the model has no hook point for its denominator.
     """
 
     def make(model: Bridge) -> list[Hook]:
+        if without := _norms_without_scale(model):
+            raise UnsoundModelError(
+                f"{without[0]} of {type(model.original_model).__name__} has no hook point for its denominator.",
+                "Leave 'norms' out of freeze.",
+            )
         inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
         names = [name for name in sorted(distinct_points(model)) if name.endswith("hook_scale")]
         chosen = [name for name in names if inside is None or name.startswith(inside)]
         return [Hook("freeze_norms", name, lambda t: t.detach()) for name in chosen]
 
     return Recipe("freeze_norms", make)
+
+
+def _norms_without_scale(model: Bridge) -> list[str]:
+    """The norms of a model that no bridge with a hook point for the denominator is around, by their classes' names."""
+    every = list(named_modules(model.original_model))
+    scaled = [module for _, module in every if "hook_scale" in module._modules]
+    known = {*scaled, *(module._modules.get("_original_component") for module in scaled)}
+    found = (name for name, module in every if "norm" in type(module).__name__.lower() and module not in known)
+    return [name.replace("._original_component", "") for name in found]
 
 
 @validated

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
+from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
-from squashlens.engine.native import SCORES, is_native, with_score_hooks
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
@@ -134,18 +134,19 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
         stack.enter_context(locked(model))  # left last
         known, n_blocks = model.hook_dict, len(model.blocks)
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
-        if is_native(model) and any(name.endswith(SCORES) for _, name in points):
-            stack.enter_context(with_score_hooks(model))
+        if any(name.endswith(POINTS) for _, name in points):
+            stack.enter_context(live_attention(model))
         counting = [(hook.name, name) for hook, name in points if hook.positional]
         if counting:
             torch_hook(stack, model.original_model, WholePassesOnly(counting), before=True, with_kwargs=True)
         added: list[Hook] = []
         for hook, name in points:
             if name not in known:
-                near = get_close_matches(name, known, n=1)
+                raise _unknown(model, hook, name)
+            if str(known[name].name).endswith(_LATENT) and known[name].hook_conversion is None:
                 raise InputError(
-                    f"{hook.name}: this model has no hook point {name!r}.",
-                    (f"Did you mean {near[0]!r}? " if near else "") + "`model.hook_dict` lists the hook points.",
+                    f"{hook.name}: {name} of this bridge has heads before positions, unlike in other models.",
+                    "Load the model with `squashlens.load`, which puts positions first.",
                 )
             # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
             added.append(copy.copy(hook))
@@ -160,6 +161,24 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
                 "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
                 "automatically.",
             )
+
+
+_LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")  # points of latent attention; other models have them elsewhere
+
+
+def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
+    """The error for a hook point that the model does not have."""
+    with_attention = [number for number, block in enumerate(model.blocks) if "attn" in block._modules]
+    if ".attn." in name and with_attention and f"blocks.{with_attention[0]}.{name.split('.', 2)[2]}" in model.hook_dict:
+        return InputError(
+            f"{hook.name}: block {name.split('.')[1]} of this model has no attention.",
+            f"Blocks with attention are {', '.join(map(str, with_attention))}.",
+        )
+    near = get_close_matches(name, model.hook_dict, n=1)
+    return InputError(
+        f"{hook.name}: this model has no hook point {name!r}.",
+        (f"Did you mean {near[0]!r}? " if near else "") + "`model.hook_dict` lists the hook points.",
+    )
 
 
 def _remove(point: "HookPoint", hook: Hook) -> None:

@@ -8,7 +8,7 @@ import gc
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ import torch
 from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
+from squashlens.engine.live import make_live
 from squashlens.engine.loading.converting.gguf import ORIGIN
 from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
 from squashlens.engine.loading.hub import access_error, require_reachable
+from squashlens.engine.loading.latent import arrange_heads
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import nearest, require_revisions, source_of
+from squashlens.engine.loading.towers import auto_class, language_model_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
@@ -45,9 +48,11 @@ def load(
 ) -> Bridge:
     """Load a decoder-only model as a `TransformerBridge` and verify that the bridge reproduces it.
 
+    Of a multimodal checkpoint it is the language model, which is compared with the whole model on text.
+
     The verification compares logits, residual streams and attention patterns with the Hugging Face model. It tests
-    that every pattern hook and every norm-scale hook takes effect, and that tokens depend on earlier tokens only and
-    on them only through attention.
+    that tokens depend on earlier tokens only. If they depend on them otherwise than through attention, or if hooks on
+    attention patterns have no effect, measurements that need this raise an error, and others work.
 
     The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
     ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
@@ -79,8 +84,7 @@ def load(
             message has the steps), an encoder, no safetensors, damaged files, or offloaded weights.
         CapacityError: the model does not fit into memory.
         InputError: `device`, `dtype`, `quantize` or `revision` cannot be used.
-        UnsoundModelError: the bridge does not reproduce the Hugging Face model, a hook has no effect, tokens depend on
-            later ones, or something besides attention passes between tokens.
+        UnsoundModelError: the bridge does not reproduce the Hugging Face model, or tokens depend on later ones.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma", progress=False)
@@ -179,20 +183,18 @@ def _require_decoder(config: Any, source: str) -> None:
             f"config.json of {source} names no class under architectures, so the model's class is unknown.",
             'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
         )
-    if not named[0].endswith(("ForCausalLM", "LMHeadModel")) or getattr(config, "is_encoder_decoder", False):
+    if auto_class(config) is None:
         raise ModelAccessError(
-            f"{source} is {named[0]}, not a decoder-only language model.",
-            "Use a …ForCausalLM model: the measurements need causal attention over text.",
+            f"{source} is {named[0]}, not a decoder-only language model, and has none inside.",
+            "Use a decoder-only model, or a multimodal one around it: the measurements need causal attention.",
         )
 
 
 def _on_no_device(config: Any, source: str) -> Any:
     """Build the model without weights; raise an error if transformers builds another class than config.json names."""
-    from transformers import AutoModelForCausalLM
-
     try:
         with torch.device("meta"):
-            empty = AutoModelForCausalLM.from_config(config)
+            empty = auto_class(config).from_config(config)
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
     built = type(empty).__name__
@@ -237,15 +239,16 @@ def _bridge(
     source: str, config: Any, tokenizer: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
     quantize: Quantized | None, revision: str | None, verify: bool,
 ) -> Bridge:  # fmt: skip
-    inner = _plain(source, config, device_map, dtype, revision)
-    inner = (inner if device_map is not None else inner.to(device)).eval().requires_grad_(False)
+    whole = _plain(source, config, device_map, dtype, revision)
+    whole = (whole if device_map is not None else whole.to(device)).eval().requires_grad_(False)
+    inner = language_model_of(whole)
     if quantize is not None:  # before the copy, so that both models of the comparison are rounded
         round_weights(inner, quantize)
-    plain = shared_copy(inner) if verify else None
+    plain = shared_copy(whole) if verify else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision, device, dtype)
+            model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
         except (ValueError, NotImplementedError) as error:
             raise _not_bridged(inner, error, quantize) from error
     model.eval().requires_grad_(False)
@@ -258,12 +261,10 @@ def _bridge(
 
 def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None) -> Any:
     """Load the Hugging Face model, with every weight from the checkpoint."""
-    from transformers import AutoModelForCausalLM
-
     try:
         stored = read_checkpoint(source, revision, config)
         commit = None if Path(source).is_dir() else commit_of(stored)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = auto_class(config).from_pretrained(
             source,
             revision=commit or revision,
             dtype=dtype,
@@ -306,23 +307,26 @@ def _not_bridged(inner: Any, error: Exception, quantize: Quantized | None) -> Mo
     )
 
 
-def _wrap(
-    inner: Any, source: str, tokenizer: Any, revision: str | None, device: torch.device, dtype: torch.dtype
-) -> Bridge:
-    from transformer_lens.model_bridge import TransformerBridge
+def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Bridge:
+    """Build the bridge. `boot_transformers` is not called: for a multimodal model it may install packages with pip."""
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+    from transformer_lens.utilities.hf_utils import autotokenizer_with_special_token_compat
 
-    if tokenizer is None and Path(source).is_dir():
-        # `boot_transformers` would invent an empty tokenizer for some architectures and fail for others.
-        return build_bridge_from_module(
-            inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=source
-        )
-    # TransformerLens reads a tokenizer again, with the option to add BOS, unless it gets one that has the option.
-    ours = tokenizer if adds_bos(tokenizer) else None
-    if ours is not None:
-        ours.add_bos_token = True  # Gemma's adds it without the option
-    model = TransformerBridge.boot_transformers(
-        source, hf_model=inner, tokenizer=ours, device=device, dtype=dtype, revision=revision
+    opened = tokenizer
+    if adds_bos(tokenizer):
+        opened.add_bos_token = True  # Gemma's adds it without the option
+    elif tokenizer is not None or not Path(source).is_dir():
+        # TransformerLens wants a tokenizer with the option to add BOS, and can read some of the hub's that need help.
+        with suppress(ValueError):
+            opened = autotokenizer_with_special_token_compat(
+                source, revision=revision, add_bos_token=True, trust_remote_code=False
+            )
+    model = build_bridge_from_module(
+        inner, type(inner).__name__, hf_config=inner.config, tokenizer=opened, model_name=source
     )
-    start_of(model, tokenizer)
+    model.cfg.n_devices = len(set(getattr(inner, "hf_device_map", {}).values())) or 1
+    make_live(model)
+    arrange_heads(model)
+    if opened is not None:
+        start_of(model, tokenizer)
     return model

@@ -8,7 +8,9 @@ import torch
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import device_of, dtype_of
+from squashlens.engine.live import make_live
 from squashlens.engine.loading.converting.gguf import ORIGIN
+from squashlens.engine.loading.latent import arrange_heads
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.proof import require_sound
@@ -48,6 +50,8 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
         untrained = build_bridge_from_module(
             inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=f"random weights {seed}"
         )
+    make_live(untrained)
+    arrange_heads(untrained)
     untrained.eval().requires_grad_(False)
     return require_sound(untrained)
 

@@ -150,7 +150,8 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
         raise ModelAccessError(
             f"The weights of {source} do not match {type(model).__name__} with its config.json; "
             f"{'; '.join(complaints)}.",
-            f"Check that config.json belongs to these weights. {AGAIN}",
+            "Check that config.json belongs to these weights, or download the checkpoint again. Do not save it from "
+            "transformers, which fills what is missing with random numbers.",
         )
     _refuse_integers(model, held, stored, places, source)
     _refuse_two_heads(model, source)

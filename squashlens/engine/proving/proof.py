@@ -6,25 +6,21 @@ nothing. This is tested before anything is measured:
 
 * The last logits, every residual stream and every attention pattern equal those of the plain model, which runs with
   eager attention on a short prompt.
-* A tensor that a hook adds to an attention pattern or norm scale receives a gradient from the logits.
-* Tokens depend on earlier tokens only, and only through attention: path bounds multiply attention patterns, and would
-  miss a state-space model beside attention, a convolution, or experts that take a limited number of tokens. If the last
-  tokens are replaced, the streams at earlier positions must be the same. If every pattern is the identity, and some
-  tokens are replaced, so must those of the others, and the weights that these give to each other. After a comparison,
-  the streams are set to those of the prompt, since rounding may send a token to other experts in the next block.
+* Tokens depend on earlier tokens only (`premises`).
+
+Whether they are connected only through attention patterns, on which hooks take effect, is found too. Measurements that
+need this ask for it (`require_attention_alone`); others work without. Other hook points are tested at their first use.
 """
 
 import copy
 from collections.abc import Callable
-from itertools import combinations, islice
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from squashlens._typing import Bridge
-from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference, same_frequencies
+from squashlens._typing import Bridge, short_repr
+from squashlens.engine.agreement import agree, difference, same_frequencies
 from squashlens.engine.anatomy import (
     device_of,
     dtype_of,
@@ -34,16 +30,17 @@ from squashlens.engine.anatomy import (
     n_blocks,
     pattern_site,
     residual_site,
-    residual_sites,
 )
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import without_ambient
+from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
-from squashlens.engine.native import SCORES, is_native, plain_outputs, rebuilt
+from squashlens.engine.native import is_native, plain_outputs, rebuilt
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.complete import require_finite
-from squashlens.engine.proving.effective import probe_ids, require_effective
+from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.fingerprint import BOOKKEEPING
+from squashlens.engine.proving.premises import ATTENTION, require_causal, why_not_attention_alone
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
@@ -92,9 +89,8 @@ def require_sound(model: Any) -> Bridge:
             "This bridge is in compatibility mode, which folds weights and changes the residual basis.",
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
-    if is_native(model):
-        _require_no_hooks_on_scores(model)
-    elif _in_train_mode(model):  # native models start so, without dropout
+    _require_no_dead_hooks(model)
+    if not is_native(model) and _in_train_mode(model):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
     registry.proved(model, _PROOF, lambda: _proof_of(model))
     return model
@@ -108,6 +104,11 @@ def _in_train_mode(model: Bridge) -> bool:
 
 
 def _proof_of(model: Bridge) -> str:
+    if any("merged_adapters" in vars(module) for module in modules_of(model.original_model)):  # a layer of peft
+        raise UnsoundModelError(
+            "The model has an adapter that is not merged.",
+            "Call peft's `merge_and_unload()` and build the bridge around its result, which is a model of its own.",
+        )
     with torch.inference_mode(False), without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
@@ -117,19 +118,24 @@ def _proof_of(model: Bridge) -> str:
     return covers
 
 
-def _require_no_hooks_on_scores(model: Bridge) -> None:
-    """Raise an error for hooks on a native model's attention logits that were added without `applied`."""
+def _require_no_dead_hooks(model: Bridge) -> None:
+    """Raise an error for hooks inside attention that have no effect, since they were not added by `applied`."""
+    dead = [attn for attn in delegating(model) if "forward" not in vars(attn)]
+    points = {attn.hook_attn_scores for attn in dead}
+    points |= set() if is_native(model) else {attn.hook_pattern for attn in dead}
     for name, point in distinct_points(model).items():
-        if name.endswith(SCORES) and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
+        if point in points and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
             raise UnsoundModelError(
-                f"The hook at {name} has no effect: a TransformerLens model passes it the pattern after the softmax, "
-                "and ignores its result.",
-                "Remove it, and use `squashlens.applied(model, …)`, which passes it the logits and uses its result.",
+                f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",
+                "Remove it, and use `squashlens.applied(model, …)`, or load the model with `squashlens.load`.",
             )
 
 
 def rebuild_plain(model: Bridge) -> Any:
-    """Build the plain model of a bridge from its configuration and parameters; the bridge has changed its own."""
+    """Build the plain model of a bridge that was made elsewhere, from its configuration and its parameters.
+
+    `model.original_model` cannot serve as the plain model: the bridge has changed it.
+    """
     from accelerate import init_empty_weights
 
     wrapped: Any = model.original_model
@@ -155,7 +161,16 @@ def rebuild_plain(model: Bridge) -> Any:
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
-    """Compare the bridge with the plain model, test hooks and premises, and record success with the status `covers`."""
+    """Compare the bridge with the plain model, and find out what the mathematics needs to know of it.
+
+    Args:
+        model: the bridge.
+        plain: the plain model.
+        covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
+
+    Raises:
+        UnsoundModelError: the two differ, or tokens depend on later ones.
+    """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
     with registry.steady(model):
@@ -165,32 +180,32 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
 
 
 def _prove(model: Bridge, plain: Any) -> None:
-    name = type(plain).__name__
-    blocks = range(n_blocks(model))
-    patterns = [pattern_site(b) for b in blocks]
-    missing = [s for s in (*patterns, residual_site("y", model)) if s not in model.hook_dict]
-    if missing:
-        raise UnsoundModelError(
-            f"{name} has no {missing[0]}.", "Use a model with attention in every block and a final norm."
-        )
-    ids = probe_ids(model)
-    _require_agreement(model, plain, ids, name)
-    scales = sorted({p.name for k, p in model.hook_dict.items() if k.endswith("hook_scale") and p.name})
-    require_effective(model, patterns, "attention-pattern", all_fire=True)
-    require_effective(model, scales, "norm-scale", all_fire=False)
-    require_premises(model)
+    name = type(model.original_model).__name__
+    y = residual_site("y", model)
+    if y not in model.hook_dict:
+        raise UnsoundModelError(f"{name} has no {y}.", "Use a model with a final norm.")
+    _require_agreement(model, plain, probe_ids(model), name)
+    require_causal(model)
+    registry.record(model, ATTENTION, why_not_attention_alone(model))
 
 
 def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
     seen: dict[str, Tensor] = {}
 
     def keep(site: str) -> Callable[[Tensor], None]:
-        return lambda tensor: seen.update({site: tensor.detach().clone()})
+        def store(tensor: Tensor) -> None:
+            if site in seen:
+                raise UnsoundModelError(
+                    f"{name} passes {site} more than once, so it is not clear where y is.", "Use another model."
+                )
+            seen[site] = tensor.detach().clone()
+
+        return store
 
     forget_lengths(model)  # the plain model has had no pass yet
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
-    patterns = [pattern_site(block) for block in range(n_blocks(model))]
+    patterns = [site for site in map(pattern_site, range(n_blocks(model))) if site in model.hook_dict]
     with torch.no_grad(), attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False, **last_logits(model))
         truth = (
@@ -199,12 +214,16 @@ def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> Non
             else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True, **last_logits(model))
         )
     pairs = [("logits", logits, truth.logits)]
-    if not truth.attentions or any(a is None for a in truth.attentions):
+    returned = [pattern for pattern in getattr(truth, "attentions", None) or () if pattern is not None]
+    if patterns and len(returned) != len(patterns):  # a bridge without any is refused where they are needed
         raise UnsoundModelError(
-            f"The plain {name} returns no attention patterns, so the bridge cannot be verified.", "Use another model."
+            f"The plain {name} returns {len(returned)} attention patterns, and the bridge has hook points for "
+            f"{len(patterns)}, so the bridge cannot be verified.",
+            "Use another model.",
         )
     pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
-    pairs += [(site, seen[site], pattern) for site, pattern in zip(patterns, truth.attentions, strict=True)]
+    fired = [(site, pattern) for site, pattern in zip(patterns, returned, strict=False) if site in seen]
+    pairs += [(site, seen[site], pattern) for site, pattern in fired]
     for what, ours, theirs in pairs:
         if agree(ours, theirs, dtype_of(model)):
             continue
@@ -234,9 +253,9 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
         if type(module) is not type(theirs) and not lists:
             _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
         settings = {key: value for key, value in vars(theirs).items() if isinstance(value, _SETTING)}
-        for key in settings.keys() - BOOKKEEPING:
+        for key in sorted(settings.keys() - BOOKKEEPING):
             if (now := vars(module).get(key)) != settings[key]:
-                _refuse(plain, f"{name}.{key}", f"is {now!r} instead of {settings[key]!r}")
+                _refuse(plain, f"{name}.{key}", f"is {short_repr(now)} instead of {settings[key]!r}")
         for key, buffer in theirs._buffers.items():
             if buffer is not None and not _same(key, module._buffers.get(key), buffer):
                 _refuse(plain, f"{name}.{key}", "has other values")
@@ -255,89 +274,3 @@ def _refuse(plain: nn.Module, what: str, difference: str) -> None:
         f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
         "Change the configuration and load the model again, in the dtype of the run.",
     )
-
-
-Moved = dict[str, tuple[Tensor, Tensor]]  # by hook point: the differences and those allowed, (copy, position)
-COPIES = 6
-LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
-
-
-def require_premises(model: Bridge) -> None:
-    """Raise an error if a token depends on later tokens, or on other tokens otherwise than through attention."""
-    name = type(model.original_model).__name__
-    if found := _violation(model, cut=False):
-        raise UnsoundModelError(
-            f"{name} is not causal: tokens depend on later ones. {found}",
-            "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
-            "attention_dir), turn it off; compile a tracr program with `causal=True`.",
-        )
-    if found := _violation(model, cut=True):
-        raise UnsoundModelError(
-            f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
-            f"or experts of limited capacity. {found} Every attention pattern was the identity.",
-            "Use a model whose tokens are connected by attention only: bounds from attention patterns would miss the "
-            "rest.",
-        )
-
-
-def _violation(model: Bridge, *, cut: bool) -> str:
-    """The first place in the forward pass that moved although it must not; empty if there is none."""
-    ids = probe_ids(model)
-    n = ids.shape[1]
-    if cut:  # tokens are replaced in different copies, so for any two, some copy replaces the one and not the other
-        chosen = list(islice(combinations(range(COPIES), COPIES // 2), n))
-        replaced = torch.tensor([[copy in copies for copies in chosen] for copy in range(COPIES)])
-    else:
-        replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
-    for site, (error, allowed) in _find_moves(model, ids, replaced, cut=cut).items():
-        wrong = ~replaced & ~(error <= allowed)  # true for NaN too
-        if wrong.any():
-            copy, position = wrong.nonzero()[0].tolist()
-            tokens = ", ".join(map(str, replaced[copy].nonzero().flatten().tolist()))
-            size = f"{float(error[copy, position]):.2g} (allowed {float(allowed[copy, position]):.2g})"
-            return f"Replacing the tokens {tokens} of a prompt changes {site} at position {position} by {size}."
-    return ""
-
-
-def _find_moves(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool) -> Moved:
-    """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
-    vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
-    copies = torch.where(replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids)
-    found: Moved = {}
-
-    def compare(site: str) -> Callable[[Tensor], Tensor]:
-        def edit(stream: Tensor) -> Tensor:
-            own = stream[:1].expand_as(stream[1:])
-            error, allowed = difference(stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS)
-            found[site] = error.cpu(), allowed.cpu()
-            return torch.cat([stream[:1], torch.where(replaced[..., None].to(stream.device), stream[1:], own)])
-
-        return edit
-
-    def replace(site: str) -> Callable[[Tensor], Tensor]:
-        def edit(pattern: Tensor) -> Tensor:
-            found[site] = _compare_weights(pattern, ~replaced, dtype)
-            itself = torch.eye(*pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
-            return itself.repeat(*pattern.shape[:2], 1, 1)
-
-        return edit
-
-    hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
-    hooks += [Hook("cut", site, replace(site)) for site in map(pattern_site, range(n_blocks(model))) if cut]
-    forget_lengths(model)
-    with torch.no_grad(), attached(model, *hooks):
-        model(torch.cat([ids, copies]), use_cache=False, **last_logits(model))
-    return found
-
-
-def _compare_weights(
-    pattern: Float[Tensor, "prompt head query key"], kept: Bool[Tensor, "copy position"], dtype: torch.dtype
-) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
-    """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
-    weights, kept = pattern.detach().double(), kept.to(pattern.device)[:, None, None]
-    (ours, one), (own, two) = ((w, w.sum(dim=-1, keepdim=True)) for w in (weights[1:] * kept, weights[:1] * kept))
-    counted = (one > LEAST) & (two > LEAST)
-    ours, own = ((w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two)))
-    error, allowed = difference(ours, own, dtype, dim=-1)
-    worst = (error - allowed).argmax(dim=1, keepdim=True)
-    return error.gather(1, worst)[:, 0].cpu(), allowed.gather(1, worst)[:, 0].cpu()

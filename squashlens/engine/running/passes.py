@@ -37,7 +37,7 @@ from squashlens.engine.native import is_native
 from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import causal, context, forward
-from squashlens.engine.running.streamed import implementation, why_not_streamed
+from squashlens.engine.running.streamed import FAILURES, implementation, why_not_streamed
 from squashlens.errors import InputError
 from squashlens.sequences import Branch, Ids
 
@@ -367,6 +367,6 @@ def _try_sharing(model: Bridge) -> bool:
         truth = _run_separately(plan, progress=False)
         try:
             found = _run_together(plan, None, progress=False)
-        except (RuntimeError, TypeError, ValueError, AttributeError):  # a model that does not accept such a mask
+        except (*FAILURES, IndexError):  # a model that does not accept such a mask or cache
             found = {}
     return all(site in found and agree(found[site], rows, dtype_of(model)) for site, rows in truth.items())

@@ -34,6 +34,8 @@ from squashlens.engine.capturing.pairs import (
     sequence_of,
 )
 from squashlens.engine.loading.quantized import stored_as
+from squashlens.engine.proving.premises import require_attention_alone
+from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
 from squashlens.measure.session import measurement
@@ -76,8 +78,8 @@ def mechanism(
 
     Raises:
         InputError: a sequence with a suffix, or a capture without patterns.
-        UnsoundModelError: a block whose attention output is not W_O applied to the outputs of its heads, or that adds
-            more to the residual stream than attention and MLP.
+        UnsoundModelError: something besides attention passes between tokens; a block's attention output is not W_O
+            applied to the outputs of its heads; or it adds more to the residual stream than attention and MLP.
 
     Source: Barbero et al. 2024, Theorem B.3, lines 2 to 5 of its proof.
 
@@ -92,6 +94,7 @@ def mechanism(
             "The sequence has a suffix, and the mechanism compares the repeated token itself.",
             "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
         )
+    require_attention_alone(require_sound(model))
     session, pairs = take_pairs(model, sequence, "mechanism", patterns=True, noise_lengths=REPLAYED, norm=norm)
     blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
     variation, own = _attention(pairs)

@@ -14,6 +14,7 @@ from squashlens._typing import ATTENTION, AttentionKind, Bos, Bridge, Target, po
 from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
+from squashlens.engine.proving.premises import require_attention_alone
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
@@ -30,9 +31,10 @@ def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
 
 def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> dict[int, Pattern]:
     """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
+    require_attention_alone(session.model)
     if attention != "model":
         make = Uniform if attention == "uniform" else Visible
-        native = windows(session.model)
+        native = windows(session.model, session.positions)
         return {b: make(native[b]) for b in blocks}
     held = {} if session.capture is None else session.capture.patterns
     if not held:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GPTJConfig
+from transformers import XGLMConfig
 
 import squashlens as sl
 from squashlens.engine.running.streamed import patterns_written
@@ -197,11 +197,11 @@ def ablated(model: Any, sequence: Any, **options: Any) -> Any:
 
 
 def test_dead_hooks_are_refused(tmp_path: Any) -> None:
-    """GPT-J hands hooks a copy of its scores: the ablation stops instead of reporting that nothing changed."""
-    config = GPTJConfig(vocab_size=60, n_embd=16, n_layer=2, n_head=4, rotary_dim=4, n_positions=64, bos_token_id=2)
+    """XGLM's bridge has no scores for hooks: the ablation stops instead of reporting that nothing changed."""
+    config = XGLMConfig(vocab_size=60, d_model=16, ffn_dim=24, num_layers=2, attention_heads=4, bos_token_id=2)
     model = sl.load(save_random(config, tmp_path), verify=False, progress=False)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], separator=13, every=3)
-    with pytest.raises(UnsoundModelError, match="mask hooks of GPTJForCausalLM have no effect"):
+    with pytest.raises(UnsoundModelError, match="mask hooks of XGLMForCausalLM have no effect"):
         sl.separator_ablation(model, sequence, kinds=["mask"], progress=False)
     with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, sl.hooks.mask_tokens([3])):
         pass

@@ -20,6 +20,7 @@ from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
 from squashlens.engine.differentiating.exact import certifying
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
+from squashlens.engine.proving.premises import besides_attention, require_attention_alone
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
@@ -30,6 +31,7 @@ from squashlens.measure.squashing.profiles.pullbacks import CertifiedSketch, Ske
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.measure.squashing.walks import patterns_of
 from squashlens.records.results import Variable
+from squashlens.remarks import remark
 from squashlens.theory.bounds.paths import compositions
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.decay import ByDistance, Law
@@ -118,7 +120,8 @@ def profile(
     Raises:
         InputError: several prompts, a prompt of one token, or a query or layer that does not exist.
         CapacityError: the result or the rows of a Jacobian do not fit into memory; the message states their size.
-        UnsoundModelError: the model is not causal.
+        UnsoundModelError: the model is not causal; or, with ``method="none"``, something besides attention passes
+            between its tokens. With another method there is no path bound and no null then.
 
     Source: Barbero et al. 2024, Theorem 5.1; the law is that of influence by distance in arXiv 2606.29139.
 
@@ -214,7 +217,13 @@ class _Work:
     def measured(self, progress: bool, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
         found = _Found()
-        for name, attention in (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]:
+        paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
+        if reason := besides_attention(self.session.model):
+            if self.method == "none":
+                require_attention_alone(self.session.model)
+            remark(f"No path bound: {reason}")
+            paths = ()
+        for name, attention in paths:
             self._bounds(found, name, attention, progress)
         if certified and self.layers[0] < n_blocks(self.session.model):
             self._certified(found, progress)

@@ -21,6 +21,7 @@ from squashlens.engine.anatomy import (
 from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
+from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
@@ -37,7 +38,7 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     blocks = range(n_blocks(session.model))
     heads = _stack(seen.heads[b] for b in blocks)
     sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
-    n, native = session.positions, windows(session.model)
+    n, native = session.positions, _windows(session)
     uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
     by_head, by_layer = ("block", "head"), ("layer",)
     spectra = _stack(spectrum(seen.streams[layer][0]) for layer in layers)
@@ -54,6 +55,14 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
         "stream_norm": (by_layer, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
         **_distances(session, seen, layers),
     }
+
+
+def _windows(session: Session) -> list[int | None]:
+    """The attention window of each block; full attention where the configuration has other kinds of blocks."""
+    try:
+        return windows(session.model, session.positions)
+    except UnsoundModelError:
+        return [None] * n_blocks(session.model)
 
 
 def _stack(parts: Iterable[Tensor]) -> Tensor:
@@ -75,12 +84,13 @@ class _Seen:
         blocks, heads = range(n_blocks(model)), int(model.cfg.n_heads)
         nothing = torch.full((heads,), torch.nan, dtype=torch.float64)
         self.values = {b: (nothing, nothing) for b in blocks}
+        self.heads = {b: torch.stack([nothing, nothing], dim=-1) for b in blocks}
         watch: list[tuple[str, Callable[[Tensor], Any]]] = []
         watch += [(residual_site(layer, model), self._stream(layer)) for layer in range(n_blocks(model) + 1)]
         named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
         watch += [(name, self._value(b, heads)) for b, name in named if name in model.hook_dict]
         if why_not_streamed(model, [name for name, _ in watch]) is not None:
-            watch += [(pattern_site(b), self._pattern(b)) for b in blocks]
+            watch += [(pattern_site(b), self._pattern(b)) for b in blocks if pattern_site(b) in model.hook_dict]
         with torch.no_grad():
             forward(model, self.session.ids.clone(), watch, on_attention=self._attention)
 

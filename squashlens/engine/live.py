@@ -1,0 +1,87 @@
+"""Make hooks inside attention take effect where a bridge leaves attention to the model's own module.
+
+For many architectures (Gemma 4, Llama 4, OPT, GPT-J, …) the bridge runs the model's own attention and shows its hooks a
+pattern that has already been used. The model's attention calls `softmax` on its logits and `dropout` on the pattern,
+which does nothing in eval mode. Here both calls are intercepted while the module runs, and the bridge's hook points act
+on what they are given. So the numbers are those of the model's own code: its scale, caps, sinks and masks.
+
+TransformerLens's own models pass the pattern to a hook point themselves, and lack a working one on the logits.
+"""
+
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from squashlens._typing import Bridge
+
+POINTS = ("attn.hook_attn_scores", "attn.hook_pattern")
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
+
+
+class _Interposed(TorchFunctionMode):
+    """Apply hook points to the logits and to the pattern of one attention, each once."""
+
+    def __init__(self, scores: Callable[[Tensor], Tensor], pattern: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.scores, self.pattern = scores, pattern
+        self.rows: tuple[int, ...] | None = None  # prompts, heads and queries, once the logits have been seen
+        self.done = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if args and func in _SOFTMAX and self.rows is None and args[0].ndim == 4:
+            self.rows = args[0].shape[:3]
+            args = (self.scores(args[0]), *args[1:])
+        elif args and func is F.dropout and not self.done and args[0].shape[:-1] == self.rows:
+            self.done = True
+            args = (self.pattern(args[0]), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def delegating(model: Bridge) -> list[Any]:
+    """The attentions of the model that the bridge leaves to the model's own modules."""
+    from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
+
+    every = [block._modules.get("attn") for block in model.blocks]
+    return [attn for attn in every if attn is not None and type(attn).forward is AttentionBridge.forward]
+
+
+def make_live(model: Bridge) -> list[Any]:
+    """Make hooks inside attention take effect; return the attentions for which this had to be done."""
+    changed = [attn for attn in delegating(model) if "forward" not in vars(attn)]
+    for attn in changed:  # not setattr: the bridge passes attributes on to the module it wraps
+        vars(attn)["forward"] = types.MethodType(_forward, attn)
+    return changed
+
+
+@contextmanager
+def live_attention(model: Bridge) -> Iterator[None]:
+    """The same within the body."""
+    changed = make_live(model)
+    try:
+        yield
+    finally:
+        for attn in changed:
+            vars(attn).pop("forward", None)
+
+
+def _forward(attn: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the bridge does around the model's own attention, with hook points inside it."""
+    inner = attn.original_component
+    if "hidden_states" in kwargs:
+        kwargs["hidden_states"] = attn.hook_in(kwargs["hidden_states"])
+    else:
+        args = (attn.hook_in(args[0]), *args[1:])
+    if getattr(inner, "accepts_pattern_fn", False):
+        kwargs["pattern_fn"] = attn.hook_pattern
+    try:
+        with _Interposed(attn.hook_attn_scores, attn.hook_pattern):
+            output = inner(*args, **kwargs)
+    finally:
+        attn._captured_pre_ln_residual = None
+    return (attn.hook_out(output[0]), *output[1:]) if isinstance(output, tuple) else attn.hook_out(output)

@@ -1,0 +1,118 @@
+"""Hooks inside attention that bridges leave to the models' own code, compared with edits by hand in plain models."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import squashlens as sl
+from squashlens.engine.live import delegating
+from squashlens.errors import UnsoundModelError
+from tests import families
+
+IDS = torch.tensor([[2, 5, 6, 9, 11, 5, 8, 7, 20, 30]])
+DELEGATED = ["gemma4_text", "llama4_text", "opt", "gptj", "gpt_neo"]
+KEY = 3
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def folder(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind)
+            families.built(kind).save_pretrained(made[kind])
+        return made[kind]
+
+    return folder
+
+
+def plain(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def without_key(logits: Tensor) -> Tensor:
+    """Logits of attention that hide one key from later tokens."""
+    hidden = torch.zeros(logits.shape[-2:], dtype=torch.bool)
+    hidden[KEY + 1 :, KEY] = True
+    return logits.masked_fill(hidden, -torch.inf)
+
+
+@pytest.mark.parametrize("kind", DELEGATED)
+def test_masks_act_as_in_the_plain_model(
+    kind: str, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, own = sl.load(saved(kind), device="cpu", progress=False), plain(saved(kind))
+    assert delegating(model)
+    softmax = F.softmax
+    with torch.no_grad():
+        before = own(IDS, use_cache=False).logits
+        with sl.applied(model, sl.hooks.mask_tokens([KEY])):
+            found = model(IDS, use_cache=False)
+        monkeypatch.setattr(F, "softmax", lambda logits, **how: softmax(without_key(logits), **how))
+        truth = own(IDS, use_cache=False).logits
+    assert (truth - before).abs().max() > 0.01
+    torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["load", "applied"])
+@pytest.mark.parametrize("kind", ["gemma4_text", "llama4_text", "opt"])
+def test_edited_patterns_act_as_in_the_plain_model(
+    kind: str, way: str, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads exchange their patterns in block 1, through `applied` and through TransformerLens alone."""
+    model, own = sl.load(saved(kind), device="cpu", progress=False), plain(saved(kind))
+    home: Any = sys.modules[type(own).__module__]
+    eager = home.eager_attention_forward
+
+    def exchanged(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        output, weights = eager(module, query, key, value, *args, **kwargs)
+        if module.layer_idx == 1:
+            each = value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+            output = (weights.flip(1) @ each).transpose(1, 2)
+        return output, weights
+
+    monkeypatch.setattr(home, "eager_attention_forward", exchanged)
+    site = "blocks.1.attn.hook_pattern"
+    with torch.no_grad():
+        truth = own(IDS, use_cache=False).logits
+        monkeypatch.setattr(home, "eager_attention_forward", eager)
+        assert (truth - own(IDS, use_cache=False).logits).abs().max() > 0.01
+        if way == "applied":
+            with sl.applied(model, (site, lambda pattern: pattern.flip(1))):
+                found = model(IDS, use_cache=False)
+        else:
+            found = model.run_with_hooks(IDS, fwd_hooks=[(site, lambda pattern, hook: pattern.flip(1))])
+    torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+
+
+def test_frozen_patterns_of_gemma_4_drop_the_derivative_of_the_softmax(saved: Callable[[str], Path]) -> None:
+    model = sl.load(saved("gemma4_text"), device="cpu", dtype="float64", progress=False)
+    whole = sl.jacobian_norms(model, IDS[0], progress=False)
+    frozen = sl.jacobian_norms(model, IDS[0], freeze="attention", progress=False)
+    assert abs(whole / frozen - 1).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["gemma4_text", "llama4_text"])
+def test_norms_without_hook_points_are_not_frozen_in_part(kind: str, saved: Callable[[str], Path]) -> None:
+    model = sl.load(saved(kind), device="cpu", progress=False)
+    with pytest.raises(UnsoundModelError, match="norm of .* has no hook point for its denominator"):
+        sl.jacobian_norms(model, IDS[0], freeze="norms", progress=False)
+
+
+def test_a_hook_without_effect_on_a_bridge_made_elsewhere_is_refused(saved: Callable[[str], Path]) -> None:
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    inner = plain(saved("opt"))
+    bridge: Any = build_bridge_from_module(inner, "OPTForCausalLM", hf_config=inner.config, tokenizer=None)
+    assert (sl.path_bound(bridge, IDS[0]) > 0).all()
+    bridge.add_hook("blocks.1.attn.hook_pattern", lambda pattern, hook: pattern * 0)
+    with pytest.raises(UnsoundModelError, match="has no effect.*load"):
+        sl.path_bound(bridge, IDS[0])

@@ -1,0 +1,113 @@
+"""Language models inside multimodal checkpoints, compared with the whole models that they are a part of."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMultimodalLM
+
+import squashlens as sl
+from squashlens.errors import ModelAccessError
+from tests.cases import MULTIMODAL, save_random
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a random multimodal model, with the bundled tokenizer."""
+    made: dict[str, Path] = {}
+
+    def folder(name: str) -> Path:
+        if name not in made:
+            made[name] = save_random(MULTIMODAL[name], tmp_path_factory.mktemp(name))
+            for file in TOKENIZER:
+                shutil.copy(Path(sl.zoo.folder("tiny-gemma")) / file, made[name])
+        return made[name]
+
+    return folder
+
+
+@pytest.mark.parametrize("family", MULTIMODAL)
+def test_the_language_model_gives_the_whole_models_logits(family: str, folders: Callable[[str], Path]) -> None:
+    model = sl.load(folders(family), device="cpu", progress=False)
+    whole: Any = AutoModelForMultimodalLM.from_pretrained(folders(family), attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(0)
+    for length in range(1, 21):
+        ids = torch.randint(3, 99, (1, length), generator=generator)
+        with torch.no_grad():
+            truth = whole(input_ids=ids, use_cache=False).logits
+            torch.testing.assert_close(model(ids, use_cache=False), truth, rtol=1e-5, atol=1e-5)
+        assert truth.std() > 0.1
+
+
+def test_gemma_3_with_images_is_measured_like_any_other(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    model = sl.load(folders("gemma3"), device="cpu", progress=False)
+    prompt = "How many ones are in the following sequence? 1101 ="
+    bound, norms = sl.path_bound(model, prompt), sl.jacobian_norms(model, prompt, progress=False)
+    assert (bound > 0).all()
+    assert (norms > 0).all()
+    facts = sl.results.provenance(bound)
+    assert (facts["proof"], facts["architecture"]) == ("verified", "Gemma3ForCausalLM")
+    assert facts["weights_origin"]["note"] == "language model of Gemma3ForConditionalGeneration"
+    repeated = sl.prompts.repeated(model, "1", 8)
+    assert (sl.collapse(model, repeated)["distance"].sel(layer=1) > 0).all()
+    page = tmp_path / "report.html"
+    sl.report(model, prompt=prompt, out=page, n=8, progress=False)
+    assert "language model of Gemma3ForConditionalGeneration" in page.read_text()
+
+
+def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    shutil.copytree(folder, to)
+    tensors = load_file(to / "model.safetensors")
+    change(tensors)
+    save_file(tensors, to / "model.safetensors", {"format": "pt"})
+    return to
+
+
+WORD, IMAGE = "language_model.model.norm.weight", "multi_modal_projector.mm_soft_emb_norm.weight"
+DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "no norm": (lambda held: held.pop(WORD), "missing: model.language_model.norm.weight"),
+    "no projector": (lambda held: held.pop(IMAGE), "missing: .*mm_soft_emb_norm"),
+    "a stranger": (lambda held: held.update(other=torch.ones(2)), "left over: other"),
+    "NaN in the image part": (lambda held: held[IMAGE].fill_(torch.nan), "NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_every_tensor_is_accounted_for(damage: str, folders: Callable[[str], Path], tmp_path: Path) -> None:
+    change, complaint = DAMAGED[damage]
+    with pytest.raises(ModelAccessError, match=complaint):
+        sl.load(changed(folders("gemma3"), tmp_path / "damaged", change), progress=False)
+
+
+def test_the_text_class_for_a_multimodal_folder_is_refused(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    """transformers leaves the weights random that it does not find under the names of the text class."""
+    shutil.copytree(folders("gemma3"), tmp_path / "text")
+    config = json.loads((tmp_path / "text/config.json").read_text())
+    for given, complaint in (
+        (config, "builds Gemma3ForConditionalGeneration"),
+        (config["text_config"], "missing: .*left over: .*random numbers"),
+    ):
+        (tmp_path / "text/config.json").write_text(json.dumps(given | {"architectures": ["Gemma3ForCausalLM"]}))
+        with pytest.raises(ModelAccessError, match=complaint) as refusal:
+            sl.load(tmp_path / "text", progress=False)
+        assert "_pretrained" not in str(refusal.value)
+
+
+def test_no_folder_makes_transformer_lens_install_packages(
+    folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformer_lens.model_bridge.sources.transformers import helpers, source
+
+    def called(*_: object) -> None:
+        raise AssertionError("TransformerLens looked for a processor of images")
+
+    monkeypatch.setattr(helpers, "_ensure_torchvision", called)
+    monkeypatch.setattr(source, "load_modality_processor", called)
+    sl.load(folders("gemma3"), device="cpu", progress=False)
