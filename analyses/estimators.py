@@ -27,7 +27,7 @@ TEXTS = [
     "A triangle with sides of three, four and five has a right angle, as the builders of old temples already knew.",
     "Nobody believed the boy when he said that the bridge had moved, until the engineers measured it the next day.",
     "Gold is heavier than lead, although most people who hold both for the first time would guess the opposite of it.",
-    "The museum closes at six on weekdays and at eight on Fridays, but the garden behind it stays open all night.",
+    "The museum closes at six on weekdays and at eight on Fridays, but the garden beside it stays open all night.",
     "When the snow melts in April, the water runs down to the lake and covers the path along the southern shore.",
 ]
 ESTIMATES = ["paper", "rollout", "value", "gradient", "top-logit", "all-ones", "sketch of 64, sp", "sketch of 64, Fr"]
