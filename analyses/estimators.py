@@ -47,7 +47,8 @@ audit = sl.audit(model, prompts, estimates=ESTIMATES + EFFECTS, n_probes=64, see
 sl.results.save(audit, args.out / "estimators.nc")
 sl.figures.save(sl.figures.audit(audit, reference="knockout KL"), args.out / "estimators.html")
 
-ends = audit[["agreement", "agreement_low", "agreement_high"]].sel(way="partial", reference=EFFECTS)
-table = ends.to_dataframe()[["agreement", "agreement_low", "agreement_high"]].round(2).unstack("reference")
-print(table.swaplevel(axis=1).sort_index(axis=1).to_string(na_rep="·"))
+NAMES = ["agreement", "agreement_low", "agreement_high"]
+for effect in EFFECTS:
+    table = audit[NAMES].sel(way="partial", reference=effect).to_dataframe()[NAMES]
+    print(f"\nAgreement with {effect}\n{table.round(2).to_string(na_rep='·')}")
 print(f"data and figure in {args.out.resolve()}")

@@ -162,3 +162,15 @@ def test_what_would_come_back_otherwise_is_refused_or_comes_back(ending: str, ma
     with pytest.raises(InputError, match=f"cannot be saved as .{ending}"):
         sl.results.save(given, path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("ending", ["nc", "json"])
+def test_what_alignment_leaves_without_text_is_empty_in_the_file(ending: str, tmp_path: Path) -> None:
+    long = result()[["v"]].assign_coords(position=range(10))
+    short = long.isel(position=slice(0, -1))
+    longer = xr.align(long, short, join="outer")[1]
+    assert isinstance(longer["token"].values[-1], float)
+    back = sl.results.open(sl.results.save(longer, tmp_path / f"x.{ending}"))
+    assert back["token"].values.tolist() == [*short["token"].values.tolist(), ""]
+    xr.testing.assert_identical(back.drop_vars("token"), longer.drop_vars("token"))
+    assert isinstance(longer["token"].values[-1], float), "the caller's result stays as it was"

@@ -237,7 +237,8 @@ def save(result: Result, path: str | Path) -> Path:
     """Write a result to a file.
 
     The file is written completely or not at all: if the disk is full, an older file remains unchanged. netCDF and JSON
-    files contain a SHA-256 of the whole file, which `open` compares. xarray reads netCDF files too.
+    files contain a SHA-256 of the whole file, which `open` compares. xarray reads netCDF files too. Where an array of
+    text has none, as after `reindex` and `xr.align`, its text in the file is empty, as for the padding of prompts.
 
     Args:
         result: a DataArray or Dataset.

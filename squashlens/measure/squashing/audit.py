@@ -225,7 +225,7 @@ def _assemble(
             [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
         )
         table[0, i, j] = by_prompt.nanmean(dim=-1)
-        table[1, i, j], table[2, i, j] = mean_interval(by_prompt)
+        table[1:, i, j] = torch.stack(mean_interval(by_prompt)).clamp(-1, 1)  # no correlation is beyond
     dims = ("estimate", "prompt", "position")
     text = "Spearman correlation with the reference over content positions, mean over prompts"
     grid = ("estimate", "reference", "way")
