@@ -47,7 +47,7 @@ def main() -> None:
     for name, work in works.items():
         if not words or any(word in name for word in words):
             seconds = timed(work)
-            rows[name] = f"| {name} | {seconds:.2g} | {seconds / unit:.2g} |"
+            rows[name] = f"| {name} | {two_digits(seconds)} | {two_digits(seconds / unit)} |"
             print(rows[name], flush=True)
     table = [HEAD, "|---|---:|---:|", *(rows[name] for name in works if name in rows)]
     before, after = halves(PAGE.read_text(encoding="utf-8"))
@@ -102,6 +102,11 @@ def timed(work: Callable[[], Any]) -> float:
         work()
         found.append(time.perf_counter() - start)
     return statistics.median(found)
+
+
+def two_digits(value: float) -> str:
+    """A number to two digits, without a power of ten."""
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def halves(page: str) -> tuple[list[str], list[str]]:
