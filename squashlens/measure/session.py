@@ -257,10 +257,11 @@ R = TypeVar("R", xr.DataArray, xr.Dataset)
 NOTE = "each prompt was measured by itself; after its own tokens, values are NaN, token is '' and token_id is -1"
 
 
-def one_by_one(*, always: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator that lets a measurement, whose second parameter is the prompts, take prompts of unequal lengths.
 
-    Prompts of equal length are passed to the measurement together, unless `always` is true.
+    Prompts of equal length are passed to the measurement together, unless `always` is true. So does a scan of a study,
+    if the numbers of each prompt are `independent` of the others in the call.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -300,7 +301,7 @@ def one_by_one(*, always: bool = False) -> Callable[[Callable[P, R]], Callable[P
                     quiet["seed"] = provenance(measured[0])["call"].get("seed")
             return side_by_side(measured, lengths)
 
-        measure.takes_several = not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans
+        measure.takes_several = independent and not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans
         return measure
 
     return decorate

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMultimodalLM
 
 import squashlens as sl
-from squashlens.errors import ModelAccessError
+from squashlens.errors import ModelAccessError, UnsoundModelError
 from tests.cases import MULTIMODAL, save_random
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -111,3 +111,13 @@ def test_no_folder_makes_transformer_lens_install_packages(
     monkeypatch.setattr(helpers, "_ensure_torchvision", called)
     monkeypatch.setattr(source, "load_modality_processor", called)
     sl.load(folders("gemma3"), device="cpu", progress=False)
+
+
+@pytest.mark.parametrize(("family", "kind"), [("gemma4", "embedding"), ("qwen3_5", "attention")])
+def test_a_knockout_that_leaves_something_of_the_token_is_refused(
+    family: str, kind: Any, folders: Callable[[str], Path]
+) -> None:
+    """Gemma 4 looks ids up in every layer, and linear attention of Qwen 3.5 reads tokens that no attention reads."""
+    model = sl.load(folders(family), device="cpu", progress=False)
+    with pytest.raises(UnsoundModelError, match="by its id|no attention pattern"):
+        sl.knockout_effect(model, [2, 5, 6, 9], kind=kind, bos="as-given", progress=False)

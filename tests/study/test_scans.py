@@ -114,6 +114,18 @@ def test_prompts_of_equal_length_are_measured_in_one_call(
         assert list(table["token_id"][row]) == alone["token_id"].values.tolist()
 
 
+def test_a_row_does_not_depend_on_the_rows_beside_it(tiny: Any, tmp_path: Path) -> None:
+    """By default a token is replaced by other tokens of its own prompt, not of those that have the same length."""
+    prompts = [[2, 9, 5, 7], [2, 10, 8, 6]]
+    one = sl.Study({"measurement": "substitution_effect", "arguments": {"model": "tiny-gemma"}, "name": "swaps",
+                    "over": written("jsonl", tmp_path, prompts)}, store=tmp_path / "store")  # fmt: skip
+    one.run(progress=False)
+    for row, found in enumerate(one.sql("select effect from swaps order by row")["effect"]):
+        np.testing.assert_allclose(
+            found, sl.substitution_effect(tiny, prompts[row], progress=False)["effect"], rtol=1e-5
+        )
+
+
 def test_a_scan_needs_no_model(tmp_path: Path) -> None:
     over = written("jsonl", tmp_path, ["1", "", "333"])
     one = sl.Study({"measurement": "tests.study.fakes:size", "name": "sizes", "over": over}, store=tmp_path / "store")

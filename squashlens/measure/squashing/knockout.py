@@ -9,12 +9,17 @@ from torch import Tensor
 
 from squashlens._typing import Bos, Bridge, Knockout, Pieces
 from squashlens.bars import bar
-from squashlens.engine.anatomy import residual_site
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.hook import Hook
-from squashlens.engine.proving.effective import applied
-from squashlens.engine.running.forward import forward
+from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.hooking.standing import without_ambient
+from squashlens.engine.proving.effective import applied, probe_ids
+from squashlens.engine.proving.premises import require_attention_alone
+from squashlens.engine.proving.registry import proved
+from squashlens.engine.running.forward import forward, next_logits
+from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.substitution import chosen, labelled, next_token
@@ -70,7 +75,8 @@ def knockout_effect(
 
     Raises:
         InputError: a position after the query; spans of several prompts, or together with positions.
-        UnsoundModelError: attention logits or embeddings of this model cannot be edited.
+        UnsoundModelError: something besides attention passes between tokens, for ``kind="attention"``; a token acts by
+            its id in other ways too, for ``"embedding"``; or hooks there have no effect.
 
     Source: Geva et al. 2023, arXiv 2304.14767, attention knockout, which they apply to the last token and a few blocks.
 
@@ -84,6 +90,14 @@ def knockout_effect(
         model, prompt, bos, "knockout_effect",
         kind=kind, positions=None if positions is None else [*positions], query=query, **recorded(spans),
     )  # fmt: skip
+    if kind == "attention":
+        require_attention_alone(session.model)
+    elif not proved(session.model, "identity is in embeddings", lambda: _only_in_embeddings(session.model)):
+        raise UnsoundModelError(
+            f"A token of {type(session.model.original_model).__name__} whose embedding is zero still acts by its id, "
+            "as with embeddings for each layer.",
+            "Use kind='attention'.",
+        )
     n, groups = session.query(query), Spans.of(session, spans)
     together = chosen(positions, groups, 0, n)
     shape = session.ids.shape if groups is None else (1, len(groups.names))
@@ -119,6 +133,18 @@ def _knocked_out(
             with applied(model, _hook(kind, rows.to(ids.device))):
                 forward(model, ids.expand(len(rows), -1).clone(), watch)
     return torch.cat(kept)
+
+
+def _only_in_embeddings(model: Bridge) -> bool:
+    """Whether two prompts are the same to the model if the only token that differs has an embedding of zero."""
+    ids = probe_ids(model)[:, :4].repeat(2, 1)
+    ids[1, 1] = (ids[1, 1] + 1) % int(model.cfg.d_vocab)
+    hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
+    hidden[:, 1] = True
+    hook = _hook("embedding", hidden)
+    with torch.inference_mode(False), torch.no_grad(), without_ambient(model), attached(model, hook):
+        one, other = next_logits(model, ids)
+    return agree(one, other, dtype_of(model))
 
 
 def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:

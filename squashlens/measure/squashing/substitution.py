@@ -33,7 +33,7 @@ CEILING = "rank correlation that the expected effects would have with these mean
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("substitution")
-@one_by_one()
+@one_by_one(independent=False)  # candidates are the tokens of all prompts, and draws go on from one to the next
 def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -167,7 +167,7 @@ def require_replaceable(first: int, query: int) -> None:
     """An error for a query that stands before the first token that can be replaced."""
     if query < first:
         raise InputError(
-            f"The query is at position {query}, a BOS token, and no token up to it can be replaced.",
+            f"The query is at position {query}, and no token up to it can be replaced: none is BOS or the first.",
             "Give a longer prompt, or a later query=.",
         )
 
