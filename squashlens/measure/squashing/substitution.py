@@ -167,7 +167,7 @@ def require_replaceable(first: int, query: int) -> None:
     """An error for a query that stands before the first token that can be replaced."""
     if query < first:
         raise InputError(
-            f"The query is at position {query}, and no token up to it can be replaced: none is BOS or the first.",
+            f"The query is at position {query}, and no token up to it can be replaced.",
             "Give a longer prompt, or a later query=.",
         )
 

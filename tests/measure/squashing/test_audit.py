@@ -100,7 +100,7 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
         ({"n_replacements": 0}, "n_replacements=0"),
         ({"candidates": [10**6]}, "are not token ids"),
         ({"candidates": [4]}, "No candidate differs"),
-        ({"query": 0}, "The query is at position 0, a BOS token"),
+        ({"query": 0}, "The query is at position 0, and no token"),
         ({"positions": range(-1, 100)}, "are not positions from 0 to 4"),
     ],
 )
