@@ -193,7 +193,7 @@ def _rows(together: list[tuple[int, Any]], measure: Callable[[Any], Result]) -> 
             result = measure([prompt for _, prompt in together])
             parts = [result.isel(prompt=place, drop=True) for place in range(len(together))]
             return {
-                number: _named(number, prompt) | _values(part)
+                number: _begin_row(number, prompt) | _values(part)
                 for (number, prompt), part in zip(together, parts, strict=True)
             }
         except InputError:
@@ -218,8 +218,8 @@ def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
 def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:
     """A row; what is wrong with one prompt does not stop the scan, but a lack of memory does."""
     if isinstance(prompt, InputError):
-        return _named(number, None) | {"error": str(prompt)}
-    row = _named(number, prompt)
+        return _begin_row(number, None) | {"error": str(prompt)}
+    row = _begin_row(number, prompt)
     if not prompt:
         return row | {"error": "The prompt is empty. Give text or a list of token ids."}
     try:
@@ -228,7 +228,7 @@ def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str
         return row | {"error": str(error)}
 
 
-def _named(number: int, prompt: Any) -> dict[str, Any]:
+def _begin_row(number: int, prompt: Any) -> dict[str, Any]:
     """What every row begins with."""
     text = " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
     return {"row": number, "prompt": text, "error": None}

@@ -168,7 +168,8 @@ def certifying(model: Bridge) -> Iterator[None]:
             "model computes something else."
         )
     if dtype != torch.float64:
-        size = 8 * sum(parameter.numel() for parameter in model.parameters() if parameter is not _table(model))
+        table = _table(model)
+        size = 8 * sum(parameter.numel() for parameter in model.parameters() if parameter is not table)
         require_room(size, device_of(model), "The weights in float64", "Use a device with more memory.")
     with in_float64(model):
         yield

@@ -136,9 +136,9 @@ def run_to_y(
     `watching` are hooks of this pass that are on the model. The head of a model with 262,144 tokens takes a quarter of
     a short pass.
     """
-    own, inside = {id(hook.edit) for hook in watching}, {*modules_of(model.blocks)}
-    left, others = {hook.site for hook in watching}, [hook for hook in standing(model) if hook.module not in inside]
-    if any(id(hook.edit) not in own and not isinstance(hook.function, Unchecked) for hook in others):
+    own, left = {id(hook.edit) for hook in watching}, {hook.site for hook in watching}
+    others = [h for h in standing(model) if id(h.edit) not in own and not isinstance(h.function, Unchecked)]
+    if others and not {hook.module for hook in others} <= {*modules_of(model.blocks)}:
         run(model, ids, context)
         return
 

@@ -22,10 +22,10 @@ from squashlens.engine.running.forward import forward, next_logits
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.substitution import chosen, labelled, next_token
+from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.records.results import MODEL_UNITS
-from squashlens.theory.distances import distance
+from squashlens.theory.distances import distance, divergence, total_variation
 
 EMBEDDING = "embed.hook_out"
 WITHOUT = {
@@ -99,28 +99,29 @@ def knockout_effect(
             "Use kind='attention'.",
         )
     n, groups = session.query(query), Spans.of(session, spans)
-    together = chosen(positions, groups, 0, n)
-    shape = session.ids.shape if groups is None else (1, len(groups.names))
-    found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "kl", "total_variation")}
-    for values in found.values():
-        values[:, [place for place in range(n + 1) if place not in together] if groups is None else []] = torch.nan
+    together = choose_places(positions, groups, 0, n)
+    found = empty_effects(session, groups, together, n, ("effect", "kl", "total_variation"))
     hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)  # the first row is the prompt itself
     for row, places in enumerate(together.values(), 1):
         hidden[row, places] = True
     for row, ids in enumerate(session.ids):
-        y = _knocked_out(session.model, ids[: n + 1], hidden, kind, progress)
+        y = _knock_out(session.model, ids[: n + 1], hidden, kind, progress)
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
-        for name, values in zip(("kl", "total_variation"), next_token(session.model, y), strict=True):
-            found[name][row, [*together]] = values
+        parts = [
+            (divergence(own, logs).cpu(), total_variation(own.exp().expand_as(logs), logs.exp()).cpu())
+            for own, logs in beside_the_first(session.model, y)
+        ]
+        for name, values in zip(("kl", "total_variation"), zip(*parts, strict=True), strict=True):
+            found[name][row, [*together]] = torch.cat(values)[1:]
     texts = {
         "effect": (f"distance that the output moves {WITHOUT[kind]}", MODEL_UNITS),
         "kl": (f"KL divergence of the next token {WITHOUT[kind]}", "nats"),
         "total_variation": (f"total variation of the next token {WITHOUT[kind]}", "1"),
     }
-    return labelled("knockout effect", session, groups, found, texts)
+    return label_effects("knockout effect", session, groups, found, texts)
 
 
-def _knocked_out(
+def _knock_out(
     model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"], kind: Knockout, progress: bool
 ) -> Float[Tensor, "variant d"]:
     """y at the last token with the `hidden` positions of each variant knocked out."""

@@ -1,6 +1,6 @@
 """The substitution effect: how far the output moves when a token is replaced, which a derivative cannot tell you."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
@@ -25,7 +25,7 @@ from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
-from squashlens.theory.distances import distance, divergence, total_variation
+from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling
 
 CEILING = "rank correlation that the expected effects would have with these means"
@@ -109,21 +109,21 @@ def substitution_effect(
     groups = Spans.of(session, spans)
     if groups is None:
         require_replaceable(first, n)
-    together = chosen(positions, groups, first, n)
+    together = choose_places(positions, groups, first, n)
     places = [*chain(*together.values())]
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
-    shape = session.ids.shape if groups is None else (1, len(groups.names))
-    found = {name: torch.zeros(shape, dtype=torch.float64) for name in ("effect", "effect_std", "kl")}
+    found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
     ceilings = torch.full((len(session.ids),), torch.nan, dtype=torch.float64)
-    for values in found.values():
-        values[:, [p for p in range(n + 1) if p not in together] if groups is None else []] = torch.nan
-    drawn = _drawn(session, together, None if natural else choices, n_replacements, seed)
+    drawn = _draw_variants(session, together, None if natural else choices, n_replacements, seed)
     for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer, progress)
         if n + 1 < len(ids):
             _require_causal(session, ids, choices, n, to_layer, moved[:1])
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
-        apart = next_token(session.model, moved)[0] if to_layer == "y" else torch.zeros_like(gaps)
+        apart = torch.zeros_like(gaps)
+        if to_layer == "y":
+            parts = beside_the_first(session.model, moved)
+            apart = torch.cat([divergence(own, logs).cpu() for own, logs in parts])[1:]
         owners = torch.tensor([variant.of for variant in variants[1:]])
         before = [k for k, inside in together.items() if max(inside) < n]
         ceilings[row] = noise_ceiling([gaps[owners == k] for k in before], seed)
@@ -140,10 +140,21 @@ def substitution_effect(
     }
     kept = {name: text for name, text in texts.items() if name != "kl" or to_layer == "y"}
     found["noise_ceiling"], kept["noise_ceiling"] = ceilings, (CEILING, "1")
-    return labelled("substitution effect", session, groups, found, kept)
+    return label_effects("substitution effect", session, groups, found, kept)
 
 
-def labelled(
+def empty_effects(
+    session: Session, groups: Spans | None, together: Mapping[int, Sequence[int]], query: int, names: Iterable[str]
+) -> dict[str, Float[Tensor, "prompt place"]]:
+    """Zeros for every token or span, NaN for tokens up to the query that are not changed."""
+    shape = session.ids.shape if groups is None else (1, len(groups.names))
+    found = {name: torch.zeros(shape, dtype=torch.float64) for name in names}
+    for values in found.values():
+        values[:, [place for place in range(query + 1) if place not in together] if groups is None else []] = torch.nan
+    return found
+
+
+def label_effects(
     long_name: str, session: Session, groups: Spans | None, found: Mapping[str, Tensor],
     texts: Mapping[str, tuple[str, str]],
 ) -> xr.Dataset:  # fmt: skip
@@ -154,7 +165,9 @@ def labelled(
     return session.knowing(**({} if groups is None else groups.facts())).dataset(long_name, coords, variables)
 
 
-def chosen(positions: Iterable[int] | None, groups: Spans | None, first: int, query: int) -> dict[int, list[int]]:
+def choose_places(
+    positions: Iterable[int] | None, groups: Spans | None, first: int, query: int
+) -> dict[int, list[int]]:
     """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number."""
     if groups is not None:
         return _within(groups, positions, first, query)
@@ -217,7 +230,7 @@ class Variant:
     tokens: list[int]
 
 
-def _drawn(
+def _draw_variants(
     session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int, seed: int
 ) -> list[list[Variant]]:
     """The variants of each prompt, which differ from each other; the first is the prompt itself.
@@ -225,11 +238,10 @@ def _drawn(
     Tokens come from `choices`, or from what the model expects. The variants are not written out as prompts, because
     those of a long prompt would not fit into memory.
     """
-    generator, found = torch.Generator().manual_seed(seed), []
+    generator, found, places = torch.Generator().manual_seed(seed), [], [*chain(*together.values())]
     for ids in session.ids.cpu():
-        places = [*chain(*together.values())]
         if choices is None:
-            others = _predicted(session.model, ids, places, n_replacements, generator)
+            others = _draw_expected(session.model, ids, places, n_replacements, generator)
         else:
             others = {p: torch.tensor([token for token in choices if token != int(ids[p])]) for p in places}
         variants = [Variant(-1, [], [])]
@@ -245,7 +257,7 @@ def _drawn(
     return found
 
 
-def _predicted(
+def _draw_expected(
     model: Bridge, ids: Int[Tensor, " position"], places: Sequence[int], n_replacements: int, generator: torch.Generator
 ) -> dict[int, Int[Tensor, " draw"]]:
     """Other tokens for each place, drawn without replacement from what the model expects there.
@@ -253,7 +265,7 @@ def _predicted(
     The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
     """
     kept: list[Tensor] = []
-    device, before = device_of(model), torch.tensor(places) - 1
+    device, before, bos = device_of(model), torch.tensor(places) - 1, bos_id(model)
     with torch.no_grad():
         forward(model, ids[None].to(device), [(residual_site("y", model), lambda y: kept.append(y[0, before]))])
     found: list[Tensor] = []
@@ -262,7 +274,8 @@ def _predicted(
         keys = logs.cpu() - (-uniform.log()).log()
         here = ids[places[len(found) : len(found) + len(logs)]]
         keys[torch.arange(len(logs)), here] = -torch.inf
-        keys[:, [token for token in [bos_id(model)] if token is not None]] = -torch.inf
+        if bos is not None:
+            keys[:, bos] = -torch.inf
         found += keys.topk(min(n_replacements, keys.shape[-1] - 2)).indices
     return dict(zip(places, found, strict=True))
 
@@ -296,11 +309,11 @@ def _read(
     return read(model, trunk, branches, [site], progress=progress).values[site]
 
 
-def next_token(model: Bridge, y: Float[Tensor, "variant d"]) -> tuple[Tensor, Tensor]:
-    """KL divergence and total variation of the next token of each variant, from that of the first."""
-    own, apart, moved = None, [], []
+def beside_the_first(
+    model: Bridge, y: Float[Tensor, "variant d"]
+) -> Iterator[tuple[Float[Tensor, "1 outcome"], Float[Tensor, "some outcome"]]]:
+    """Log-probabilities of the next token of some variants after others, each time with those of the first variant."""
+    own = None
     for logs in log_probabilities(model, y):
         own = logs[:1] if own is None else own
-        apart.append(divergence(own, logs).cpu())
-        moved.append(total_variation(own.exp().expand_as(logs), logs.exp()).cpu())
-    return torch.cat(apart)[1:], torch.cat(moved)[1:]
+        yield own, logs
