@@ -130,7 +130,7 @@ def _list_families() -> None:
 
 
 def _do_study() -> None:
-    """Plan, run, look at, combine or retry the study that a YAML file describes."""
+    """Run, look at or combine the study that a YAML file describes."""
 
 
 # Verbs that are no measurements.
