@@ -332,10 +332,20 @@ def _end(found: xr.Dataset) -> str:
 
 def _how_sure(measured: xr.Dataset) -> str:
     """What the numbers hold for."""
+    norms = certainty_of_norms(measured)
+    return f"{norms}; a derivative does not say what replacing a token does. {agreement(measured)}"
+
+
+def certainty_of_norms(measured: xr.Dataset) -> str:
+    """A clause on how far the Jacobian norms may be off: exact, estimated with intervals, or in half precision."""
     dtype = facts_of(measured).get("dtype")
-    exact = (
-        f"The norms were computed in {dtype}, in which small ones are several times too large"
-        if dtype in HALF
-        else "The norms are exact to first order, for this prompt and this model"
-    )
-    return f"{exact}; a derivative does not say what replacing a token does. {agreement(measured)}"
+    if dtype in HALF:
+        return f"The norms were computed in {dtype}, in which small ones are several times too large"
+    if "jacobian_low" not in measured:
+        return "The norms are exact to first order, for this prompt and this model"
+    low, high = (measured[f"jacobian_{end}"].values for end in ("low", "high"))
+    known = low > 0
+    if not known.any():
+        return "The norms are estimates from random products of the Jacobian"
+    apart = f"; the ends of their intervals are up to a factor of {(high[known] / low[known]).max():.2g} apart"
+    return f"The norms are estimates from random products of the Jacobian{apart}"

@@ -47,6 +47,18 @@ def test_it_says_what_the_numbers_say() -> None:
     assert "difference 0.20, 95 % interval 0.10 to 0.30" in sure
 
 
+def test_a_sketch_is_not_called_exact() -> None:
+    norms = ("position", np.array([4.0, 2.0, 1.0]))
+    ends = {"jacobian_low": ("position", norms[1] / 2), "jacobian_high": ("position", norms[1] * [1.5, 1.5, 1.7])}
+    sketched = xr.Dataset({"jacobian": norms, **ends})
+    for low in (ends["jacobian_low"][1], np.zeros(3)):
+        said = sentences.certainty_of_norms(sketched.assign(jacobian_low=("position", low)))
+        assert "estimates from random products" in said
+        assert "exact" not in said
+        assert ("factor of 3.4 apart" in said) == bool(low.any())
+    assert "exact to first order" in sentences.certainty_of_norms(sketched[["jacobian"]])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_is_not_called_exact(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "exact to first order" in results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))[-1]
