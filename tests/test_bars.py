@@ -36,17 +36,17 @@ def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any
 
 
 def test_no_bar_without_progress(opened: list[Any], tiny: Any) -> None:
-    sl.sensitivity(tiny, "110 =", progress=False)
+    sl.sensitivity(tiny, "110 =")
     assert not any(one.was_shown for one in opened)
 
 
 @pytest.mark.slow
 def test_warnings_point_at_the_callers_line(tiny: Any, tmp_path: Path) -> None:
-    model = sl.load("tiny-gemma", dtype="bf16", verify=False, progress=False)
+    model = sl.load("tiny-gemma", dtype="bf16", verify=False)
     calls = (
-        lambda: sl.jacobian_norms(model, "0 =", norm="frobenius", progress=False),
-        lambda: sl.path_bound(model, "0 =", constants="measured", from_layer=5, progress=False),
-        lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius", progress=False),
+        lambda: sl.jacobian_norms(model, "0 =", norm="frobenius"),
+        lambda: sl.path_bound(model, "0 =", constants="measured", from_layer=5),
+        lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius"),
     )
     for call in calls:
         with warnings.catch_warnings(record=True) as said:

@@ -17,7 +17,7 @@ from squashlens.reporting.markup import latex, markdown
 from squashlens.reporting.paper import parts, write
 from tests import typeset
 
-QUIET: Any = {"progress": False, "n": 6, "lengths": [4, 76], "seeds": 2}
+QUIET: Any = {"n": 6, "lengths": [4, 76], "seeds": 2}
 HOSTILE = r"\input{/etc/passwd} 100% $x^2$ #1 & a_b ~ <b> |`''--,,\"' é ü 中 🙂 \end{document} " + "δ∞−½…“”→≤·"
 
 
@@ -273,7 +273,7 @@ def test_any_text_stays_text_in_latex(tmp_path: Path) -> None:
 def test_all_figures_and_the_document_that_includes_them(tiny: Any, tmp_path: Path) -> None:
     if not os.environ.get("SQUASHLENS_REQUIRE_BROWSER") and shutil.which("chromium") is None:
         pytest.skip("chromium is not installed, so no PDF was drawn")
-    found = sl.paper(tiny, out=tmp_path, progress=False)
+    found = sl.paper(tiny, out=tmp_path)
     assert found == {number: tmp_path / f"fig{number}.pdf" for number in parts.NUMBERS}
     said = compiled(tmp_path)
     assert all(f"Figure {number}: " in said for number in parts.NUMBERS)
