@@ -24,6 +24,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     monkeypatch.setattr(bars, "tqdm", make)
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     return made
 
 
@@ -35,7 +36,10 @@ def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any
     assert [one.desc for one in opened if one.was_shown] == ["sensitivity" if prompts == "110 =" else "prompts"]
 
 
-def test_no_bar_without_progress(opened: list[Any], tiny: Any) -> None:
+def test_no_bar_where_it_is_quiet(opened: list[Any], tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sl.quiet():
+        sl.sensitivity(tiny, "110 =")
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "0")
     sl.sensitivity(tiny, "110 =")
     assert not any(one.was_shown for one in opened)
 

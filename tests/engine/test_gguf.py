@@ -204,6 +204,7 @@ def test_a_file_is_converted_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = _llama(tmp_path)
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     sl.load(file, device="cpu")
     assert "converting it once" in capsys.readouterr().out
     (entry,) = cache.entries()

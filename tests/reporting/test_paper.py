@@ -238,7 +238,7 @@ def test_captions_say_how_the_answers_were_drawn(tiny: Any, tmp_path: Path) -> N
 
 
 def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = parts.Settings("", 6, (4,), 2, ("answer_only",), "none", False)
+    chosen = parts.Settings("", 6, (4,), 2, ("answer_only",), "none")
     taught = [part.about["task"] for part in parts.parts_of(3, tiny, chosen)]
     monkeypatch.setattr(parts, "model_name", lambda _: "google/gemma-7b-it")
     assert taught == ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]

@@ -41,7 +41,7 @@ def planted(data: Answers, noise: float, turning: bool = False) -> np.ndarray:
 
 
 def scores(data: Answers, features: np.ndarray, direction: Any = "own") -> Scores:
-    return score_probes(features[None], data, direction, range(data.splits), "probes", False)
+    return score_probes(features[None], data, direction, range(data.splits), "probes")
 
 
 def r2(data: Answers, features: np.ndarray, direction: Any = "own") -> np.ndarray:
