@@ -285,24 +285,28 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
     model = sl.load("tiny-gemma")
     ones = sl.prompts.repeated(model, "1", 6)
     asked = sl.prompts.repeated(model, "1", 6, suffix="=")
-    commas = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
+    commas = sl.prompts.repeated(model, "1", 6, separator=",")
     quiet = {}
     return {
         "substitution_effect": (
             ["--prompt", PROMPT, "--positions", "1", "2"],
             lambda: sl.substitution_effect(model, PROMPT, positions=[1, 2], **quiet),
         ),
-        "hops": (["--prompt", PROMPT, "--to-layer", "3"], lambda: sl.paths.hops(model, PROMPT, to_layer=3)),
+        "hops": (
+            ["--prompt", PROMPT, "--to-layer", "3"],
+            lambda: sl.paths.hops(model, PROMPT, between={"to_layer": 3}),
+        ),
         "collapse": (
             ["--n", "6", "--suffix", "=", "--baselines", "contrast", "--by-head", "value", "--scale", "relative"],
             lambda: sl.collapse(
-                model, sl.capture(model, asked, keep=("residuals", "patterns"), baselines=["contrast"], **quiet),
-                by_head="value", scale="relative",
+                model,
+                sl.capture(model, asked, keep=("residuals", "patterns"), baselines=["contrast"], **quiet),
+                by_head="value",
+                norm={"scale": "relative"},
             ),
         ),
         "separator_ablation": (
-            ["--n", "6", "--kinds", "mask", "substitute", "--from-blocks", "0", "3",
-             "--substitute", "."],
+            ["--n", "6", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute", "."],
             lambda: sl.separator_ablation(
                 model, commas, kinds=["mask", "substitute"], from_blocks=[0, 3], substitute=".", **quiet
             ),
@@ -310,14 +314,14 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
         "precision": (
             ["--n", "6", "--lengths", "2", "6", "--noise-lengths", "2"],
             lambda: sl.precision(
-                model, sl.capture(model, ones, keep="residuals", lengths=[2, 6], noise_lengths=2, **quiet)
+                model, sl.capture(model, ones, keep="residuals", lengths=[2, 6], pairs={"noise_lengths": 2}, **quiet)
             ),
         ),
         "tokenization": (
             ["--n", "3", "--separator", "plain", "", "commas", ","],
             lambda: sl.tokenization(model, 3, separator={"plain": "", "commas": ","}, **quiet),
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.few(1)

@@ -116,11 +116,11 @@ class Subject:
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
             "sketch": lambda: sl.jacobian_norms(
-                self.model, ids, norm="frobenius", method="sketch", n_probes=PROBES, **products
+                self.model, ids, norm="frobenius", method={"method": "sketch", "n_probes": PROBES}, **products
             ),
             "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
             "collapse": lambda: self._collapse(work.n, options),
-            "profile": lambda: sl.profile(self.model, ids, method="none", n_random_models=0, **options),
+            "profile": lambda: sl.profile(self.model, ids, method="none", extras={"n_random_models": 0}, **options),
         }
         return calls[work.kind]
 
@@ -130,7 +130,9 @@ class Subject:
 
     def _collapse(self, n: int, options: Any) -> Any:
         sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-        return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", noise_lengths=0, **options))
+        return sl.collapse(
+            self.model, sl.capture(self.model, sequence, keep="residuals", pairs={"noise_lengths": 0}, **options)
+        )
 
     def estimate(self, work: Work) -> int | None:
         """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""

@@ -75,10 +75,10 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(tiny: Any, monk
     room = budget.products_bytes(tiny, 1, len(ids), 40)
     monkeypatch.setattr(budget, "available", lambda device: room)
     with pytest.raises(CapacityError, match="vjp_batch_size=128 needs") as refusal:
-        sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=128)
+        sl.jacobian_norms(tiny, ids, norm="frobenius", method={"vjp_batch_size": 128})
     fits = int(str(refusal.value).split("vjp_batch_size=")[-1].rstrip("."))
     assert 1 <= fits <= 40
-    sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=fits)
+    sl.jacobian_norms(tiny, ids, norm="frobenius", method={"vjp_batch_size": fits})
 
 
 def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:

@@ -77,8 +77,10 @@ def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: 
     np.testing.assert_array_equal(sl.jacobian_norms(tiny, again), sl.jacobian_norms(tiny, "110 ="))
     with pytest.raises(InputError, match="blocks .1, 2, 4, 5."):
         sl.path_bound(tiny, again)
-    expected = sl.path_bound(tiny, "110 =", from_layer=3, to_layer=4)
-    np.testing.assert_allclose(sl.path_bound(tiny, again, from_layer=3, to_layer=4), expected, rtol=1e-6)
+    expected = sl.path_bound(tiny, "110 =", between={"from_layer": 3, "to_layer": 4})
+    np.testing.assert_allclose(
+        sl.path_bound(tiny, again, between={"from_layer": 3, "to_layer": 4}), expected, rtol=1e-6
+    )
     with pytest.raises(InputError, match="already"):
         sl.capture(tiny, "110 =", out=tmp_path / "run")
     with pytest.raises(InputError, match="no capture in"):

@@ -89,7 +89,7 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, 
     }
     with hooks[hang]():
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.path_bound(model, IDS, constants="measured", edges=edges, **SHARED)
+            sl.certified_bound(model, IDS, edges=edges, **SHARED)
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
             sl.jacobian_norms(model, IDS, **SHARED)
 

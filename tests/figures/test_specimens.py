@@ -34,20 +34,34 @@ def richer() -> dict[str, Callable[[], Any]]:
             model, sl.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
         ),
         "search_separators": lambda: sl.search_separators(
-            model, sequence, separator=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, answer=odd.counted,
+            model,
+            sequence,
+            designs={"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5},
+            lengths=[3],
+            answer=odd.counted,
             **quiet,
         ),
         "compare": lambda: sl.compare(
-            model, sequence, {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], answer=odd.counted, **quiet
+            model,
+            sequence,
+            {"a": sl.hooks.mask_tokens([1])},
+            sampling={"n_samples": 1},
+            lengths=[3],
+            answer=odd.counted,
+            **quiet,
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
             model, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
         ),
         "survey": lambda: sl.synthetic.survey(
-            odd.stack(), {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}, [4, 8, 16, 32], seeds=2,
-            tail=0.9, **quiet,
+            odd.stack(),
+            {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]},
+            [4, 8, 16, 32],
+            seeds=2,
+            tail=0.9,
+            **quiet,
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.few(5)

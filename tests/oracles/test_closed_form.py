@@ -67,6 +67,6 @@ def test_norms_and_bounds_of_the_averaging_llama(c: float, n: int, tmp_path: Pat
     frobenius = sl.jacobian_norms(model, ids, norm="frobenius", **options).values
     np.testing.assert_allclose(frobenius, np.abs(expected) * WIDTH**0.5, rtol=1e-12)
     if c > 0:  # positive multiples of I: nothing is lost between the norm of the sum and the sum of norms
-        bound = sl.path_bound(model, ids, constants="measured", **options).values
+        bound = sl.certified_bound(model, ids, **options).values
         assert (bound >= norms * (1 - 1e-12)).all()
         np.testing.assert_allclose(bound, expected, rtol=1e-9)

@@ -75,7 +75,7 @@ def test_influence_is_only_where_the_program_says(name: str, query: int) -> None
     read = program(name)
     key = query - 1 if name == "previous" else 1
     norms = sl.jacobian_norms(read.model, read.ids(), query=query, **SHARED).values
-    bound = sl.path_bound(read.model, read.ids(), query=query, constants="measured", **SHARED).values
+    bound = sl.certified_bound(read.model, read.ids(), query=query, **SHARED).values
     others = [place for place in range(query) if place != key]
     for found in (norms, bound):
         np.testing.assert_allclose(found[[key, query]], 1.0, rtol=1e-5)
@@ -83,7 +83,12 @@ def test_influence_is_only_where_the_program_says(name: str, query: int) -> None
         assert (found[query + 1 :] == 0).all()
     letters = [read.symbols[letter] for letter in "abc"]
     swapped = sl.substitution_effect(
-        read.model, read.ids(), candidates=letters, positions=range(1, query + 1), query=query, **SHARED
+        read.model,
+        read.ids(),
+        replacements={"candidates": letters},
+        positions=range(1, query + 1),
+        query=query,
+        **SHARED,
     )
     assert swapped["kl"].values[key] > 0.1
     assert np.nanmax(np.delete(swapped["kl"].values, key)) < 1e-10
@@ -112,7 +117,9 @@ def test_a_count_has_no_derivative_and_a_swap_changes_it() -> None:
     # The number before the steps is in the stream too, and it does have a derivative: y is more than the answer.
     assert (sl.jacobian_norms(read.model, read.ids(), **SHARED).values[counted] > 1).all()
     letters = [read.symbols[letter] for letter in "bc"]
-    swapped = sl.substitution_effect(read.model, read.ids(), candidates=letters, positions=counted, **SHARED)
+    swapped = sl.substitution_effect(
+        read.model, read.ids(), replacements={"candidates": letters}, positions=counted, **SHARED
+    )
     assert (swapped["kl"].values[counted] > 0.1).all()
     for place in counted:
         other = TEXT[: place - 1] + "b" + TEXT[place:]

@@ -22,7 +22,7 @@ PANELS = {
     "a": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COUNT, **form),
     "b": lambda m, n, **form: sl.prompts.digits(m, n, seed=7, prefix=COUNT, **form),
     "c": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COPY, **form),
-    "d": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COPY, separator=",", every=3, **form),
+    "d": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COPY, separator=",", **form),
 }
 NORMS = {"linf": np.inf, "l1": 1, "l2": 2}
 

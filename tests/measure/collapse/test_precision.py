@@ -165,9 +165,10 @@ def test_from_then_on() -> None:
 def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
     sequence = sequence_of(bridge_of("gemma"), "gemma")
     ds = sl.precision(
-        folder_of("gemma"), sequence, runs=["float32", "bfloat16", "int8"], lengths=[2, 4, 8], noise_lengths=2,
-        device="cpu",
-    )  # fmt: skip
+        folder_of("gemma"),
+        sequence,
+        runs={"runs": ["float32", "bfloat16", "int8"], "lengths": [2, 4, 8], "noise_lengths": 2, "device": "cpu"},
+    )
     each = {
         "float32": bridge_of("gemma"),
         "bfloat16": bridge_of("gemma", torch.bfloat16),

@@ -38,7 +38,7 @@ def several(tiny: Any) -> dict[str, Any]:
     form: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
     plain = sl.prompts.bernoulli(tiny, 12, seed=1, **form)
     headless = replace(plain, prefix=plain.prefix[1:])
-    commas = sl.prompts.bernoulli(tiny, 12, seed=1, separator=",", every=3, **form)
+    commas = sl.prompts.bernoulli(tiny, 12, seed=1, separator=",", **form)
     return {
         "window": sl.hooks.sliding_window(6, sink=1),
         "two": [sl.hooks.mask_tokens([0], (1, 2)), sl.hooks.attention_temperature(0.7)],
@@ -91,8 +91,12 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
         sl.prompts.build(model, CONTENT, prefix=[*start, 5, 11], alphabet=[7, 8, 9], suffix=[20]) for start in ([2], [])
     )
     ds = sl.compare(
-        model, sequence, {"masked": sl.hooks.mask_tokens([0]), "dropped": without}, lengths=LENGTHS, scale="absolute",
-    )  # fmt: skip
+        model,
+        sequence,
+        {"masked": sl.hooks.mask_tokens([0]), "dropped": without},
+        lengths=LENGTHS,
+        norm={"scale": "absolute"},
+    )
     dropped = ds.sel(change="dropped")
     for length in LENGTHS:
         pair = without.pair(length)

@@ -64,7 +64,7 @@ def test_jacobians_and_bounds_are_of_the_hooked_model(
     plainly = without[family]
     with sl.applied(model, HOOKS[hook]):
         truth = sl.jacobian_norms(model, IDS, **options)
-        bound = sl.path_bound(model, IDS, constants="measured", edges="exact", **options)
+        bound = sl.certified_bound(model, IDS, edges="exact", **options)
         shape = sl.path_bound(model, IDS, **options)
     assert (bound >= truth * (1 - 1e-9)).all()
     assert (np.abs(truth - plainly) > 1e-9 * plainly.max()).any()

@@ -34,7 +34,8 @@ def digits(tiny: Any) -> Any:
 def prescribed(tiny: Any, digits: Any) -> xr.Dataset:
     how: Any = {"answer": ones, "n_samples": 2, "lengths": [5, 6, 9], "seed": 1, "n_placements": 5}
     return together(
-        "separator search", lambda: sl.search_separators(tiny, digits, separator=[",", "dog"], every=[4, 2], **how)
+        "separator search",
+        lambda: sl.search_separators(tiny, digits, designs={"separator": [",", "dog"], "every": [4, 2]}, **how),
     )
 
 
@@ -56,8 +57,12 @@ def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, pl
     model, plain = bridge_of(family), plain_of(family)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], suffix=[20])
     ds = sl.search_separators(
-        model, sequence, separator=[13], every=[2, 3], lengths=[3, 4, 11], norm=norm, scale="absolute", n_placements=5,
-    )  # fmt: skip
+        model,
+        sequence,
+        designs={"separator": [13], "every": [2, 3], "n_placements": 5},
+        lengths=[3, 4, 11],
+        norm={"norm": norm, "scale": "absolute"},
+    )
     for every in (2, 3):
         for length in (3, 4, 11):
             body: list[int] = []

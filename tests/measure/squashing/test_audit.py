@@ -20,7 +20,9 @@ SHARED: Any = {}
 
 def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
     one, again, other = (
-        sl.substitution_effect(tiny, "110101 =", candidates=list(range(20, 60)), n_replacements=2, seed=seed)
+        sl.substitution_effect(
+            tiny, "110101 =", replacements={"candidates": list(range(20, 60)), "n_replacements": 2}, seed=seed
+        )
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(one["effect"], again["effect"])
@@ -52,16 +54,16 @@ def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
-    found = sl.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, n_replacements=3, **SHARED)
+    found = sl.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, replacements={"n_replacements": 3}, **SHARED)
     assert found["value"].dims == ("estimate", "prompt", "position")
     value = found["value"]
     parts = {
         "paper form": sl.path_bound(model, IDS),
         "null": sl.path_bound(model, IDS, attention="uniform"),
-        "analytic edges, attention and norms frozen": sl.path_bound(
-            model, IDS, constants="measured", freeze=("attention", "norms"), **SHARED
+        "analytic edges, attention and norms frozen": sl.certified_bound(
+            model, IDS, freeze=("attention", "norms"), **SHARED
         ),
-        "two blocks composed": sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=2, **SHARED),
+        "two blocks composed": sl.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": 2}, **SHARED),
         "Jacobian, norms frozen": sl.jacobian_norms(model, IDS, freeze="norms", **SHARED),
         "Frobenius norm": sl.jacobian_norms(model, IDS, norm="frobenius", **SHARED),
         "Jacobian": sl.jacobian_norms(model, IDS, **SHARED),

@@ -47,8 +47,8 @@ def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
 def certified(model: Any, edges: str, group: int, freeze: Any = (), **more: Any) -> Any:
     shared: Any = {"freeze": freeze} | more
     if edges == "sketch":
-        return sl.jacobian_norms(model, IDS, method="sketch_upper", n_probes=group, **shared)
-    return sl.path_bound(model, IDS, constants="measured", edges=edges, n_composed=group, **shared)  # pyright: ignore
+        return sl.jacobian_norms(model, IDS, method={"method": "sketch_upper", "n_probes": group}, **shared)
+    return sl.certified_bound(model, IDS, edges={"edges": edges, "n_composed": group}, **shared)  # pyright: ignore
 
 
 def ratios(model: Any, truth: np.ndarray, edges: str, group: int, freeze: Any = (), **more: Any) -> np.ndarray:
@@ -252,7 +252,7 @@ def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPa
     assert certified(model, "sketch", 8).attrs["failure_probability"] == 1e-6
     monkeypatch.setattr(measured, "SMALL", 4)
     monkeypatch.setattr(measured, "FEW", 4)
-    assert sl.path_bound(model, IDS[:2], to_layer=1, **shared).attrs["failure_probability"] == 1e-6
+    assert sl.path_bound(model, IDS[:2], between={"to_layer": 1}, **shared).attrs["failure_probability"] == 1e-6
 
 
 def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain_of: Any) -> None:
@@ -323,7 +323,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
         calls.append(one)
 
     def of_profile() -> tuple[Any, Any, Any, float]:
-        found = sl.profile(model, IDS, queries=[-1], layers=[0], n_random_models=0, **asked)
+        found = sl.profile(model, IDS, queries=[-1], layers=[0], extras={"n_random_models": 0}, **asked)
         rounding = sl.results.provenance(found)["sketch"]["rounding"]
         return found["jacobian_low"].values[0, 0], truth, found["jacobian"].values[0, 0], rounding
 

@@ -18,7 +18,7 @@ KINDS: list[dict[str, Any]] = [
 
 def bound(model: Any, *hooks: Any, **kind: Any) -> np.ndarray:
     with sl.applied(model, *hooks):
-        return sl.path_bound(model, IDS, constants="measured", **kind, **SHARED).values
+        return sl.certified_bound(model, IDS, **kind, **SHARED).values
 
 
 @pytest.mark.few(1)
@@ -37,4 +37,4 @@ def test_a_hook_that_computes_in_half_precision_has_no_certificate(bridge_of: An
     model = bridge_of("llama")
     hook = ("blocks.1.hook_resid_pre", lambda z: z.bfloat16().to(z.dtype))
     with sl.applied(model, hook), pytest.raises(UnsoundModelError, match="or a hook on it, computes in bfloat16"):
-        sl.path_bound(model, IDS, constants="measured", edges="exact", **SHARED)
+        sl.certified_bound(model, IDS, edges="exact", **SHARED)

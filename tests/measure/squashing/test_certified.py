@@ -79,9 +79,9 @@ def test_the_bound_holds(family: str) -> None:
         prompt = torch.tensor([2, *ids])
         shared: Any = {"freeze": freeze, "from_layer": source}
         truth = sl.jacobian_norms(model, prompt, **shared)
-        bound = sl.path_bound(model, prompt, constants="measured", edges=edges, **shared)
+        bound = sl.certified_bound(model, prompt, edges=edges, **shared)
         assert (bound.values >= truth.values * (1 - 1e-4)).all(), (bound.values / truth.values).min()
-        exact = sl.path_bound(model, prompt, constants="measured", edges="exact", **shared)
+        exact = sl.certified_bound(model, prompt, edges="exact", **shared)
         assert (exact.values <= bound.values * (1 + 1e-6)).all()
 
     holds()
@@ -141,12 +141,12 @@ def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> 
     model = load_random(one_head, tmp_path, no_mlp)
     shared: Any = {"freeze": ("attention", "norms"), "to_layer": 1}
     truth = sl.jacobian_norms(model, IDS, **shared)
-    bound = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
+    bound = sl.certified_bound(model, IDS, edges=edges, **shared)
     np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
     # The same to y, and with a live norm before: a single row loses nothing at the final norm.
     shared |= {"freeze": "attention", "to_layer": "y"}
     truth = sl.jacobian_norms(model, IDS, **shared)
-    to_y = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
+    to_y = sl.certified_bound(model, IDS, edges=edges, **shared)
     np.testing.assert_allclose(bare(to_y), truth.values, rtol=1e-6)
     layer, v = model.blocks[0], sl.capture(model, IDS).residuals[0][0]
     gain = 1 + layer.ln1.weight.detach()
@@ -164,10 +164,10 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
     for edges in KINDS:
         shared: Any = {"freeze": freeze}
         truth = sl.jacobian_norms(model, IDS[:1], **shared)
-        bound = sl.path_bound(model, IDS[:1], constants="measured", edges=edges, **shared)
+        bound = sl.certified_bound(model, IDS[:1], edges=edges, **shared)
         np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
     truth = sl.jacobian_norms(model, IDS, **shared)
-    bound = sl.path_bound(model, IDS, constants="measured", edges="exact", **shared)
+    bound = sl.certified_bound(model, IDS, edges="exact", **shared)
     np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
 
 
@@ -177,15 +177,14 @@ def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]
     shared: Any = {}
     truth = sl.jacobian_norms(model, IDS, **shared).values
     bounds = {
-        g: sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=g, **shared).values
-        for g in (1, 2, 3)
+        g: sl.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": g}, **shared).values for g in (1, 2, 3)
     }
     np.testing.assert_allclose(bounds[3], truth, rtol=1e-4)  # of a model whose norms run in float32
     assert (bounds[2] >= truth).all()
     # group 2 of three blocks: the lowest by itself, the upper two and the final norm together
-    upper = sl.jacobian_norms(model, IDS, from_layer=1, **shared).values
+    upper = sl.jacobian_norms(model, IDS, between={"from_layer": 1}, **shared).values
     lower = [
-        sl.path_bound(model, IDS, constants="measured", edges="exact", query=j, to_layer=1, **shared).values
+        sl.certified_bound(model, IDS, edges="exact", query=j, between={"to_layer": 1}, **shared).values
         for j in range(7)
     ]
     np.testing.assert_allclose(bounds[2], upper @ np.stack(lower), rtol=1e-5)
@@ -195,19 +194,19 @@ def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
     shared: Any = {"constants": "measured"}
-    together = sl.path_bound(model, IDS, to_layer=[2, 3, "y"], from_layer=1, query=4, **shared)
+    together = sl.path_bound(model, IDS, between={"to_layer": [2, 3, "y"], "from_layer": 1}, query=4, **shared)
     for to in (2, 3, "y"):
-        alone: Any = sl.path_bound(model, IDS, to_layer=to, from_layer=1, query=4, **shared)
+        alone: Any = sl.path_bound(model, IDS, between={"to_layer": to, "from_layer": 1}, query=4, **shared)
         np.testing.assert_allclose(together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6)
     assert (together.values[:, 5:] == 0).all()
-    short = sl.path_bound(model, IDS[:5], to_layer=[2, 3, "y"], from_layer=1, **shared)
+    short = sl.path_bound(model, IDS[:5], between={"to_layer": [2, 3, "y"], "from_layer": 1}, **shared)
     np.testing.assert_allclose(together.values[:, :5], short.values, rtol=1e-5)
     prompts = torch.stack([IDS, IDS.flip(0)])
     both = sl.path_bound(model, prompts, **shared)
     for row, ids in zip(both.values, prompts, strict=True):
         np.testing.assert_allclose(row, sl.path_bound(model, ids, **shared).values, rtol=1e-6)
-    top = sl.path_bound(model, IDS, from_layer=3, **shared)  # no block at all: the final norm
-    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6)
+    top = sl.path_bound(model, IDS, between={"from_layer": 3}, **shared)  # no block at all: the final norm
+    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, between={"from_layer": 3}).values, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -241,9 +240,9 @@ def test_lanczos_inflates_by_its_share_of_the_whole() -> None:
 def test_standing_hooks_are_in_the_edges(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
     shared: Any = {}
-    plain = sl.path_bound(model, IDS, constants="measured", **shared)
+    plain = sl.certified_bound(model, IDS, **shared)
     with sl.applied(model, sl.hooks.mask_tokens([1, 2]), sl.hooks.zero_values([3])):
-        hooked = sl.path_bound(model, IDS, constants="measured", **shared)
+        hooked = sl.certified_bound(model, IDS, **shared)
         truth = sl.jacobian_norms(model, IDS, **shared)
     assert (hooked.values >= truth.values * (1 - 1e-4)).all()
     assert (hooked.values[[1, 2]] < 0.5 * plain.values[[1, 2]]).all()

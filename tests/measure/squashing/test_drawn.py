@@ -47,12 +47,12 @@ def test_a_hook_that_avoids_known_probes_is_found(tmp_path: Path) -> None:
     truth = exact_norms(plain, IDS)
     with sl.applied(model, sl.hooks.Hook("unseen", "blocks.1.mlp.hook_out", unseen)):
         for edges in ("analytic", "attention"):
-            known = sl.path_bound(model, IDS, constants="measured", edges=edges, seed=0, **SHARED)
+            known = sl.certified_bound(model, IDS, edges={"edges": edges, "seed": 0}, **SHARED)
             assert (known.values < 0.01 * truth).any(), edges  # why no seed is public
             with pytest.raises(UnsoundModelError, match="Block 1"):
-                sl.path_bound(model, IDS, constants="measured", edges=edges, **SHARED)
+                sl.certified_bound(model, IDS, edges=edges, **SHARED)
         for kind in BOUNDS[2:4]:
-            assert (sl.path_bound(model, IDS, constants="measured", **kind, **SHARED).values >= truth).all(), kind
+            assert (sl.certified_bound(model, IDS, **kind, **SHARED).values >= truth).all(), kind
         for kind in SKETCHES[:2]:
             assert (sl.jacobian_norms(model, IDS, **kind, **SHARED).values >= truth).all(), kind
 
@@ -83,7 +83,7 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
     def measure(ids: Any = IDS, **more: Any) -> Any:
         if "method" in kind:
             return sl.jacobian_norms(model, ids, **kind, **more, **SHARED)
-        return sl.path_bound(model, ids, constants="measured", **kind, **more, **SHARED)
+        return sl.certified_bound(model, ids, **kind, **more, **SHARED)
 
     one, other = measure(), measure()
     seeds = [sl.results.provenance(each)["call"]["seed"] for each in (one, other)]
@@ -111,6 +111,6 @@ def test_the_probability_of_a_profile_covers_its_random_models(bridge_of: Any, m
         Measure, "ends", lambda self, several, chance: (chances.append(chance), ends(self, several, chance))[1]
     )
     asked: dict[str, Any] = {"layers": [0, 1], "queries": [2, 3], "method": "sketch_upper", "n_probes": 4, **SHARED}
-    sl.profile(bridge_of("llama"), IDS, n_random_models=1, **asked)
+    sl.profile(bridge_of("llama"), IDS, extras={"n_random_models": 1}, **asked)
     assert len(chances) == 4  # two queries of two models
     assert EVENTS * sum(chances) * 2 * N == pytest.approx(1e-6)  # at two layers and all positions

@@ -27,7 +27,7 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     plain = frozen_attention_model(plain, IDS[None]) if freeze else plain
     blocks = jacobian_by_jacrev(plain, IDS[None], 6).detach().double().numpy()
     truth = np.linalg.norm(blocks, ord=2, axis=(1, 2))[PLACES]
-    found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, rtol=1e-5, freeze=freeze, **SHARED)
+    found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, method={"rtol": 1e-5}, freeze=freeze, **SHARED)
     said = sl.results.provenance(found)["lanczos"]
     assert said["rounding"] < 1e-3  # norms and softmax in float32, except in GPT-2
     np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5 + 2 * said["rounding"])
@@ -40,9 +40,13 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
 @pytest.mark.slow
 def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
     prompt, shared = "How many ones are in 1101 =", {"query": 9}
-    exact = sl.jacobian_norms(tiny, prompt, to_layer=[3, "y"], from_layer=1, **shared)
+    exact = sl.jacobian_norms(tiny, prompt, between={"to_layer": [3, "y"], "from_layer": 1}, **shared)
     found = sl.jacobian_norms(
-        tiny, prompt, to_layer=[3, "y"], from_layer=1, method="lanczos", positions=[9, 2], rtol=0.03, **shared
+        tiny,
+        prompt,
+        between={"to_layer": [3, "y"], "from_layer": 1},
+        method={"method": "lanczos", "positions": [9, 2], "rtol": 0.03},
+        **shared,
     )
     ratio = (found / exact).values[:, [2, 9]]
     assert ((ratio >= 1 - 1e-4) & (ratio <= 1.031)).all()

@@ -46,7 +46,7 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
             assert (upper.values >= expected * (1 - 1e-5)).all()
             assert (upper["low"].values <= expected * (1 + 1e-5)).all()
             assert (upper["low"].values > 0).all()
-        below = sl.jacobian_norms(model, IDS, norm=norm, method="sketch", n_probes=99, **SHARED)
+        below = sl.jacobian_norms(model, IDS, norm=norm, method={"method": "sketch", "n_probes": 99}, **SHARED)
         if norm == "spectral":  # with more directions than d, nothing is left out
             np.testing.assert_allclose(below["low"].values, expected, rtol=1e-6)
     alone = sl.jacobian_norms(model, IDS).values
@@ -72,7 +72,7 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     exact = sl.jacobian_norms(tiny, prompt, spans="words", **shared)
     np.testing.assert_allclose(words["jacobian"], exact.values[:-1])
     assert exact.values[-1] == 0, "the last word comes after the query"
-    bound = sl.path_bound(tiny, prompt, constants="measured", spans="words", **shared)
+    bound = sl.certified_bound(tiny, prompt, spans="words", **shared)
     assert (bound.values[:-1] >= exact.values[:-1]).all()
     assert "certificate" in sl.results.provenance(bound)
     assert int(words["compared_tokens"]) == 5, "the word with the query is left out"
@@ -88,7 +88,7 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
     model, plain, among = bridge_of(family, torch.float64), random_model(CONFIGS[family]).double(), [5, 7, 9]
     shared: dict[str, Any] = {"candidates": among, "query": 5}
     spans = {"pair": [3, 1], "one": [4], "up to the query": [5, 6]}
-    found = sl.substitution_effect(model, IDS, n_replacements=200, spans=spans, **shared)
+    found = sl.substitution_effect(model, IDS, replacements={"n_replacements": 200}, spans=spans, **shared)
     assert found["token"].values.tolist() == ["pair", "one", "up to the query"]
     assert found["span_size"].values.tolist() == [2, 1, 2]
     assert sl.results.provenance(found)["spans"] == [[1, 3], [4], [5, 6]]
@@ -110,9 +110,9 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
         assert found["effect"].values[at] == pytest.approx(np.mean(gaps), rel=1e-4)
         assert found["effect_std"].values[at] == pytest.approx(np.std(gaps), rel=1e-3)
         assert found["kl"].values[at] == pytest.approx(np.mean(apart), rel=1e-3)
-    alone = sl.substitution_effect(model, IDS, n_replacements=1, positions=[1, 4], **shared)
+    alone = sl.substitution_effect(model, IDS, replacements={"n_replacements": 1}, positions=[1, 4], **shared)
     spans = {"a": [1], "b": [4], "after the query": [6]}
-    found = sl.substitution_effect(model, IDS, n_replacements=1, spans=spans, **shared)
+    found = sl.substitution_effect(model, IDS, replacements={"n_replacements": 1}, spans=spans, **shared)
     np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
 
 
