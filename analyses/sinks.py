@@ -7,7 +7,6 @@ collapse, to the path bound and to the answers: a token that receives much atten
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import squashlens as sl
@@ -34,11 +33,12 @@ for block, pattern in patterns.items():
     even = (1 / (1 + pattern.new_tensor(range(pattern.shape[2] // 2, pattern.shape[2])))).mean()
     print(f"  block {block}: {drawn:.4f}; with uniform attention {even:.4f}")
 
+headless = form | {"prefix": ones.prefix[1:]}
 has_bos = bool(ones.prefix) and ones.prefix[0] == model.tokenizer.bos_token_id
 changes = {
     "masked in every block": sl.hooks.mask_tokens([0]),
     **{f"masked in block {block}": sl.hooks.mask_tokens([0], blocks=(block,)) for block in patterns},
-    **({"BOS dropped": replace(ones, prefix=ones.prefix[1:])} if has_bos else {}),
+    **({"BOS dropped": sl.prompts.repeated(model, "1", args.n, **headless)} if has_bos else {}),
     f"window of {args.window}": sl.hooks.sliding_window(args.window),
     f"window of {args.window} and the first token": sl.hooks.sliding_window(args.window, sink=1),
 }

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import squashlens as sl
 from squashlens.checks.arguments import options_of
 
 
@@ -19,3 +20,18 @@ def in_groups(function: Callable[..., Any], flat: Mapping[str, Any]) -> dict[str
         else:
             found.setdefault(owner, {})[name] = value
     return found
+
+
+class _Flat:
+    """The public measurements, which here take every option by its own name: `flat.jacobian_norms(…, n_probes=4)`."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(sl, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            return function(*given, **in_groups(function, options))
+
+        return call
+
+
+flat = _Flat()

@@ -125,7 +125,7 @@ def _describe(function: Callable[..., Any], name: str) -> str:
     rest = ELSEWHERE.sub("", text, count=1).strip(" .;:,")
     there = (_describe(other, name) or _describe(other, f"{name}s")).rstrip(".")
     if not there or not rest:
-        return there
+        return there or rest
     return f"{there}. {rest if rest[0].isupper() else f'Here: {rest}'}"
 
 
@@ -309,7 +309,8 @@ def parameters(verb: Verb) -> type:
         prefix = f"{name}." if name in groups else ""
         box = make_dataclass(name, members, frozen=True, namespace={"prefix": prefix})
         box.__doc__ = ""
-        fields.append((name, box if prefix else tyro.conf.OmitArgPrefixes[box], field(default_factory=box)))
+        kind = Annotated[box, tyro.conf.arg(name=name)] if prefix else tyro.conf.OmitArgPrefixes[box]
+        fields.append((f"{name}_", kind, field(default_factory=box)))  # an option may have the name of its group
     made = make_dataclass(verb.name, fields, frozen=True)
     made.__doc__ = as_typed(about(verb.function), known)
     return made

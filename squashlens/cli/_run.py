@@ -187,7 +187,8 @@ def _maker_of(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], di
         taken |= set(inspect.signature(sl.prompts.build).parameters)
     taken -= {*SETS.get(maker, ()), *(["content"] if maker != "build" else [])}
     for name, option in options(verb).items():
-        unused = "sequence" in option.owners and name.removeprefix("sequence_") not in taken and name != "seed"
+        own = name.removeprefix("sequence_").partition(".")[0]
+        unused = "sequence" in option.owners and own not in taken and name != "seed"
         if unused and given[name] != option.default:
             cause = f"{flag(name)} has no meaning with --sequence {chosen}."
             raise InputError(cause, "Leave it out, or choose another sequence.")

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, GemmaConfig
 
 import squashlens as sl
 from squashlens.sequences import GrowingSequence
+from tests.grouped import flat
 
 FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
@@ -114,7 +115,7 @@ def two_passes_a_length(n: int, every: int = 16) -> Work:
 
 def frobenius(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.jacobian_norms(model, ids, norm="frobenius", **options)
+    return lambda: flat.jacobian_norms(model, ids, norm="frobenius", **options)
 
 
 def jacrev(n: int, chunk: int = 32) -> Work:
@@ -129,7 +130,7 @@ def jacrev(n: int, chunk: int = 32) -> Work:
 
 def measured(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.certified_bound(model, ids, **options)
+    return lambda: flat.certified_bound(model, ids, **options)
 
 
 def load(**shape: Any) -> Work:

@@ -19,6 +19,7 @@ from squashlens.engine.running import forward
 from squashlens.errors import UnsoundModelError
 from tests import cases
 from tests.device import pretended
+from tests.grouped import flat
 
 DEVICE, BLOCKS = "lazy:0", (2, 4)
 IDS = [[2, 7, 9, 7, 13, 8, 21, 30, 7, 11, 12, 14]]
@@ -35,7 +36,7 @@ def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
 
 
 def profile(model: Any, **options: Any) -> Any:
-    return sl.profile(model, IDS, extras={"n_random_models": 0}, **options)
+    return flat.profile(model, IDS, extras={"n_random_models": 0}, **options)
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {

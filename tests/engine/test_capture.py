@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import squashlens as sl
 from squashlens.errors import InputError, StaleCaptureError
 from tests.cases import CONFIGS, FAMILIES, few, random_model, save_random
+from tests.grouped import flat
 from tests.references import plain_outputs
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 4, 21]])
@@ -48,7 +49,7 @@ def test_choice_of_layers(tiny: Any) -> None:
     refused = {"not a layer": {"layers": [7]}, "layers= is empty": {"layers": []}, "keep= is empty": {"keep": ()}}
     for complaint, options in refused.items():
         with pytest.raises(InputError, match=complaint):
-            sl.capture(tiny, "110 =", **options)
+            flat.capture(tiny, "110 =", **options)
 
 
 def test_stale_captures_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import xarray as xr
 import squashlens as sl
 from tests import odd
 from tests.figures import specimens
+from tests.grouped import flat
 
 NO_DRAWING = {"of", "panels", "save", "styled", "statements", "substitution"}  # the last two are drawn elsewhere
 # Drawn as they are measured, or like another.
@@ -31,9 +32,9 @@ def richer() -> dict[str, Callable[[], Any]]:
     baselines = {"noise_lengths": 2, "baselines": ["contrast", "unrelated"]}
     return {
         "collapse": lambda: sl.collapse(
-            model, sl.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
+            model, flat.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
         ),
-        "search_separators": lambda: sl.search_separators(
+        "search_separators": lambda: flat.search_separators(
             model,
             sequence,
             designs={"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5},
@@ -41,7 +42,7 @@ def richer() -> dict[str, Callable[[], Any]]:
             answer=odd.counted,
             **quiet,
         ),
-        "compare": lambda: sl.compare(
+        "compare": lambda: flat.compare(
             model,
             sequence,
             {"a": sl.hooks.mask_tokens([1])},

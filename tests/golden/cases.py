@@ -82,7 +82,7 @@ class Subject:
 
     @cached_property
     def commas(self) -> sl.prompts.GrowingSequence:
-        return self.sequence(separator=self.separator, every=2)
+        return self.sequence(separator={"separator": self.separator, "every": 2})
 
 
 def subject(name: str, root: Path, device: str = "cpu") -> Subject:
@@ -499,7 +499,7 @@ def synthetic(s: Subject) -> Calls:
 @measurement
 def profile(s: Subject) -> Calls:
     m, short = s.model, [s.short]
-    plain: dict[str, Any] = {"n_random_models": 0}
+    plain: dict[str, Any] = {"extras": {"n_random_models": 0}}
     return {
         "bounds": lambda: sl.profile(m, [s.prompt], method="none", **plain),
         "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius", **plain),

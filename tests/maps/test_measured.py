@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.squashing.map_cells import joined, measure, spread
+from squashlens.options import Estimation, MapExtras
+from tests.grouped import flat
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 FAMILIES = ("llama", "gpt2", "gemma2", "neox")
@@ -170,7 +172,7 @@ def test_refusals(tiny: Any) -> None:
             sl.squash_map(*arguments)
     for options in ({"method": "sketch_upper"}, {"norm": "l2"}, {"n_replacements": -1}, {"query": 99}):
         with pytest.raises(InputError):
-            sl.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
+            flat.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
 
 
 def test_a_map_of_derived_values_says_so(tiny: Any) -> None:
@@ -195,8 +197,8 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 
 def test_certificates_of_further_queries_add_their_probabilities(bridge_of: Any) -> None:
     ids: Any = [2, 7, 11, 30]
-    asked: dict[str, Any] = {"method": "none", "norm": "spectral", "certified": True, "n_replacements": 0}
-    asked |= {"seed": 1}
+    asked: dict[str, Any] = {"method": Estimation(method="none", seed=1), "norm": "spectral"}
+    asked |= {"extras": MapExtras(certified=True)}
     one, more = measure(bridge_of("llama"), ids, query=3, **asked), measure(bridge_of("llama"), ids, query=1, **asked)
     chances = [sl.results.provenance(each)["certificate"]["failure_probability"] for each in (one, more)]
     both = sl.results.provenance(joined(one, more, 1))["certificate"]

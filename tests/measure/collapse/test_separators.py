@@ -13,6 +13,7 @@ from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import InputError, UnsoundModelError
 from tests import captured
 from tests.cases import FAMILIES, OTHERS, few, save_random
+from tests.grouped import flat
 from tests.references import last_streams, model_with_streams, model_without
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
@@ -191,7 +192,7 @@ def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
 
 
 def ablated(model: Any, sequence: Any, **options: Any) -> Any:
-    return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
+    return flat.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
 
 
 def test_dead_hooks_are_refused(tmp_path: Any) -> None:
@@ -218,7 +219,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
     with pytest.raises(InputError, match=message):
-        sl.separator_ablation(tiny, ones, **options)
+        flat.separator_ablation(tiny, ones, **options)
 
 
 @pytest.mark.cuda

@@ -11,6 +11,7 @@ from scipy.special import rel_entr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from tests.grouped import flat
 from tests.odd import together
 from tests.references import fingerprint, raw
 
@@ -53,14 +54,14 @@ CHANGES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def found(model: Any, families: Any) -> Any:
     how: Any = {"prompt": TEXTS, "lengths": LENGTHS, "n_samples": SAMPLES, "seed": 3, "norm": "l2", "noise_lengths": 1}
-    return together("bench of random weights", lambda: sl.compare(model, families, CHANGES, **how))
+    return together("bench of random weights", lambda: flat.compare(model, families, CHANGES, **how))
 
 
 @pytest.fixture(scope="module")
 def asked(tiny: Any, digits: Any) -> Any:
     changes: Any = {"nothing": sl.hooks.sliding_window(1000), "blind": sl.hooks.sliding_window(2)}
-    how: Any = {"answer": RIGHT, "n_samples": SAMPLES, "seed": 3, "method": None}
-    return together("bench of answers", lambda: sl.compare(tiny, digits, changes, **how))
+    how: Any = {"answer": RIGHT, "n_samples": SAMPLES, "seed": 3, "method": "none"}
+    return together("bench of answers", lambda: flat.compare(tiny, digits, changes, **how))
 
 
 def test_what_does_nothing_differs_by_nothing(found: Any, asked: Any) -> None:
@@ -169,7 +170,7 @@ def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, mo
     before = fingerprint(tiny)
     part = sl.compare(
         tiny, digits, {"flat": sl.hooks.uniform_attention()}, answer={"last": RIGHT["last"]},
-        prompt="What is the last digit in this sequence? 4071 = 1", sampling={"n_samples": 2, "method": None},
+        prompt="What is the last digit in this sequence? 4071 = 1", sampling={"n_samples": 2, "method": "none"},
     )  # fmt: skip
     assert fingerprint(tiny) == before
     assert part["accuracy"].sel(family="counting").isnull().all()
@@ -210,4 +211,4 @@ def test_refused_forms(model: Any, families: Any) -> None:
     ):
         own: Any = {"own": change}
         with pytest.raises(InputError, match=message):
-            sl.compare(model, families, own, sampling={"n_samples": 1, "method": None})
+            sl.compare(model, families, own, sampling={"n_samples": 1, "method": "none"})

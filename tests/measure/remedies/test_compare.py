@@ -15,6 +15,7 @@ from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with, stated
 from squashlens.sequences import GrowingSequence
 from tests import captured
+from tests.grouped import flat
 from tests.odd import together
 from tests.references import fingerprint, last_streams, raw
 
@@ -51,7 +52,7 @@ def several(tiny: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def compared(tiny: Any, digits: Any, several: Any) -> Any:
     how: Any = {"answer": ones, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
-    return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how))
+    return together("interventions side by side", lambda: flat.compare(tiny, digits, several, **how))
 
 
 @pytest.mark.few(1)

@@ -11,6 +11,7 @@ import squashlens as sl
 from squashlens.engine.anatomy import windows
 from squashlens.errors import InputError, RangeError
 from tests.cases import CONFIGS, FAMILIES, few, random_model
+from tests.grouped import in_groups
 from tests.references import path_sum, plain_outputs, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
@@ -73,4 +74,4 @@ def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]
 )
 def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
-        raw(sl.path_bound)(tiny, "110 =", **({"query": -1} | arguments))
+        raw(sl.path_bound)(tiny, "110 =", **in_groups(sl.path_bound, {"query": -1} | arguments))

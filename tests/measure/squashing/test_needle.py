@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import squashlens as sl
+from tests.grouped import flat
 
 PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
 AT = [2, 5, 1, -2]
@@ -30,11 +31,11 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
         shared: Any = {}
         bound = sl.path_bound(model, ids).values[place]
         null = sl.path_bound(model, ids, attention="uniform").values[place]
-        swap = sl.substitution_effect(model, ids, replacements={"candidates": among, "n_replacements": 9}, **shared)
+        swap = flat.substitution_effect(model, ids, replacements={"candidates": among, "n_replacements": 9}, **shared)
         wanted = {
             "path_bound": bound, "bound_over_null": bound / null,
-            "jacobian": sl.jacobian_norms(model, ids, norm="frobenius", **shared).values[place],
-            "certified": sl.certified_bound(model, ids, **shared).values[place],
+            "jacobian": flat.jacobian_norms(model, ids, norm="frobenius", **shared).values[place],
+            "certified": flat.certified_bound(model, ids, **shared).values[place],
             "effect": swap["effect"].values[place], "kl": swap["kl"].values[place],
         }  # fmt: skip
         for name, value in wanted.items():
