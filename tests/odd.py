@@ -66,22 +66,22 @@ def loading_once(load: Any) -> Any:
     """`sl.load`, which opens a bundled model in float32 once."""
 
     @functools.wraps(load)
-    def loaded(name: str, *, progress: bool = True, **form: Any) -> Any:
+    def loaded(name: str, **form: Any) -> Any:
         usual = {"dtype": "float32", "verify": True}
         plain = name == "tiny-gemma" and all(value == usual.get(key) for key, value in form.items())
-        return _bundled(load) if plain else load(name, progress=progress, **form)
+        return _bundled(load) if plain else load(name, **form)
 
     return loaded
 
 
 @cache
 def _bundled(load: Any) -> Any:
-    return load("tiny-gemma", device="cpu", progress=False)
+    return load("tiny-gemma", device="cpu")
 
 
 @cache
 def model() -> Any:
-    return sl.load("tiny-gemma", device="cpu", progress=False)
+    return sl.load("tiny-gemma", device="cpu")
 
 
 PROMPT = "How many ones are in the following sequence? 11 ="
@@ -94,7 +94,7 @@ def sequence() -> Any:
 
 @cache
 def pairs() -> Any:
-    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2, progress=False)
+    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2)
 
 
 @cache
@@ -117,7 +117,7 @@ def together(name: str, make: Callable[[], T]) -> T:
 
 
 def _measured(name: str) -> Any:
-    m, quiet = model() if name else None, {"progress": False}
+    m, quiet = model() if name else None, {}
     task = sl.tasks.find("taught_count_bernoulli")
     makers: dict[str, Callable[[], Any]] = {
         "sensitivity": lambda: sl.sensitivity(m, PROMPT, **quiet),
@@ -166,10 +166,15 @@ def _measured(name: str) -> Any:
         "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2, **quiet),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2], **quiet),
         "probe": lambda: sl.probe(
-            m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
+            m,
+            sl.tasks.find("taught_last_random"),
+            lengths=[8],
+            seeds=32,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
+            **quiet,
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            m, task, lengths=[2, 3], seeds=1, n_train=4, n_random_models=1, **quiet
+            m, task, lengths=[2, 3], seeds=1, probing=sl.tasks.Probing(n_train=4, n_random_models=1), **quiet
         ),
         "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
         "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], seeds=2, tail=0.9, **quiet),

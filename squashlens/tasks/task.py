@@ -66,6 +66,28 @@ class Prompting:
 
 
 @validated
+@dataclass(frozen=True, kw_only=True)
+class Probing:
+    """How the right answers to a task are probed.
+
+    Args:
+        n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
+            16 more distinct prompts for testing.
+        n_random_models: number of models with random weights that are probed as well; 4 by default, 0 for none.
+    """
+
+    n_train: int = 64
+    # The interval for one more random model is 12.7 √(3/2) standard deviations with two models, 3.2 √(5/4) with four.
+    n_random_models: int = 4
+
+    def __post_init__(self) -> None:
+        positive(self.n_train, "n_train", "a number of prompts")
+        if self.n_train == 1:
+            raise InputError("n_train=1: a probe cannot be fitted to a single prompt.", "Give at least 2.")
+        positive(self.n_random_models, "n_random_models", "a number of models", or_zero=True)
+
+
+@validated
 @dataclass(frozen=True, repr=False)
 class Task:
     """A question that can be asked about any number of items.

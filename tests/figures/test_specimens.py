@@ -27,7 +27,7 @@ def test_every_measurement_has_a_specimen(name: str) -> None:
 
 def richer() -> dict[str, Callable[[], Any]]:
     """Real results with what can be asked for besides."""
-    model, sequence, quiet = odd.model(), odd.sequence(), {"progress": False}
+    model, sequence, quiet = odd.model(), odd.sequence(), {}
     baselines = {"noise_lengths": 2, "baselines": ["contrast", "unrelated"]}
     return {
         "collapse": lambda: sl.collapse(
@@ -41,7 +41,8 @@ def richer() -> dict[str, Callable[[], Any]]:
             model, sequence, {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], answer=odd.counted, **quiet
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            model, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
+            model, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=1), **quiet,
         ),
         "survey": lambda: sl.synthetic.survey(
             odd.stack(), {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}, [4, 8, 16, 32], seeds=2,

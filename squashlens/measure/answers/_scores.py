@@ -11,11 +11,10 @@ from squashlens._typing import Direction
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
-from squashlens.tasks import Question, Task
+from squashlens.tasks import Probing, Question, Task
 from squashlens.tasks.reading import is_number
 from squashlens.theory.statistics.ridge import ridge
 
-N_TRAIN = 64  # prompts of each fit by default
 TESTED = 16  # least number of prompts to test on; with fewer, R² is mostly chance
 SPLITS = 100  # number of random splits, enough to estimate the 2.5 % quantiles
 
@@ -46,12 +45,12 @@ class Answers:
     prompt: np.ndarray
     tokens: np.ndarray
     items: tuple[np.ndarray, ...]
-    n_train: int = N_TRAIN
+    n_train: int = Probing().n_train
     splits: int = SPLITS
 
     @classmethod
     def of(
-        cls, task: Task, questions: tuple[Question, ...], ids: list[Ids], n_train: int = N_TRAIN, splits: int = SPLITS
+        cls, task: Task, questions: tuple[Question, ...], ids: list[Ids], n_train: int, splits: int = SPLITS
     ) -> "Answers":
         """The answers of questions. Raises for answers that are not numbers, unless they are all the same."""
         one = len({q.truth for q in questions}) == 1  # then it may be a word, since nothing can be learned about it
@@ -154,9 +153,7 @@ class Scores:
     prediction: np.ndarray
 
 
-def score_probes(
-    layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str, progress: bool
-) -> Scores:
+def score_probes(layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str) -> Scores:
     """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers."""
     from threadpoolctl import threadpool_limits
 
@@ -169,7 +166,7 @@ def score_probes(
     r2, control, right = np.full((3, len(numbers), len(layers), len(data.lengths)), np.nan)
     residual, variation = np.zeros((2, len(numbers), len(layers)))
     total, times = np.zeros(data.truth.shape), np.zeros(data.truth.shape)
-    progress_bar = bar(numbers, desc=label, unit="split", progress=progress)
+    progress_bar = bar(numbers, desc=label, unit="split")
     with threadpool_limits(1):  # with many small fits, several threads are slower than one
         for place, number in enumerate(progress_bar):
             for layer, at, split, targets, predicted in _predict(rows, data, direction, number):

@@ -95,7 +95,6 @@ def evaluate(
     temperature: float = 0.0,
     max_new_tokens: int | None = None,
     resume: str | Path | None = None,
-    progress: bool = True,
 ) -> xr.Dataset:
     """The model's answers to a task at each length, parsed and compared with the right answers.
 
@@ -117,7 +116,6 @@ def evaluate(
             can need, within the context.
         resume: file (SQLite, any name) that keeps every answer at once, so that the same call resumes from it, also
             with more lengths and seeds; none by default. Several processes may share it.
-        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset. Over (mode, length, seed): `prompt`; `answer`; `value`, parsed from it; `truth`, the right answer;
@@ -139,9 +137,9 @@ def evaluate(
     Source: Barbero et al. 2024, section 3 and appendix C.1.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.evaluate(model, task, lengths=[4, 16], seeds=4, progress=False)
+    >>> found = sl.evaluate(model, task, lengths=[4, 16], seeds=4)
     >>> found["accuracy"].values.tolist()
     [[1.0, 1.0]]
     """
@@ -158,13 +156,13 @@ def evaluate(
     )  # fmt: skip
     ids = {question: questions.ids(session.model, question) for question in questions.each}
     journal = answers_file(session, task, resume, temperature)
-    answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens, progress)
+    answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens)
     return score_answers(task, answers, session.facts, prefill=bool(prompting.prefill))
 
 
 def answer_questions(
     model: Bridge, questions: Questions, ids: Mapping[Question, Ids], journal: Journal, temperature: float = 0.0,
-    max_new_tokens: int | None = None, progress: bool = True,
+    max_new_tokens: int | None = None,
 ) -> dict[Question, Answer]:  # fmt: skip
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
     tokenizer = require_tokenizer(model)
@@ -185,7 +183,6 @@ def answer_questions(
 
     with bar(
         total=len(keys), initial=len(keys) - len(missing), desc=questions.task.name, unit="answer",
-        progress=progress,
     ) as progress_bar:  # fmt: skip
         for batch in generate(model, [prompts[q] for q in missing], temperature=temperature):
             journal.keep({keys[missing[place]]: as_stored(missing[place], said) for place, said in batch.items()})
