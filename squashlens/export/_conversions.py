@@ -1,4 +1,4 @@
-"""Drawings of CircuitsVis and BertViz: tokens coloured by attribution, and attention patterns."""
+"""Drawings of CircuitsVis, tokens coloured by attribution and attention patterns; and files for inseq."""
 
 import base64
 import html
@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -52,13 +52,18 @@ def circuitsvis(result: xr.DataArray | xr.Dataset | Capture) -> Any:
     >>> model = sl.load("tiny-gemma")
     >>> drawn = sl.export.circuitsvis(sl.path_bound(model, "110 ="))  # doctest: +SKIP
     """
-    tool = _import("circuitsvis", "CircuitsVis")
+    try:
+        tool = importlib.import_module("circuitsvis")
+    except ImportError as error:
+        raise InputError(
+            f"This function needs CircuitsVis, which cannot be imported ({error}).", 'pip install "squashlens[viewers]"'
+        ) from error
     if isinstance(result, Capture):
         patterns = _patterns(result)
         names = [f"L{block}H{head}" for block, each in patterns.items() for head in range(each.shape[1])]
         heads = cat([each[0] for each in patterns.values()])
         drawn = tool.attention.attention_heads(heads, _as_text(result.labels[0]), attention_head_names=names)
-        return _add_caption(drawn, _caption_of(result))
+        return _add_caption(drawn, _line("attention patterns", _name_hooks(result.ambient_hooks)))
     found = by_token(result)
     if "prompt" in found.dims:
         raise InputError(
@@ -88,44 +93,6 @@ def circuitsvis(result: xr.DataArray | xr.Dataset | Capture) -> Any:
     )
 
 
-@validated
-def bertviz(capture: Capture, *, view: Literal["head", "model"] = "head") -> Any:
-    """Draw the attention patterns of a capture with BertViz.
-
-    Only attention patterns are accepted, because BertViz calls everything that it draws attention. Blocks keep their
-    numbers if only some were captured. Tokens are shown as in `circuitsvis`. The HTML contains a number for each block,
-    head, query and key, so capture few ``layers`` of a long prompt.
-
-    Args:
-        capture: a capture of one prompt with attention patterns.
-        view: ``"head"`` draws lines between the tokens for the heads of one block; ``"model"`` draws small pictures of
-            all blocks and heads.
-
-    Returns:
-        An IPython ``HTML`` object that notebooks show; its attribute ``data`` is the HTML. It loads RequireJS, d3 and
-        jQuery from cdnjs.cloudflare.com, and draws nothing without a network.
-
-    Raises:
-        InputError: BertViz is not installed, the capture has several prompts, or it has no patterns.
-
-    >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma")
-    >>> drawn = sl.export.bertviz(sl.capture(model, "110 ="), view="model")  # doctest: +SKIP
-    """
-    tool = _import("bertviz", "BertViz")
-    patterns = _patterns(capture)
-    unused = next(iter(patterns.values()))  # in the places of blocks that were not captured; it is not drawn
-    draw = tool.head_view if view == "head" else tool.model_view
-    drawn = draw(
-        [patterns.get(block, unused) for block in range(max(patterns) + 1)],
-        _as_text(capture.labels[0]),
-        prettify_tokens=False,  # the tokens are decoded, and may contain the characters that this replaces
-        include_layers=list(patterns),
-        html_action="return",
-    )
-    return type(drawn)(_caption_of(capture) + drawn.data)
-
-
 def _patterns(capture: Capture) -> dict[int, Tensor]:
     """The patterns of a capture of one prompt, (1, head, query, key) by block."""
     if not capture.patterns:
@@ -136,12 +103,8 @@ def _patterns(capture: Capture) -> dict[int, Tensor]:
 
 
 def _as_text(texts: list[str]) -> list[str]:
-    """The texts such that both tools show them as text; CircuitsVis inserts tokens into its page as HTML."""
+    """The texts such that CircuitsVis, which inserts tokens into its page as HTML, shows them as text."""
     return [re.sub("([<&])", rf"\1{JOINER}", escape(text)) for text in texts]
-
-
-def _caption_of(capture: Capture) -> str:
-    return _line("attention patterns", _name_hooks(capture.ambient_hooks))
 
 
 def _name_hooks(hooks: Iterable[Any]) -> str:
@@ -158,15 +121,6 @@ def _line(*parts: str) -> str:
 def _add_caption(drawn: Any, line: str) -> Any:
     """A drawing of CircuitsVis with a line above it."""
     return type(drawn)(line + drawn.local_src, line + drawn.cdn_src)
-
-
-def _import(package: str, name: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise InputError(
-            f"This function needs {name}, which cannot be imported ({error}).", 'pip install "squashlens[viewers]"'
-        ) from error
 
 
 class Numbers(NamedTuple):
