@@ -40,7 +40,7 @@ class Questions:
             text = f"{question.prompt} {opening}" if opening else question.prompt
             return tuple(tokenize(model, text)[0].tolist())
         ids = encode(model, as_chat(model, question.prompt) + opening)
-        return tuple(tokenize(model, torch.tensor(ids), bos="as-given")[0].tolist())
+        return tuple(tokenize(model, torch.tensor(ids))[0].tolist())
 
 
 def prepare_questions(
@@ -60,7 +60,7 @@ def prepare_questions(
     ids = torch.tensor(max(given, key=len))
     call = {**chosen, "prompting": as_dict(replace(form, mode=modes)), **arguments}
     # The template of a chat determines whether it starts with BOS.
-    session = Session.without_prompt(sound, ids, "as-given" if form.template == "chat" else "family", function, **call)
+    session = Session.without_prompt(sound, ids, function, **call)
     session = replace(session, facts={**session.facts, "task": describe(task), "token_ids": given})
     return session, prepared
 

@@ -218,7 +218,7 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         require_seen(model, "A finished figure")
-        session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "as-given", "paper")
+        session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "paper")
         facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
         self.facts = session.facts
         self.model: Mapping[str, Any] = {**facts, "tokenizer": tokenizer_digest(model)}
