@@ -1,9 +1,8 @@
 """The lemmas on softmax (B.1, B.2, B.4) and on attention as a triangular row-stochastic matrix (B.6 to B.8).
 
-B.1 and B.2 are about limits. Each is checked at several increasing lengths of one sequence: an inequality at each
-length, which implies the limit if the premises hold at every length, and whether the sides decrease over the lengths.
-The inequalities are theorems, so they can fail only by an error of arithmetic. If the right side is above the largest
-possible left side, they say nothing. Softmax is computed in float64.
+B.1 and B.2 are about limits. Each is checked at increasing lengths of one sequence: an inequality, which implies the
+limit if the premises hold at every length, and whether the sides decrease. The inequalities are theorems, so only an
+error of arithmetic can break them; a right side above the largest possible left side says nothing.
 """
 
 import math
@@ -45,11 +44,9 @@ def lemma_b1(
 
     Args:
         a: the entries before the last, for the longest sequence.
-        b: the additional entry.
-        c: the last entry.
+        b, c: the additional entry, and the last entry.
         bound: M, a finite premise. Without a bound, the last entry can grow with n and keep its weight.
-        lengths: increasing lengths n; at each, the first n − 1 entries of `a` are used. By default, five lengths up to
-            the longest.
+        lengths: increasing lengths n, with the first n − 1 entries of `a`; by default five, up to the longest.
 
     Raises:
         InputError: the lengths are too few, too close, or too long.
@@ -91,12 +88,10 @@ def lemma_b2(
     right side decreases as 1/n.
 
     Args:
-        x: the first sequence.
-        x_star: the second sequence.
+        x, x_star: the two sequences.
         bound: M, a finite premise.
-        lengths: increasing lengths n; at each, the first n entries of both sequences are compared. By default, five
-            lengths up to the longest. The premise that differences tend to 0 is tested by whether the largest
-            difference between successive lengths decreases at every step
+        lengths: increasing lengths n, at which the first n entries are compared; by default five, up to the longest.
+            Differences tend to 0, a premise, if the largest between successive lengths decreases at every step
             (`squashlens.theory.statements.statement.decays`).
 
     Raises:
@@ -191,7 +186,6 @@ def _exp(x: float) -> float:
 
 
 ROUNDING = 1e-9
-TWO = "each row after the first has at least two entries"
 
 
 @validated
@@ -223,8 +217,8 @@ def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
     largest = float(a.diagonal().max()) if triangular else math.nan
     multiplicity = float(ones.sum()) if triangular else math.nan
     claim, holds = "multiplicity of the eigenvalue 1 = 1", multiplicity == 1 and abs(largest - 1) <= slack
-    premises = {**_stochastic(pattern), TWO: _two_each(a)}
-    return Statement("Lemma B.6", claim, premises, multiplicity, "=", 1.0, holds, {"largest eigenvalue": largest})
+    found = {"largest eigenvalue": largest}
+    return Statement("Lemma B.6", claim, _of_a_chain(pattern), multiplicity, "=", 1.0, holds, found)
 
 
 @validated
@@ -235,12 +229,11 @@ def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key
     non-negative entries have non-negative products and sums.
 
     Args:
-        first: the matrix A, (query, key).
-        second: the matrix B, (query, key).
+        first, second: the matrices A and B, (query, key).
 
     Returns:
-        The statement; its left side is the largest error: of a row sum from 1, of an entry above the diagonal from 0,
-        or of a negative entry from 0. Its right side is the allowance for rounding.
+        The statement; its left side is the largest error of a row sum, of an entry above the diagonal, or of a negative
+        entry, and its right side the allowance for rounding.
 
     Raises:
         InputError: a matrix is not square, or their sizes differ.
@@ -306,7 +299,7 @@ def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) ->
     log_rate = float(stays.max())
     found, bound = log_mass / depth, min(0.0, _log_bound(log_rate, float(below.sum(dim=-1).max()), len(below), depth))
     slack = ROUNDING + rounding(pattern)  # for each layer, since rows sum to 1 only up to rounding
-    claim, premises = "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ", {**_stochastic(pattern), TWO: _two_each(a)}
+    claim, premises = "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ", _of_a_chain(pattern)
     holds = log_rate < 0 and log_rate - slack <= found <= bound + slack
     more = {"λ": math.exp(log_rate), "factor of the last layer": factor, "log of the mass elsewhere": log_mass}
     more["rows that share λ"] = float((stays >= log_rate - ROUNDING).sum())
@@ -348,5 +341,6 @@ def _stochastic(pattern: Tensor) -> dict[str, bool]:
     return {"triangular": not bool(pattern.triu(1).any()), "rows are distributions": distributions(pattern)}
 
 
-def _two_each(a: Tensor) -> bool:
-    return bool(((a != 0).sum(dim=-1)[1:] >= 2).all())
+def _of_a_chain(pattern: Tensor) -> dict[str, bool]:
+    two = bool(((pattern != 0).sum(dim=-1)[1:] >= 2).all())
+    return {**_stochastic(pattern), "each row after the first has at least two entries": two}

@@ -183,7 +183,7 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
         bound: upper bound on ‖v_i‖₁, in the units of the values; finite, a premise.
 
     Raises:
-        InputError: the shapes of rows and values do not match, or the lengths cannot show a decrease.
+        InputError: shapes that do not match, or lengths that cannot show a decrease.
 
     Source: Barbero et al. 2024, Theorem B.3 (4.2), first step.
 
@@ -243,8 +243,7 @@ def corollary_b10(
     make y and y* equal. Bits are compared: −0 differs from 0, and equal NaNs agree.
 
     Args:
-        y: representation of the shorter sequence, (d).
-        y_star: representation of the sequence with one more token, (d).
+        y, y_star: representations of the shorter sequence and of that with one more token, (d).
         count: reads a count from a representation that is stored in `dtype`.
         n: the count of the shorter sequence.
         dtype: number format in which y and y* are stored and compared.
