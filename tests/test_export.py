@@ -1,4 +1,4 @@
-"""What CircuitsVis and inseq get is what was measured, and tokens are text in what they draw."""
+"""What CircuitsVis gets is what was measured, and tokens are text in what it draws."""
 
 import json
 import re
@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.errors import InputError, RangeError
-from squashlens.export._conversions import JOINER
+from squashlens.errors import InputError
+from squashlens.export._circuitsvis import JOINER
 from squashlens.records.results import attributes, sealed
 from tests.conftest import PROMPT
 
@@ -145,10 +145,8 @@ def test_a_tool_that_is_missing_is_named(tiny: Any, monkeypatch: pytest.MonkeyPa
         sl.export.circuitsvis(sl.capture(tiny, "110 ="))
 
 
-@pytest.mark.parametrize("export", ["circuitsvis", "inseq"])
-def test_what_has_no_number_for_each_token_is_refused(export: str, tmp_path: Path) -> None:
+def test_what_has_no_number_for_each_token_is_refused() -> None:
     pytest.importorskip("circuitsvis")
-    call = {"circuitsvis": sl.export.circuitsvis, "inseq": lambda result: sl.export.inseq(result, tmp_path / "x.json")}
     usual = made([1, 2, 3])
     wide = made([[1, 2], [3, 4], [5, 6]], ("position", "layer")).expand_dims(head=2)
     for result, message in (
@@ -160,7 +158,7 @@ def test_what_has_no_number_for_each_token_is_refused(export: str, tmp_path: Pat
         (made([1, np.inf, 3]), "infinite"),
     ):
         with pytest.raises(InputError, match=message):
-            call[export](result)
+            sl.export.circuitsvis(result)
 
 
 def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
@@ -175,27 +173,10 @@ def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
         drawn_by_circuitsvis(result.isel(layer=1))
 
 
-def test_the_file_is_the_one_that_inseq_writes(tmp_path: Path) -> None:
-    """The other file was written by inseq 0.7.1, from objects of its own classes with these numbers."""
-    values = [[[np.nan, 0.1], [0, -2.5], [1e-30, 3]], [[0.25, 0.75], [1, 1 / 3], [np.nan, np.nan]]]
-    path = sl.export.inseq(made(values, ("prompt", "position", "layer")), tmp_path / "shares.json")
-    expected = json.loads((HERE / "golden" / "inseq.json").read_text(encoding="utf-8"))
-    assert json.loads(path.read_text(encoding="utf-8")) == expected
-
-
-@pytest.mark.parametrize("size", [1e-60, 1e60])
-def test_numbers_that_float32_would_lose_are_refused(size: float, tmp_path: Path) -> None:
-    result = made([size, 1, np.nan])
-    with pytest.raises(RangeError, match="float32"):
-        sl.export.inseq(result, tmp_path / "x.json")
-    assert not [*tmp_path.iterdir()]
-    sl.export.inseq(made([1e-40, 0, 1e30]), tmp_path / "x.json")
-
-
 def test_the_page_about_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("circuitsvis")
     monkeypatch.chdir(tmp_path)
     text = (HERE.parent / "docs" / "export.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     exec(code, {})  # noqa: S102
-    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".json"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html"}
