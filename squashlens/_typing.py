@@ -65,7 +65,6 @@ Quantized = Literal["int8"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
-Mask = Literal["causal", "window", "prefix", "none"]
 StackNorm = Literal["none", "rms", "layer"]
 Projections = Literal["random", "direct"]
 DtypeName = Literal[

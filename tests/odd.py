@@ -172,10 +172,15 @@ def _measured(name: str) -> Any:
         "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2, **quiet),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2], **quiet),
         "probe": lambda: sl.probe(
-            m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
+            m,
+            sl.tasks.find("taught_last_random"),
+            lengths=[8],
+            seeds=32,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
+            **quiet,
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            m, task, lengths=[2, 3], seeds=1, n_train=4, n_random_models=1, **quiet
+            m, task, lengths=[2, 3], seeds=1, probing=sl.tasks.Probing(n_train=4, n_random_models=1), **quiet
         ),
         "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
         "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], seeds=2, tail=0.9, **quiet),

@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
     ),
     "collapse_vs_readout": (
         lambda **more: sl.collapse_vs_readout(model(), task(), **SHORT, **more),
-        (*NORM_SCALE, {"round_to": torch.bfloat16}),
+        ({"round_to": torch.bfloat16},),
     ),
 }
 EACH = [(name, *other.items()) for name, (_, others) in CASES.items() for other in others]

@@ -52,7 +52,12 @@ def richer() -> dict[str, Callable[[], Any]]:
             **quiet,
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            model, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
+            model,
+            sl.tasks.find("taught_last_random"),
+            lengths=[8],
+            seeds=32,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
+            **quiet,
         ),
         "survey": lambda: sl.synthetic.survey(
             odd.stack(),

@@ -474,10 +474,15 @@ def represented(s: Subject) -> Calls:
     task = sl.tasks.find("taught_count_bernoulli")
     return {
         "probe": lambda: sl.probe(
-            s.model, task, lengths=[8], seeds=48, n_train=16, n_random_models=0, direction="shared"
+            s.model,
+            task,
+            lengths=[8],
+            seeds=48,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=0),
+            direction="shared",
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            s.model, task, lengths=[4, 8], seeds=40, n_train=16, n_random_models=1
+            s.model, task, lengths=[4, 8], seeds=40, probing=sl.tasks.Probing(n_train=16, n_random_models=1)
         ),
     }
 
