@@ -128,6 +128,7 @@ def _measured(name: str) -> Any:
         "jacobian_norms": lambda: sl.jacobian_norms(m, PROMPT, **quiet),
         "jacobian": lambda: sl.jacobian(m, PROMPT, positions=[3], **quiet),
         "path_bound": lambda: sl.path_bound(m, PROMPT, **quiet),
+        "certified_bound": lambda: sl.certified_bound(m, "1 =", **quiet),
         "substitution_effect": lambda: sl.substitution_effect(
             m, PROMPT, replacements={"n_replacements": 1}, positions=[3], **quiet
         ),
