@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.cuda import __main__ as command
-from tests.cuda import install, page, shapes, wheels, works
+from tests.cuda import works
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,23 +41,5 @@ def test_the_cpu_counts_what_is_alive_at_once() -> None:
 
 
 def test_every_kind_of_work_has_a_name() -> None:
-    kinds = {work.kind for model in shapes.MODELS for small in (False, True) for work in shapes.works(model, small)}
-    assert kinds == page.WORKS.keys()
-    assert set(shapes.MODELS) == set(command.MODELS)
-
-
-def test_a_torch_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    install.pip(tmp_path, None, has_torch=True)
-    kept = (tmp_path / "constraints.txt").read_text()
-    assert "torch==" not in kept
-    assert "transformers==" in kept
-    install.pip(tmp_path, None, has_torch=False)
-    assert "torch==" in (tmp_path / "constraints.txt").read_text()
-    assert "--no-index" in install.pip(tmp_path, tmp_path, has_torch=True)
-
-
-def test_wheels_are_all_that_is_needed_but_pytorchs() -> None:
-    found = wheels.needed(["squashlens", *install.TESTING], "3.12")
-    assert {"squashlens", "transformers", "transformer-lens", "pytest", "hypothesis", "h5py"} <= found.keys()
-    assert not {name for name in found if name.startswith(wheels.OF_TORCH)}
-    assert "tomli" not in wheels.needed(["pytest"], "3.12")
+    kinds = {work.kind for model in works.MODELS for small in (False, True) for work in works.works(model, small)}
+    assert kinds == command.WORKS.keys()
