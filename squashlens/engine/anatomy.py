@@ -34,15 +34,8 @@ def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
 
 
 def modules_of(root: torch.nn.Module) -> list[torch.nn.Module]:
-    """`list(root.modules())` without its generators and names: every call walks over a model several times."""
-    found = {id(root): root}
-    waiting = [root]
-    while waiting:
-        for child in waiting.pop()._modules.values():
-            if child is not None and id(child) not in found:
-                found[id(child)] = child
-                waiting.append(child)
-    return list(found.values())
+    """The modules of `named_modules`."""
+    return [module for _, module in named_modules(root)]
 
 
 def parameters(root: torch.nn.Module) -> list[torch.nn.Parameter]:

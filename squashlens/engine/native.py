@@ -1,17 +1,16 @@
 """TransformerLens's own models: those of `TransformerBridge.boot_native`, and compiled tracr programs.
 
 They have no Hugging Face model and no Hugging Face configuration; this module answers questions about either from the
-bridge's `cfg`. Three things differ from all other models:
+bridge's `cfg`. Two things differ from all other models:
 
 * The plain model is a new `NativeModel` with the bridge's weights (`rebuilt`), which runs without the bridge.
 * Its attention passes the pattern after the softmax to `hook_attn_scores`, and ignores the result of a hook there; see
   `live`.
-* Its attention is not that of transformers, so `attention_through` passes queries, keys and values to the function that
-  computes attention for other models.
+
+Its attention is not that of transformers, so patterns are always computed.
 """
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,39 +99,3 @@ def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def attention_through(attend: Callable[..., tuple[Tensor, None]], causal: object) -> Callable[..., Any]:
-    """A forward method for a native block's attention that passes queries, keys and values to `attend`.
-
-    `causal` is the mask argument of `attend` that hides only later tokens.
-    """
-
-    def forward(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        inner = attn.original_component
-        queries, keys, values, hidden = _projections(attn, args, kwargs)
-        mask = causal
-        if kwargs.get("attention_mask") is not None:
-            mask = torch.zeros(hidden.shape, dtype=queries.dtype, device=queries.device)
-            mask = mask.masked_fill(hidden, torch.finfo(queries.dtype).min)
-        cap = inner.attn_scores_soft_cap
-        mixed, _ = attend(inner, queries, keys, values, mask, scaling=1 / inner.scale, softcap=cap if cap > 0 else None)
-        return attn.hook_out(inner.o(mixed.flatten(2))), None
-
-    return forward
-
-
-def _projections(attn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys and values (prompt, head or group, position, …), and which keys each query must not see."""
-    inner = attn.original_component
-    entering = attn.hook_in(args[0] if args else kwargs["hidden_states"])
-    prompts, n = entering.shape[:2]
-    queries, keys, values = (
-        part(entering).view(prompts, n, heads, inner.d_head).transpose(1, 2)
-        for part, heads in ((inner.q, inner.n_heads), (inner.k, inner.n_kv_heads), (inner.v, inner.n_kv_heads))
-    )
-    if inner.rotary is not None:
-        queries, keys = inner.rotary.apply_rope(queries, keys, position_ids=kwargs.get("position_ids"))
-    hidden = torch.ones(n, n, dtype=torch.bool, device=entering.device).triu(1)[None, None]
-    mask = kwargs.get("attention_mask")
-    return queries, keys, values, hidden if mask is None else inner._combine_attention_mask(hidden, mask, batch=prompts)

@@ -231,7 +231,7 @@ class Replacement:
     averaged: bool = False
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        rows, n = self.source.at(self.block).to(tensor), tensor.shape[1]
+        rows, n = self.source.rows[self.block].to(tensor), tensor.shape[1]
         if self.here is None and not self.averaged and n > len(rows):
             raise InputError(
                 f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",

@@ -51,7 +51,7 @@ def test_greedy_is_what_transformers_says_token_by_token(
     plain = AutoModelForCausalLM.from_pretrained(folder_of(family), attn_implementation="eager").eval()
     plain.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=0)
     model, given = bridge_of(family), prompts()
-    ends = 1 if module._ends(model.original_model) else None  # NeoX's configuration here names none
+    ends = 1 if module._ends(model) else None  # NeoX's configuration here names none
     expected = [by_transformers(plain, prompt, eos_token_id=ends) for prompt in given]
     assert all_said(model, given) == expected
     assert len({said.ids for said in expected}) > 1, "not all the same"

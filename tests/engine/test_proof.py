@@ -87,14 +87,6 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tm
     assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
 
 
-def test_an_adapter_that_is_not_merged_is_refused(tmp_path: Path) -> None:
-    """Layers of peft have a list of the adapters that were merged into them."""
-    bridge = foreign(CONFIGS["llama"], tmp_path)
-    bridge.original_model.model.layers[0].mlp.down_proj.original_component.merged_adapters = []
-    with pytest.raises(UnsoundModelError, match=r"adapter that is not merged.*merge_and_unload"):
-        sl.path_bound(bridge, torch.tensor([2, 5, 6]))
-
-
 def test_norms_that_cannot_be_frozen_are_refused_where_they_are_frozen(tmp_path: Path) -> None:
     """OLMo's bridge cannot go on from an edited scale."""
     model, ids = sl.load(save_random(OlmoConfig(**NO_HEAD_DIM), tmp_path), progress=False), torch.tensor([2, 5, 6])

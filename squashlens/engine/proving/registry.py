@@ -42,16 +42,13 @@ P = ParamSpec("P")
 
 @dataclass
 class Call:
-    """One call of a public function under hooks: the hooks at its begin, and what is to be checked at its end.
+    """One call of a public function under hooks: the hooks at its begin.
 
-    `longest` is the largest number of tokens with which functions that edit were tested, by whether there were several
-    prompts; `edited` says of the passes so far, by a digest of their prompts, whether users' functions edited.
+    `tested` says whether functions that edit were tested with one prompt (False) and with several (True).
     """
 
     at_begin: Tables
-    at_end: list[Callable[[], None]] = field(default_factory=list)
-    longest: dict[bool, int] = field(default_factory=dict)
-    edited: dict[str, bool] = field(default_factory=dict)
+    tested: set[bool] = field(default_factory=set)
 
 
 @dataclass
@@ -159,8 +156,6 @@ def steady(model: Bridge) -> Iterator[None]:
         state.call = Call(hooks_as_now(model)) if watched else None
         try:
             yield
-            for finish in state.call.at_end if state.call else ():
-                finish()
         except Exception as error:
             if watched and _in_a_pass(error):
                 raise InputError(

@@ -205,7 +205,7 @@ def _run_separately(plan: Plan, progress: bool) -> dict[str, Tensor]:
 
 
 def _of_one_length(plan: Plan) -> Iterator[list[int]]:
-    """The prompts of each batch: of one length, the longest first, since hooks are tested again on longer prompts."""
+    """The prompts of each batch: of one length, the longest first."""
     alike: dict[tuple[int, ...], list[int]] = {}
     own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
     for number, branch in enumerate(plan.branches):
