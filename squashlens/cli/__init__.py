@@ -101,7 +101,7 @@ def _list_cache(delete: str = "") -> None:
         delete: Name of the folder to delete, or how its name starts; none by default.
     """
     from squashlens.checks.arguments import human
-    from squashlens.engine.loading.converting import cache as kept
+    from squashlens.engine.loading import cache as kept
 
     if delete:
         gone = kept.delete(delete)

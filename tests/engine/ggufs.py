@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from gguf import GGMLQuantizationType, GGUFWriter, TokenType, get_tensor_name_map
 from gguf.constants import MODEL_ARCH_NAMES
 from gguf.quants import quantize
@@ -24,31 +23,18 @@ WORDS = [
 ]
 
 
-def pairs_apart(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rows of queries or keys as Llama's files have them: the two halves of a rotation beside each other."""
-    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
-
-
 def write_gguf(
     model: Any, path: Path, architecture: str, *, kind: str = "F32", also: Mapping[str, Any] | None = None,
-    tensors: Mapping[str, np.ndarray] | None = None, without: str = "<none>", space: bool | None = None,
-    rule: str | None = None, says_bos: bool = True,
+    tensors: Mapping[str, np.ndarray] | None = None,
 ) -> Path:  # fmt: skip
-    """A file of the model; `also` adds or replaces entries, and None removes one. `space` is what the tokenizer puts
-    before a text: by default what transformers' does for the architecture. With a `rule`, it is of byte pairs."""
+    """A file of the model; `also` adds or replaces entries, `tensors` weights."""
     writer = GGUFWriter(path, architecture)
     for key, value in (_entries(model.config, architecture) | dict(also or {})).items():
         name = f"{architecture}.{key}"
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}
-        if value is not None:
-            add[type(value)](name, value)
-    if rule is not None or architecture.startswith("qwen"):
-        _add_byte_pairs(writer, rule or "qwen2", says_bos)
-    else:
-        _add_sentencepiece(writer, architecture == "llama" if space is None else space)
+        add[type(value)](name, value)
+    _add_sentencepiece(writer)
     for name, values in (_stored(model, architecture) | dict(tensors or {})).items():
-        if without in name:
-            continue
         plain = values.ndim == 1 or values.shape[-1] % 32 or kind == "F32"
         form = GGMLQuantizationType.F32 if plain else GGMLQuantizationType[kind]
         writer.add_tensor(name, values if plain else quantize(values, form), raw_dtype=None if plain else form)
@@ -70,13 +56,10 @@ def _entries(config: Any, architecture: str) -> dict[str, Any]:
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
         "rope.freq_base": rope.get("full_attention", rope)["rope_theta"],
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.sliding_window": config.sliding_window,
     }
-    if architecture != "qwen2":
-        found |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
-    if architecture == "llama":
-        found |= {"vocab_size": config.vocab_size, "rope.dimension_count": config.head_dim}
-    if architecture.startswith("gemma"):
-        found["attention.sliding_window"] = config.sliding_window
     if architecture == "gemma2":
         found["attn_logit_softcapping"] = config.attn_logit_softcapping
         found["final_logit_softcapping"] = config.final_logit_softcapping
@@ -85,33 +68,15 @@ def _entries(config: Any, architecture: str) -> dict[str, Any]:
 
 def _stored(model: Any, architecture: str) -> dict[str, np.ndarray]:
     arch = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
-    names, config = get_tensor_name_map(arch, model.config.num_hidden_layers), model.config
+    names = get_tensor_name_map(arch, model.config.num_hidden_layers)
     found = {}
     for name, weight in model.named_parameters():
         stem, ending = name.rsplit(".", 1)
-        weight = weight.detach()
-        if architecture == "llama" and "q_proj" in name:
-            weight = pairs_apart(weight, config.num_attention_heads)
-        if architecture == "llama" and "k_proj" in name:
-            weight = pairs_apart(weight, config.num_key_value_heads)
-        if architecture.startswith("gemma") and "norm" in name:
-            weight = weight + 1
-        found[f"{names.get_name(stem)}.{ending}"] = weight.numpy()
+        found[f"{names.get_name(stem)}.{ending}"] = (weight.detach() + ("norm" in name)).numpy()
     return found
 
 
-def _add_byte_pairs(writer: GGUFWriter, rule: str, says_bos: bool) -> None:
-    """`rule` splits a text. No merge makes the last word but one."""
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(rule)
-    writer.add_token_list([*WORDS[:-2], "cd", "ab"])
-    writer.add_token_types([TokenType.NORMAL] * len(WORDS))
-    writer.add_token_merges(["a b"])
-    if says_bos:
-        writer.add_add_bos_token(False)
-
-
-def _add_sentencepiece(writer: GGUFWriter, space: bool) -> None:
+def _add_sentencepiece(writer: GGUFWriter) -> None:
     writer.add_tokenizer_model("llama")
     writer.add_token_list(WORDS)
     writer.add_token_scores([-float(i) for i in range(len(WORDS))])
@@ -122,4 +87,4 @@ def _add_sentencepiece(writer: GGUFWriter, space: bool) -> None:
     writer.add_unk_token_id(3)
     writer.add_pad_token_id(0)
     writer.add_add_bos_token(True)
-    writer.add_add_space_prefix(space)
+    writer.add_add_space_prefix(False)

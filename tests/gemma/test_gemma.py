@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.converting.header import read_header
-from squashlens.engine.loading.converting.packaged import PACKAGED
+from squashlens.engine.loading.gguf import PACKAGED
+from squashlens.engine.loading.header import read_header
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import ModelAccessError
 from tests.gemma.dequantized import FORMATS, first_values

@@ -6,7 +6,6 @@ no code from the checkpoint is run.
 
 import gc
 import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,13 +16,10 @@ import torch
 from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
-from squashlens.engine.live import make_live
-from squashlens.engine.loading.converting.gguf import ORIGIN
-from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
-from squashlens.engine.loading.hub import access_error, require_reachable
-from squashlens.engine.loading.latent import arrange_heads
+from squashlens.engine.live import bridge_around
+from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
-from squashlens.engine.loading.sources import nearest, require_revisions, source_of
+from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
 from squashlens.engine.loading.towers import auto_class, language_model_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
@@ -32,6 +28,7 @@ from squashlens.engine.proving.registry import require_no_meta
 from squashlens.engine.text.start import adds_bos, start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
 
 
@@ -62,8 +59,8 @@ def load(
 
     Args:
         name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
-            ``squashlens[gemma]``), a local folder, a GGUF file, or a Hugging Face name. A GGUF file of Gemma 2 or 3,
-            Llama, Mistral, Qwen 2 or 3 is dequantized once and kept in a cache, see ``squashlens cache --help``.
+            ``squashlens[gemma]``), a local folder, a GGUF file of Gemma 2 or 3, or a Hugging Face name. A GGUF file is
+            dequantized once and kept in a cache, see ``squashlens cache --help``.
         device: where the model runs; CUDA if available, else the CPU. ``"auto"``, ``"balanced"`` or a device for each
             module (a dict) spreads the blocks over several devices, as `device_map` does in transformers.
         dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
@@ -105,16 +102,15 @@ def load(
         require_revisions(name, source, revision)
         if not Path(source).is_dir():
             require_reachable(source, revision, nearest(source))
-        else:
-            require_readable(Path(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
-        require_plausible(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
             _require_fit(empty, found.label, device, dtype, progress)
         try:
-            tokenizer = read_tokenizer(source, revision)  # before the weights, since a damaged one costs less time then
+            tokenizer = _read_tokenizer(
+                source, revision
+            )  # before the weights, since a damaged one costs less time then
             model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
             model.cfg.model_name = found.label
             if found.file is not None:
@@ -174,6 +170,29 @@ def _open_config(source: str, revision: str | None) -> Any:
         return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
+
+
+def _read_tokenizer(source: str, revision: str | None) -> Any:
+    """The tokenizer of a folder or a hub model with its own settings; None for a folder without one.
+
+    Also None for a hub model whose tokenizer transformers cannot read.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by Rust code
+            raise
+        if not folder.is_dir():
+            return None  # TransformerLens has ways to read some of the hub's
+        raise ModelAccessError(
+            f"{source} cannot be opened: its tokenizer cannot be read ({' '.join(str(error).split())[:300]}).",
+            "Download or save it again.",
+        ) from error
 
 
 def _require_decoder(config: Any, source: str) -> None:
@@ -245,13 +264,10 @@ def _bridge(
     if quantize is not None:  # before the copy, so that both models of the comparison are rounded
         round_weights(inner, quantize)
     plain = shared_copy(whole) if verify else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
-        except (ValueError, NotImplementedError) as error:
-            raise _not_bridged(inner, error, quantize) from error
-    model.eval().requires_grad_(False)
+    try:
+        model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
+    except (ValueError, NotImplementedError) as error:
+        raise _not_bridged(inner, error, quantize) from error
     if plain is None:
         accept_unverified(model)
     else:
@@ -309,7 +325,6 @@ def _not_bridged(inner: Any, error: Exception, quantize: Quantized | None) -> Mo
 
 def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Bridge:
     """Build the bridge. `boot_transformers` is not called: for a multimodal model it may install packages with pip."""
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
     from transformer_lens.utilities.hf_utils import autotokenizer_with_special_token_compat
 
     opened = tokenizer
@@ -321,12 +336,8 @@ def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Brid
             opened = autotokenizer_with_special_token_compat(
                 source, revision=revision, add_bos_token=True, trust_remote_code=False
             )
-    model = build_bridge_from_module(
-        inner, type(inner).__name__, hf_config=inner.config, tokenizer=opened, model_name=source
-    )
+    model = bridge_around(inner, opened, source)
     model.cfg.n_devices = len(set(getattr(inner, "hf_device_map", {}).values())) or 1
-    make_live(model)
-    arrange_heads(model)
     if opened is not None:
         start_of(model, tokenizer)
     return model
