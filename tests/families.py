@@ -91,17 +91,16 @@ def _mask(model: Any) -> None:
         assert not torch.allclose(model(IDS[None], use_cache=False), before)
 
 
-GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
 TRIED: dict[str, Callable[[Any], object]] = {
-    "path_bound": lambda model: sl.path_bound(model, IDS, bos="as-given"),
-    "certified": lambda model: sl.path_bound(model, IDS, constants="measured", edges="exact", **GIVEN),
-    "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS, **GIVEN),
+    "path_bound": lambda model: sl.path_bound(model, IDS),
+    "certified": lambda model: sl.path_bound(model, IDS, constants="measured", edges="exact"),
+    "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
     "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),
-    "substitution_effect": lambda model: sl.substitution_effect(model, IDS, **GIVEN),
-    "profile": lambda model: sl.profile(model, IDS, n_random_models=0, **GIVEN),
+    "substitution_effect": lambda model: sl.substitution_effect(model, IDS),
+    "profile": lambda model: sl.profile(model, IDS, n_random_models=0),
     "mask_tokens": _mask,
-    "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms", **GIVEN),
+    "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms"),
 }
 
 
@@ -119,7 +118,7 @@ def row(kind: str, folder: Path) -> dict[str, str]:
     model.save_pretrained(folder)
     reasons: dict[str, list[str]] = {}
     try:
-        loaded = sl.load(folder, device="cpu", progress=False)
+        loaded = sl.load(folder, device="cpu")
     except SquashlensError as error:
         return found | {"why not": f"load: {_plainly(error, folder)}"}
     for name, tried in TRIED.items():

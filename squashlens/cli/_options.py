@@ -76,7 +76,7 @@ LEFT_OUT = {
     ("capture", "prompt"): "is --sequence",
     ("capture", "keep"): "is what the measurement reads",
     ("squash_map", "interventions"): "is a result of compare, which only Python can pass",
-    **{("capture", name): "of a prompt only" for name in ("layers", "out", "bos")},
+    **{("capture", name): "of a prompt only" for name in ("layers", "out")},
 }
 # Parameters of `squashlens.prompts.build` that a function of that module sets itself.
 SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "every", "alphabet")}

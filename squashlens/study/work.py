@@ -24,7 +24,8 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bos, short_repr
+from squashlens._typing import short_repr
+from squashlens.bars import quiet
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.stored import Result
 from squashlens.study.cells import Cell, Model, cells_of
@@ -94,7 +95,8 @@ class Worker:
             self._fail(cell, f"{deaths} workers died while they computed it: killed, or out of memory.")
             return
         try:
-            result = self._measure(cell)
+            with quiet():
+                result = self._measure(cell)
         except Exception as error:
             if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
                 raise  # its journal is in the store
@@ -117,7 +119,6 @@ class Worker:
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
         given = arguments_for(model, cell.arguments, known)
-        given |= {"progress": False} if "progress" in known else {}
         if "resume" in known:  # if this worker is killed, the next one goes on from here
             given |= {"resume": self.store.journal(cell.key)}
         first = () if model is None else (model,)
@@ -144,7 +145,7 @@ class Worker:
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
             length = None
             if model is not None and getattr(function_of(cell.measurement), "takes_several", False):
-                length = partial(_length, model, given.get("bos", "family"))
+                length = partial(_length, model)
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 
     def _model(self, wanted: Model) -> Any:
@@ -158,7 +159,7 @@ class Worker:
             _free()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                self._loaded = wanted, load(wanted.name, device=self.device, progress=False, **options)
+                self._loaded = wanted, load(wanted.name, device=self.device, **options)
             except SquashlensError as error:
                 self._refused[wanted] = error
                 raise
@@ -172,11 +173,11 @@ class Worker:
         self.store.fail(cell.key, about)
 
 
-def _length(model: Any, bos: Bos, prompt: Any) -> int:
+def _length(model: Any, prompt: Any) -> int:
     """The number of tokens of a prompt."""
     from squashlens.engine.text.tokens import rows_of
 
-    return len(rows_of(model, prompt, bos)[0])
+    return len(rows_of(model, prompt)[0])
 
 
 @contextmanager

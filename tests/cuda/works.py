@@ -121,8 +121,7 @@ class Subject:
 
     def call(self, work: Work) -> Callable[[], Any]:
         """What is run for a work."""
-        ids, options = self.ids(work.n), {"progress": False}
-        products: dict[str, Any] = options | {"vjp_batch_size": BATCH}
+        ids, products = self.ids(work.n), {"vjp_batch_size": BATCH}
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
@@ -130,8 +129,8 @@ class Subject:
                 self.model, ids, norm="frobenius", method="sketch", n_probes=PROBES, **products
             ),
             "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
-            "collapse": lambda: self._collapse(work.n, options),
-            "profile": lambda: sl.profile(self.model, ids, method="none", n_random_models=0, **options),
+            "collapse": lambda: self._collapse(work.n),
+            "profile": lambda: sl.profile(self.model, ids, method="none", n_random_models=0),
         }
         return calls[work.kind]
 
@@ -139,9 +138,9 @@ class Subject:
         with torch.no_grad():
             self.plain(ids, use_cache=False, logits_to_keep=1)
 
-    def _collapse(self, n: int, options: Any) -> Any:
+    def _collapse(self, n: int) -> Any:
         sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-        return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", noise_lengths=0, **options))
+        return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", noise_lengths=0))
 
     def estimate(self, work: Work) -> int | None:
         """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""

@@ -21,7 +21,7 @@ IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 4, 21]])
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_equals_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
-    run = sl.capture(bridge_of(family), IDS, bos="one")
+    run = sl.capture(bridge_of(family), IDS)
     plain = random_model(CONFIGS[family])
     with torch.no_grad():
         truth = plain_outputs(plain, IDS)
@@ -52,7 +52,7 @@ def test_choice_of_layers(tiny: Any) -> None:
 
 
 def test_stale_captures_are_refused(tmp_path: Path) -> None:
-    model = sl.load(save_random(CONFIGS["gemma"], tmp_path), progress=False)
+    model = sl.load(save_random(CONFIGS["gemma"], tmp_path))
     run = sl.capture(model, IDS)
     fresh = sl.path_bound(model, IDS)
     np.testing.assert_allclose(sl.path_bound(model, run), fresh, rtol=1e-6)

@@ -70,7 +70,7 @@ def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
     damages, complaint = DAMAGES[damage]
     damages(folder)
     with pytest.raises((ModelAccessError, CapacityError), match=complaint) as refusal:
-        sl.load(folder, device="cpu", progress=False)
+        sl.load(folder, device="cpu")
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 800
 

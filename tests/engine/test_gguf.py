@@ -53,7 +53,7 @@ def test_a_file_gives_the_model_that_it_was_written_from(family: str, tmp_path: 
     architecture, config, also = FAMILIES[family]
     plain = random_model(config)
     file = write_gguf(plain, tmp_path / "model.gguf", architecture, also=also)
-    model = sl.load(file, device="cpu", progress=False)
+    model = sl.load(file, device="cpu")
     ids = torch.tensor([[2, *range(5, 45)]])
     torch.testing.assert_close(model(ids), plain(ids).logits, rtol=1e-5, atol=1e-5)
     assert sl.prompts.tokenize(model, "1ab").tolist() == [[2, WORDS.index("1"), WORDS.index("ab")]]
@@ -83,7 +83,7 @@ def rounded(values: np.ndarray, kind: str) -> np.ndarray:
 def test_quantized_weights_are_those_of_the_format(kind: str, tmp_path: Path) -> None:
     plain = random_model(Gemma2Config(**GEMMA | {"hidden_size": 32, "intermediate_size": 64}))
     file = write_gguf(plain, tmp_path / "model.gguf", "gemma2", kind=kind)
-    model = sl.load(file, device="cpu", progress=False)
+    model = sl.load(file, device="cpu")
     held = {name.replace("._original_component", ""): p for name, p in model.original_model.named_parameters()}
     name = "model.layers.1.mlp.down_proj.weight"
     expected = rounded(plain.state_dict()[name].numpy(), kind)
@@ -145,16 +145,16 @@ def test_what_would_be_lost_is_refused(case: str, tmp_path: Path) -> None:
     make, complaint = REFUSED[case]
     file = make(tmp_path)
     with pytest.raises(ModelAccessError, match=complaint) as refusal:
-        sl.load(file, device="cpu", progress=False)
+        sl.load(file, device="cpu")
     assert "\n" not in str(refusal.value)
     assert not list((tmp_path / "cache").glob("*")), "nothing is left in the cache"
 
 
 def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelAccessError, match="There is no file"):
-        sl.load(tmp_path / "none.gguf", progress=False)
+        sl.load(tmp_path / "none.gguf")
     with pytest.raises(ModelAccessError, match=r"has no config.json. Give the GGUF file: .*model.gguf"):
-        sl.load(_gemma(tmp_path).parent, progress=False)
+        sl.load(_gemma(tmp_path).parent)
 
 
 def test_every_byte_of_the_header_matters_or_does_no_harm(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_file_is_converted_once(
 
     monkeypatch.setattr(sources, "convert", never)
     moved = file.rename(tmp_path / "renamed.gguf")
-    model = sl.load(moved, device="cpu", progress=False)
+    model = sl.load(moved, device="cpu")
     assert sl.results.provenance(sl.path_bound(model, "110"))["model"] == "renamed.gguf"
     assert AutoModelForCausalLM.from_pretrained(entry.path).config.squashlens_origin["quantization"] == "F32"
     assert cache.delete("model").name == entry.name

@@ -27,8 +27,6 @@ quantization = pytest.importorskip("torchao.quantization", reason="torchao is mi
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3]])
 WHOLE = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi")
-GIVEN: dict[str, Any] = {"bos": "as-given"}
-QUIET: dict[str, Any] = {"progress": False}
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,7 +51,7 @@ def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
 
     def get(name: str, dtype: torch.dtype = torch.float32) -> Any:
         if (name, dtype) not in held:
-            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, quantize="int8", progress=False)
+            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, quantize="int8")
         return held[name, dtype]
 
     return get
@@ -61,7 +59,7 @@ def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def int8_tiny() -> Any:
-    return sl.load("tiny-gemma", device="cpu", quantize="int8", progress=False)
+    return sl.load("tiny-gemma", device="cpu", quantize="int8")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +68,7 @@ def twin_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("twin") / "tiny-gemma"
     shutil.copytree(zoo.folder("tiny-gemma"), folder)
     twin_of(AutoModelForCausalLM.from_pretrained(folder)).save_pretrained(folder)
-    return sl.load(folder, device="cpu", progress=False)
+    return sl.load(folder, device="cpu")
 
 
 @pytest.mark.parametrize("name", few(WHOLE))
@@ -112,12 +110,12 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: A
     twin = twin_of(plain)
     assert dtype_of(model) == torch.float64
     jacobian = jacobian_by_jacrev(twin, IDS, -1).detach()
-    found = sl.jacobian_norms(model, IDS, **GIVEN)
+    found = sl.jacobian_norms(model, IDS)
     np.testing.assert_allclose(found.values, torch.linalg.svdvals(jacobian)[:, 0].numpy(), rtol=1e-5)
     other = torch.linalg.svdvals(jacobian_by_jacrev(plain, IDS, -1).detach())[:, 0].numpy()
     assert np.abs(found.values / other - 1).max() > 1e-3
     patterns = [p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions]
-    bound = sl.path_bound(model, IDS, **GIVEN)
+    bound = sl.path_bound(model, IDS)
     np.testing.assert_allclose(bound.values, path_sum(patterns, IDS.shape[1] - 1, gain=2.0), rtol=1e-5)
 
 
@@ -126,7 +124,7 @@ PROMPT = "How many ones are in the following sequence? 1101, 110 ="
 MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
     "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
-    "substitution": lambda m: sl.substitution_effect(m, PROMPT, **QUIET)["effect"],
+    "substitution": lambda m: sl.substitution_effect(m, PROMPT)["effect"],
 }
 
 
@@ -144,12 +142,12 @@ def test_models_quantized_elsewhere_are_proved_and_named(config: str, name: str)
     blocks = inner.model.layers
     quantization.quantize_(blocks, getattr(quantization, config)())
     bridge = build_bridge_from_module(inner, "LlamaForCausalLM", hf_config=inner.config, tokenizer=None, model_name="x")
-    facts = sl.results.provenance(sl.path_bound(bridge.eval(), IDS, **GIVEN))
+    facts = sl.results.provenance(sl.path_bound(bridge.eval(), IDS))
     assert (facts["quantized"], facts["proof"], facts["dtype"]) == (name, "verified as it stands", "float32")
 
 
 def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
-    models = [sl.load(folder_of("llama"), device="cpu", quantize="int8", progress=False) for _ in range(2)]
+    models = [sl.load(folder_of("llama"), device="cpu", quantize="int8") for _ in range(2)]
     before, same = map(fingerprint, models)
     assert before == same
     weight: Any = models[0].original_model.model.layers[1].mlp.down_proj.weight
@@ -164,9 +162,9 @@ def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
 
 
 def test_half_precision(tmp_path: Path, folder_of: Any) -> None:
-    model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8", progress=False)
+    model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8")
     assert dtype_of(model) == torch.bfloat16
-    facts = sl.results.provenance(sl.jacobian_norms(model, IDS, **GIVEN))
+    facts = sl.results.provenance(sl.jacobian_norms(model, IDS))
     assert (facts["dtype"], facts["quantized"]) == ("bfloat16", "int8")
     with pytest.raises(InputError, match="overflows float16"):
         sl.load(folder_of("gemma2"), dtype=torch.float16, quantize="int8")
@@ -181,7 +179,7 @@ def test_models_that_cannot_be_rounded_whole_are_refused(folder_of: Any, tmp_pat
     ]
     for folder, message in refused:
         with pytest.raises(ModelAccessError, match=message + r"[^.]*\. Load it without quantize="):
-            sl.load(folder, device="cpu", quantize="int8", progress=False)
+            sl.load(folder, device="cpu", quantize="int8")
 
 
 def test_what_is_missing_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

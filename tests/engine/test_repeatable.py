@@ -10,7 +10,6 @@ from squashlens.errors import InputError, UnsoundModelError
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
-SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
 
 
 def first_of_the_batch(z: torch.Tensor) -> torch.Tensor:
@@ -47,10 +46,10 @@ def test_functions_that_make_another_model_of_each_pass_are_refused(
     with sl.applied(model, (SITE, function)):
         for measure in (sl.jacobian_norms, sl.substitution_effect, sl.path_bound):
             with pytest.raises(InputError, match=complaint):
-                measure(model, IDS, **SHARED)
+                measure(model, IDS)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: function(z))])
     with theirs, pytest.raises(InputError, match=complaint[-20:]):
-        sl.jacobian_norms(model, IDS, **SHARED)
+        sl.jacobian_norms(model, IDS)
 
 
 def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge_of: Any) -> None:
@@ -58,17 +57,17 @@ def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge
     both = torch.stack([IDS, IDS.flip(0)])
     for function in (lambda z: z + z.mean(dim=0), lambda z: z * len(z), last_is_zero, first_is_last):
         with sl.applied(model, (SITE, function)):
-            assert sl.path_bound(model, IDS, **SHARED).shape == (5,)  # there it makes no difference
+            assert sl.path_bound(model, IDS).shape == (5,)  # there it makes no difference
             for measure, given in ((sl.path_bound, both), (sl.substitution_effect, IDS)):
                 with pytest.raises(InputError, match="depend on the other prompts"):
-                    measure(model, given, **SHARED)
+                    measure(model, given)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["pair", "hook", "theirs"])
 def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form: str, bridge_of: Any) -> None:
     model, seen = bridge_of("llama"), []
-    prompt, place = sl.capture(model, IDS, **SHARED).residuals[0], "blocks.0.hook_resid_pre"
+    prompt, place = sl.capture(model, IDS).residuals[0], "blocks.0.hook_resid_pre"
 
     def read(stream: torch.Tensor, hook: Any = None) -> None:
         seen.append(torch.equal(stream, prompt))
@@ -77,9 +76,9 @@ def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form
     with model.hooks(fwd_hooks=[(place, read)]) if form == "theirs" else sl.applied(model, hook):
         for measure, passes in ((sl.path_bound, 1), (sl.capture, 1), (sl.sensitivity, 3)):
             seen.clear()
-            measure(model, IDS, **SHARED)
+            measure(model, IDS)
             assert seen == [True] * passes
-        held = sl.capture(model, IDS, **SHARED)
+        held = sl.capture(model, IDS)
         known = len(seen)
         sl.path_bound(model, held)
         assert len(seen) == known
@@ -93,7 +92,7 @@ def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], br
         sl.applied(model, (SITE, lambda z: (z * 0).abs().sqrt() + z)),
         pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"),
     ):
-        sl.jacobian_norms(model, IDS, **SHARED, **options)
+        sl.jacobian_norms(model, IDS, **options)
 
 
 @pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])
@@ -113,7 +112,7 @@ def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any
     handle = places[where](noise)
     try:
         with pytest.raises(InputError, match="noise the model gives other numbers in each run"):
-            sl.top_tokens(model, IDS, bos="as-given")
+            sl.top_tokens(model, IDS)
     finally:
         handle.remove()
 
@@ -141,4 +140,4 @@ def test_the_pass_that_gave_the_numbers_is_compared_itself(measure: Any, make: A
     model = bridge_of("llama")
     hook = sl.hooks.Hook("h", SITE, make())
     with sl.applied(model, hook), pytest.raises(InputError, match="other numbers in each run"):
-        measure(model, IDS, bos="as-given")
+        measure(model, IDS)

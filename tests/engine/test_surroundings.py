@@ -17,7 +17,6 @@ from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
-SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
 
 
 class Louder(TorchFunctionMode):
@@ -38,9 +37,9 @@ def packed() -> AbstractContextManager[Any]:
 @pytest.mark.parametrize("around", [Louder, LouderBelow, packed], ids=["function", "dispatch", "saved"])
 def test_modes_that_change_numbers_are_refused(around: Callable[[], Any], bridge_of: Any) -> None:
     model = bridge_of("llama")
-    sl.jacobian_norms(model, IDS, **SHARED)
+    sl.jacobian_norms(model, IDS)
     with around(), pytest.raises(InputError, match="is active"):
-        sl.jacobian_norms(model, IDS, **SHARED)
+        sl.jacobian_norms(model, IDS)
 
 
 def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
@@ -48,7 +47,7 @@ def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
     ids = sl.prompts.tokenize(model, [2, 5, 7])
     with torch.device("meta"):
         assert torch.equal(sl.prompts.tokenize(model, [2, 5, 7]), ids)
-        for use in (lambda: sl.path_bound(model, [2, 5, 7]), lambda: sl.load("tiny-gemma", progress=False)):
+        for use in (lambda: sl.path_bound(model, [2, 5, 7]), lambda: sl.load("tiny-gemma")):
             with pytest.raises(InputError, match="default device of PyTorch is meta.*Leave `with torch.device"):
                 use()
     sl.path_bound(model, [2, 5, 7])
@@ -56,11 +55,11 @@ def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
 
 def test_modes_of_pytorch_that_look_are_not(bridge_of: Any) -> None:
     model = bridge_of("llama")
-    plain = sl.path_bound(model, IDS, **SHARED)
+    plain = sl.path_bound(model, IDS)
     with torch.device("cpu"), torch.autograd.graph.save_on_cpu():
-        assert plain.equals(sl.path_bound(model, IDS, **SHARED))
+        assert plain.equals(sl.path_bound(model, IDS))
     with FlopCounterMode(display=False):  # hangs hooks of its own, under which patterns are written
-        np.testing.assert_allclose(plain, sl.path_bound(model, IDS, **SHARED), rtol=1e-5)
+        np.testing.assert_allclose(plain, sl.path_bound(model, IDS), rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", few([*CONFIGS, *MORE]))
@@ -89,9 +88,9 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, 
     }
     with hooks[hang]():
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.path_bound(model, IDS, constants="measured", edges=edges, **SHARED)
+            sl.path_bound(model, IDS, constants="measured", edges=edges)
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.jacobian_norms(model, IDS, **SHARED)
+            sl.jacobian_norms(model, IDS)
 
 
 class Removed:

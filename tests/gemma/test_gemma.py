@@ -99,11 +99,11 @@ def test_another_file_under_the_name_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(PACKAGED, "gemma-3-270m", changed)
     monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path))
     with pytest.raises(ModelAccessError, match="has the SHA-256 a5fd3b62.* instead of 0000"):
-        sl.load("gemma-3-270m", progress=False)
+        sl.load("gemma-3-270m")
     missing = replace(changed, parts=(("no-such-package", "x"),))
     monkeypatch.setitem(PACKAGED, "gemma-3-270m", missing)
     with pytest.raises(ModelAccessError, match=r"is not installed. pip install squashlens\[gemma\]"):
-        sl.load("gemma-3-270m", progress=False)
+        sl.load("gemma-3-270m")
 
 
 def test_path_bound_and_null(gemma: Any, plain: Any) -> None:
@@ -180,7 +180,7 @@ def test_jacobian(gemma: Any, plain: Any) -> None:
             for s in (1, -1)
         ]
         vector = (ends[0] - ends[1]) / (2 * step)
-    norms = sl.jacobian_norms(gemma, ids, method="lanczos", positions=[1], rtol=1e-3, seed=0, bos="as-given")
+    norms = sl.jacobian_norms(gemma, ids, method="lanczos", positions=[1], rtol=1e-3, seed=0)
     # Power iteration and finite differences approach the norm from below, up to their error.
     assert float(norms.sel(position=1)) == pytest.approx(float(vector.norm()), rel=2e-2)
 
@@ -219,7 +219,7 @@ def _brute_force(gemma: Any, k: int) -> list[float]:
 
 
 def test_the_report(gemma: Any, tmp_path: Path) -> None:
-    path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html", progress=False)
+    path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html")
     page = path.read_text()
     assert "dequantized from Q4_K_M; not the published weights" in page
     assert "has 99." in page

@@ -17,7 +17,6 @@ from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
 SITE = "blocks.1.attn.hook_z"
-AS_GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
 
 
 def alone(z: torch.Tensor) -> torch.Tensor:
@@ -80,7 +79,7 @@ def test_both_signatures_do_what_transformer_lens_does(way: str, bridge_of: Call
     for given in ((SITE, function), sl.hooks.Hook("mine", SITE, function), [(SITE, function)]):
         with sl.applied(model, given):
             assert torch.equal(logits(model), expected)
-            found = sl.path_bound(model, IDS, bos="as-given")
+            found = sl.path_bound(model, IDS)
         named = sl.results.provenance(found)["ambient_hooks"]
         name = function_name_expected(way)
         assert named == [f"{SITE}: {'mine' if isinstance(given, sl.hooks.Hook) else name}"]
@@ -108,7 +107,7 @@ def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
     seen.clear()
     with sl.applied(model, (lambda name: name.endswith(("hook_resid_pre", "hook_in")) and name.count(".") == 2, look)):
         logits(model)
-        named = sl.results.provenance(sl.top_tokens(model, IDS, bos="as-given"))["ambient_hooks"]
+        named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
     assert set(seen) == {f"blocks.{b}.hook_in" for b in range(3)}
     assert len(named) == 3
     with pytest.raises(InputError, match="accepts no hook point"), sl.applied(model, (lambda name: False, look)):
@@ -167,13 +166,13 @@ def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Cal
     for given in (sl.hooks.Hook("mine", site, spoiled), (site, spoiled)):
         name = "mine" if isinstance(given, sl.hooks.Hook) else "spoiled"
         with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
-            sl.path_bound(model, IDS, bos="as-given")
+            sl.path_bound(model, IDS)
         with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
             logits(model)
     for measure in (sl.jacobian_norms, sl.capture):
         refused = pytest.raises(InputError, match=f"spoiled at .* {complaint}|failed with its hooks .*spoiled")
         with refused, model.hooks(fwd_hooks=[(site, spoiled)]):
-            measure(model, IDS, **AS_GIVEN)
+            measure(model, IDS)
     assert count(model) == before
 
 
@@ -197,7 +196,7 @@ def test_edits_in_place_and_infinities_that_mask_are_allowed(bridge_of: Callable
 def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
     blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
     with pytest.raises(SquashlensError, match="computes NaN .*<lambda>"), tiny.hooks(fwd_hooks=[blind]):
-        sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1, progress=False)
+        sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1)
 
 
 def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
@@ -205,10 +204,10 @@ def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     refused = pytest.raises(InputError, match=r"failed with its hooks \(.*: alone\): TypeError")
     with refused, model.hooks(fwd_hooks=[(SITE, alone)]):
-        sl.jacobian_norms(model, IDS, **AS_GIVEN)
+        sl.jacobian_norms(model, IDS)
     refused = pytest.raises(InputError, match="failed with its hooks .*<lambda>.*: IndexError")
     with refused as caught, sl.applied(model, ("blocks.1.hook_resid_pre", lambda t: t[[][0]])):
-        sl.path_bound(model, IDS, bos="as-given")
+        sl.path_bound(model, IDS)
     assert isinstance(caught.value.__cause__, IndexError)
 
 
@@ -237,7 +236,7 @@ def test_captures_and_resumed_files_are_for_the_function(tiny: Any, tmp_path: Pa
     def evaluate(hook: Callable[..., Any]) -> Any:
         task, where = sl.tasks.find("taught_count_bernoulli"), tmp_path / "a.sqlite"
         with sl.applied(tiny, (SITE, hook)):
-            return sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=where, progress=False)
+            return sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=where)
 
     first = evaluate(another(0.5))
     assert evaluate(another(0.5)).identical(first)  # another function with the same code, and the same factor
@@ -259,7 +258,7 @@ def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..
 
     taken = pytest.raises(InputError, match="was removed from the model while it was in use.*reset_hooks")
     with taken, sl.applied(model, ("blocks.1.hook_resid_pre", reset)):
-        sl.top_tokens(model, IDS, bos="as-given")
+        sl.top_tokens(model, IDS)
     with taken, sl.applied(model, sl.hooks.zero_residual([1])):
         model.reset_hooks()
     assert count(model) == before

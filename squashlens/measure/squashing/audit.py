@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
+from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen
 from squashlens.checks.results import require_reference, takes
@@ -77,8 +77,6 @@ def audit(
     candidates: Iterable[int] | None = None,
     query: int = -1,
     seed: int | None = None,
-    bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """Compare all sensitivity measures: how tight each is, how it ranks the tokens, and how long it takes.
 
@@ -103,7 +101,7 @@ def audit(
             included.
         n_probes: number of random directions of each sketch; 16 by default.
         n_replacements, candidates: as in `substitution_effect`.
-        query, bos, progress: as in `path_bound`.
+        query: as in `path_bound`.
         seed: random seed of certificates, sketches and replacements; by default as in `jacobian_norms`.
 
     Returns:
@@ -124,8 +122,8 @@ def audit(
             functions; unknown estimates, or positions after the query.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.audit(model, "110 = 2", estimates=["exact", "rollout"], progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.audit(model, "110 = 2", estimates=["exact", "rollout"])
     >>> found["estimate"].values.tolist()
     ['null', 'exact edges', 'exact edges, attention frozen', 'rollout', 'Jacobian, attention frozen', 'Jacobian']
     >>> bool((found["tightness"].sel(estimate="exact edges") >= 1).all())
@@ -137,7 +135,7 @@ def audit(
     lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
     seed = seed_of(seed)
     session = Session.start(
-        model, prompt, bos, "audit", **lists,
+        model, prompt, "audit", **lists,
         n_probes=n_probes, n_replacements=n_replacements, query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session)
@@ -154,7 +152,7 @@ def audit(
         require_choices(session, lists["candidates"], range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
-    for estimate in bar(selected, desc="audit", unit="estimate", progress=progress):
+    for estimate in bar(selected, desc="audit", unit="estimate"):
         start = time.perf_counter()
         try:
             found = estimate.measure(session.model, session.ids).values
@@ -189,7 +187,7 @@ def _warm_up(session: Session, query: int) -> None:
         with suppress(UnsoundModelError):  # the estimate itself raises it again
             jacobian_norms(
                 session.model, session.ids[:1], norm="frobenius", freeze=freeze, method="sketch", n_probes=1,
-                query=query, bos="as-given", progress=False,
+                query=query,
             )  # fmt: skip
 
 
@@ -279,8 +277,8 @@ def all_estimates(
     *, query: int, n_probes: int, n_replacements: int, candidates: list[int] | None, seed: int
 ) -> Iterator[Estimate]:  # fmt: skip
     """All estimates, from the printed path bound to the replacement of tokens."""
-    read: dict[str, Any] = {"query": query, "bos": "as-given"}
-    quiet: dict[str, Any] = read | {"progress": False}
+    read: dict[str, Any] = {"query": query}
+    quiet: dict[str, Any] = read | {}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
     def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
@@ -350,17 +348,15 @@ def choose(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estim
 
 
 @measured
-def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1, bos: Bos = "family") -> xr.DataArray:
+def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1) -> xr.DataArray:
     """Attention rollout (Abnar and Zuidema 2020): row n of ``∏ ½(A + I)`` over all blocks, A averaged over heads."""
-    return composition(model, prompts, query=query, bos=bos).sel(layer=0, drop=True).rename("rollout")
+    return composition(model, prompts, query=query).sel(layer=0, drop=True).rename("rollout")
 
 
 @measured
-def one_cotangent(
-    model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1, bos: Bos = "family"
-) -> xr.DataArray:
+def one_cotangent(model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1) -> xr.DataArray:
     """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
-    session = Session.start(model, prompts, bos, "one_cotangent", of=of, query=query)
+    session = Session.start(model, prompts, "one_cotangent", of=of, query=query)
     n, top = session.query(query), n_blocks(session.model)
     rows = []
     for ids in session.ids:

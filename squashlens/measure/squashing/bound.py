@@ -11,7 +11,6 @@ from torch import Tensor
 
 from squashlens._typing import (
     AttentionKind,
-    Bos,
     Bridge,
     Constants,
     Edges,
@@ -54,8 +53,6 @@ def path_bound(
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     vjp_batch_size: int | None = None,
     seed: int | None = None,
-    bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.DataArray:
     """An upper bound on how much each token i influences position n: the weighted path sum of Theorem 5.1.
 
@@ -104,9 +101,6 @@ def path_bound(
             memory by default.
         seed: random seed of the probes and of Lanczos iteration, with measured constants only. By default it is drawn
             from the system's entropy, since no model can be built to avoid such probes; the provenance has it (`call`).
-        bos: tokens before the prompt: ``"family"`` (the default), those that the checkpoint's tokenizer adds;
-            ``"one"``, one BOS token; ``"none"``, nothing; ``"as-given"``, whatever the given token ids start with.
-        progress: whether to show progress bars; yes by default.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, dimensionless, zero for positions
@@ -130,13 +124,13 @@ def path_bound(
     Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; measured constants: docs/certificates.md.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> prompt = "How many ones are in the following sequence? 110 ="
     >>> bound = sl.path_bound(model, prompt)
     >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
     (4096, 4096)
-    >>> certified = sl.path_bound(model, prompt, constants="measured", progress=False)
-    >>> bool((certified >= sl.jacobian_norms(model, prompt, progress=False)).all())
+    >>> certified = sl.path_bound(model, prompt, constants="measured")
+    >>> bool((certified >= sl.jacobian_norms(model, prompt)).all())
     True
     """
     betas = _constants(constants)
@@ -162,12 +156,12 @@ def path_bound(
     drawn = seed_of(seed)
     if constants == "measured":
         arguments |= {"freeze": parts, "edges": edges, "n_composed": n_composed, "seed": drawn}
-    session = Session.start(model, prompt, bos, "path_bound", **arguments)
+    session = Session.start(model, prompt, "path_bound", **arguments)
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     if constants == "measured":
         n = session.query(query)
         rows, certificate = certified_bounds(
-            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, drawn, progress
+            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, drawn
         )
         composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
         long_name = f"certified path bound, {edges} edges{composed}"
@@ -253,7 +247,6 @@ def composition(
     *,
     attention: Literal["model", "uniform"] = "model",
     query: int = -1,
-    bos: Bos = "family",
 ) -> xr.DataArray:
     """The share of attention paths into position n that start at v⁽ℓ⁾_i, for every layer ℓ and position i.
 
@@ -262,7 +255,7 @@ def composition(
     all constants 1, divided by 4^L.
 
     Args:
-        model, query, bos: as in `path_bound`.
+        model, query: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
         attention: attention weights to compose: ``"model"`` (the default), those of the model, or ``"uniform"``, in
             which each token attends evenly to all tokens that its block lets it see.
@@ -277,11 +270,11 @@ def composition(
     Source: the path sum of Barbero et al. 2024, Theorem 5.1.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
-    session = Session.start(model, prompt, bos, "composition", attention=attention, query=query)
+    session = Session.start(model, prompt, "composition", attention=attention, query=query)
     top = n_blocks(session.model)
     patterns = patterns_of(session, attention, range(top))
     row = one_hot(session, query)

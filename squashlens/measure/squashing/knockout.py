@@ -7,7 +7,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Knockout, Pieces
+from squashlens._typing import Bridge, Knockout, Pieces
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
@@ -44,8 +44,6 @@ def knockout_effect(
     positions: Iterable[int] | None = None,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     query: int = -1,
-    bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """Distance that the output at the query moves when one token of the prompt is knocked out.
 
@@ -62,8 +60,6 @@ def knockout_effect(
         spans: as in `jacobian_norms`. All tokens of a span are knocked out at once: each of them attends to itself, and
             no other token does. Cannot be used with `positions`.
         query: as in `path_bound`.
-        bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
@@ -81,13 +77,13 @@ def knockout_effect(
     Source: Geva et al. 2023, arXiv 2304.14767, attention knockout, which they apply to the last token and a few blocks.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.knockout_effect(model, "What is the last digit in this sequence? 0107 =", progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.knockout_effect(model, "What is the last digit in this sequence? 0107 =")
     >>> found["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 12.8]
     """
     session = Session.start(
-        model, prompt, bos, "knockout_effect",
+        model, prompt, "knockout_effect",
         kind=kind, positions=None if positions is None else [*positions], query=query, **recorded(spans),
     )  # fmt: skip
     if kind == "attention":
@@ -105,7 +101,7 @@ def knockout_effect(
     for row, places in enumerate(together.values(), 1):
         hidden[row, places] = True
     for row, ids in enumerate(session.ids):
-        y = _knock_out(session.model, ids[: n + 1], hidden, kind, progress)
+        y = _knock_out(session.model, ids[: n + 1], hidden, kind)
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
         parts = [
             (divergence(own, logs).cpu(), total_variation(own.exp().expand_as(logs), logs.exp()).cpu())
@@ -122,13 +118,13 @@ def knockout_effect(
 
 
 def _knock_out(
-    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"], kind: Knockout, progress: bool
+    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"], kind: Knockout
 ) -> Float[Tensor, "variant d"]:
     """y at the last token with the `hidden` positions of each variant knocked out."""
     kept: list[Tensor] = []
     watch = [(residual_site("y", model), lambda y: kept.append(y[:, -1].clone()))]
     size = max(1, int(batch_memory(model) / pass_bytes(model, 1, len(ids))))
-    batches = bar(hidden.split(size), desc="variants", leave=False, progress=progress and len(hidden) > size)
+    batches = bar(hidden.split(size), desc="variants", leave=False)
     with torch.inference_mode(False), torch.no_grad():
         for rows in batches:
             with applied(model, _hook(kind, rows.to(ids.device))):

@@ -32,11 +32,11 @@ def random_gemma(blocks: int, folder: Path) -> Any:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 0.1 * noise)
     plain.save_pretrained(folder)
-    return sl.load(folder, progress=False)
+    return sl.load(folder)
 
 
 def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
-    found = sl.audit(model, prompts, positions=content, estimates=RUNGS, progress=False, **options)
+    found = sl.audit(model, prompts, positions=content, estimates=RUNGS, **options)
     assert (found["tightness"].min(("prompt", "position")).dropna("estimate") >= 1 - 1e-4).all()
     return sl.results.table(found)
 
@@ -51,7 +51,7 @@ def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
 )
 def test_random_gemmas(blocks: int, analytic: Any, exact: Any, two: Any, tmp_path: Path) -> None:
     ids = torch.randint(5, 60, (2, 16), generator=torch.Generator().manual_seed(0))
-    table = medians(random_gemma(blocks, tmp_path), ids, range(1, 15), bos="as-given")
+    table = medians(random_gemma(blocks, tmp_path), ids, range(1, 15))
     tight = table["tightness"]
     for name, (low, high) in {"analytic edges": analytic, "exact edges": exact, "two blocks composed": two}.items():
         assert low <= tight[name] <= high, name
