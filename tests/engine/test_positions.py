@@ -82,24 +82,6 @@ def test_answers_are_those_of_whole_passes(name: str, both_of: Any) -> None:
 
 
 @pytest.mark.slow
-def test_measurements_forget_longer_passes(both_of: Any) -> None:
-    """A plain pass beyond the context leaves "dynamic" frequencies behind; no measurement is to see them."""
-    model, plain = both_of("dynamic")
-    sequence = sl.prompts.build(model, (CONTENT * 2)[:29], prefix=[2, 5])  # v* fills the context
-    expected = np.stack([by_hand(plain, sequence.pair(n))[:-1] for n in (4, 29)], axis=1)
-    fresh = captured.collapse(model, sequence, lengths=[4, 29])
-    assert sl.results.provenance(fresh)["passes"] == "shared"
-    np.testing.assert_allclose(fresh["distance"], expected, atol=2e-5)
-
-    before = model.original_model.model.rotary_emb.original_component.inv_freq.clone()
-    with torch.no_grad():
-        model.original_model(torch.randint(3, 60, (1, 60)))
-    assert not torch.equal(before, model.original_model.model.rotary_emb.original_component.inv_freq)
-    again = captured.collapse(model, sequence, lengths=[29])
-    np.testing.assert_array_equal(again["distance"].sel(length=29), fresh["distance"].sel(length=29))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "from_", "content"), [("llama", 17, [7] * 24), ("gpt2", 22, CONTENT), ("llama", 28, CONTENT)]
 )

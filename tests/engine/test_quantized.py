@@ -1,7 +1,6 @@
 """Weights in int8 against a twin without torchao: the same model with each matrix rounded by the formula."""
 
 import copy
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-from transformers import AutoModelForCausalLM, MixtralConfig
+from transformers import MixtralConfig
 
 import squashlens as sl
-from squashlens import zoo
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.proving.fingerprint import fingerprint
@@ -55,20 +53,6 @@ def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
         return held[name, dtype]
 
     return get
-
-
-@pytest.fixture(scope="module")
-def int8_tiny() -> Any:
-    return sl.load("tiny-gemma", device="cpu", quantize="int8")
-
-
-@pytest.fixture(scope="module")
-def twin_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The bundled model with rounded weights, as a checkpoint of its own that is loaded as any other."""
-    folder = tmp_path_factory.mktemp("twin") / "tiny-gemma"
-    shutil.copytree(zoo.folder("tiny-gemma"), folder)
-    twin_of(AutoModelForCausalLM.from_pretrained(folder)).save_pretrained(folder)
-    return sl.load(folder, device="cpu")
 
 
 @pytest.mark.parametrize("name", few(WHOLE))
@@ -117,23 +101,6 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: A
     patterns = [p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions]
     bound = sl.path_bound(model, IDS)
     np.testing.assert_allclose(bound.values, path_sum(patterns, IDS.shape[1] - 1, gain=2.0), rtol=1e-5)
-
-
-PROMPT = "How many ones are in the following sequence? 1101, 110 ="
-# One of each way to run the model: a pass, products of vectors and Jacobians, and edits.
-MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
-    "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
-    "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
-    "substitution": lambda m: sl.substitution_effect(m, PROMPT)["effect"],
-}
-
-
-@pytest.mark.parametrize("what", MEASUREMENTS)
-def test_measurements_equal_those_of_rounded_weights(what: str, tiny: Any, int8_tiny: Any, twin_tiny: Any) -> None:
-    found, truth, unrounded = (MEASUREMENTS[what](m).values for m in (int8_tiny, twin_tiny, tiny))
-    size = np.nanmax(np.abs(truth))
-    np.testing.assert_allclose(found, truth, rtol=2e-3, atol=1e-4 * size)
-    assert np.nanmax(np.abs(found - unrounded)) > 1e-3 * size
 
 
 @pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])

@@ -1,5 +1,6 @@
 """Functions as hooks that would give each pass another model, and derivatives that do not exist."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -141,3 +142,39 @@ def test_the_pass_that_gave_the_numbers_is_compared_itself(measure: Any, make: A
     hook = sl.hooks.Hook("h", SITE, make())
     with sl.applied(model, hook), pytest.raises(InputError, match="other numbers in each run"):
         measure(model, IDS)
+
+
+@pytest.mark.parametrize("edges", ["analytic", "exact"])
+@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor"])
+def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, bridge_of: Any) -> None:
+    model = bridge_of("llama")
+
+    def within(z: torch.Tensor, hook: Any) -> None:
+        if z.requires_grad:
+            z.register_hook(lambda g: g * 1e-6)
+
+    def smaller(*arguments: Any) -> None:
+        return None
+
+    mlp, site = model.original_model.model.layers[1].mlp, "blocks.1.hook_resid_pre"
+    hooks: dict[str, Callable[[], Any]] = {
+        "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
+        "module": lambda: Removed(mlp.register_full_backward_hook(smaller)),
+        "every": lambda: Removed(torch.nn.modules.module.register_module_full_backward_hook(smaller)),
+        "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
+    }
+    with hooks[hang]():
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.path_bound(model, IDS, constants="measured", edges=edges)
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.jacobian_norms(model, IDS)
+
+
+class Removed:
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None:
+        self.handle.remove()

@@ -258,7 +258,6 @@ def test_refusals(bridge_of: Callable[..., Any]) -> None:
         (change.patch_residual([1], OTHERS), "the source has 2 prompts"),
         (change.patch_residual([1], OTHER, (3,)), "has block 3"),
         (change.patch_residual([1], lowest), "no residual stream of layer 1"),
-        (change.constant_gate(0.5), "LlamaForCausalLM has no gate on the outputs of attention in any block"),
         (change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}), r"has shape \(10, 4, 5\)"),
         (change.patch_heads([1], {}), "the cache holds no 'blocks.0.attn.hook_z'"),
         (change.mean_residual([10], OTHERS), "the source has no position 10"),

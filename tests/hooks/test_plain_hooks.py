@@ -176,23 +176,6 @@ def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Cal
     assert count(model) == before
 
 
-def test_edits_in_place_and_infinities_that_mask_are_allowed(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("gpt2")
-
-    def in_place(scores: torch.Tensor, hook: Any) -> None:
-        scores[..., 4:, 2] = -torch.inf
-
-    def returned(scores: torch.Tensor) -> torch.Tensor:
-        return torch.cat([scores[..., :4, :], scores[..., 4:, :].index_fill(-1, torch.tensor([2]), -torch.inf)], dim=-2)
-
-    site = "blocks.1.attn.hook_attn_scores"
-    with torch.no_grad(), sl.applied(model, sl.hooks.mask_attention([4, 5, 6, 7], [2], (1,))):
-        expected = logits(model)
-        for function in (in_place, returned):
-            with sl.applied(model, (site, function)):
-                assert torch.equal(logits(model), expected)
-
-
 def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
     blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
     with pytest.raises(SquashlensError, match="computes NaN .*<lambda>"), tiny.hooks(fwd_hooks=[blind]):

@@ -10,7 +10,6 @@ the digest of the model's file is compared with the one that is written here.
 """
 
 import hashlib
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from squashlens.engine.loading.header import Header, read_header, write_without_long_arrays
-from squashlens.engine.memory import human, require_room
+from squashlens.engine.memory import require_room
 from squashlens.engine.proving.complete import require_finite
 from squashlens.errors import CapacityError, ModelAccessError
 
@@ -58,14 +57,16 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     Raises:
         ModelAccessError: the file is damaged, truncated, of an unsupported architecture, or says something that
             transformers would leave out.
-        CapacityError: the weights do not fit into memory or on the disk.
+        CapacityError: the weights do not fit into memory.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     _require_gguf()
     header = read_header(file)
     _require_supported(header, file)
-    _require_space(header, file, folder)
+    size = 4 * sum(tensor.count for tensor in header.tensors)
+    remedy = "Use a smaller model, or a machine with more memory."
+    require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
     plain = folder / "without_long_arrays.gguf"
     write_without_long_arrays(file, header, plain)
     try:
@@ -86,7 +87,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         model.save_pretrained(folder)
         del model
         if "tokenizer.ggml.model" in header.values:
-            _tokenizer(header, file).save_pretrained(folder)
+            AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
     except (ModelAccessError, CapacityError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the many errors of transformers, tokenizers and gguf
@@ -108,13 +109,8 @@ def _require_gguf() -> None:
 
 
 def _require_supported(header: Header, file: Path) -> None:
-    """Raise an error for a file that is a part of a model, no language model, or of an untested architecture."""
+    """Raise an error for a file of an untested architecture."""
     architecture = header.values.get("general.architecture")
-    if header.values.get("split.count", 1) > 1:
-        raise ModelAccessError(
-            f"{file} is one of {header.values['split.count']} parts of a model.",
-            "Merge them with llama.cpp's `llama-gguf-split --merge`.",
-        )
     if architecture not in ARCHITECTURES:
         raise ModelAccessError(
             f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
@@ -235,35 +231,6 @@ def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, fil
         raise ModelAccessError(
             f"{file} does not match {type(model).__name__}: it has {stored:,} numbers, the model {needed:,}{lacks}.",
             "Use a GGUF file of an unchanged model, or load it from a Hugging Face folder.",
-        )
-
-
-def _tokenizer(header: Header, file: Path) -> Any:
-    """The file's tokenizer; raises an error if it does not put a space before a text as the file says."""
-    from transformers import AutoTokenizer
-
-    spaced = header.values.get("tokenizer.ggml.add_space_prefix")
-    tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    first = tokenizer.convert_ids_to_tokens(tokenizer("1", add_special_tokens=False)["input_ids"])[0]
-    if spaced is not None and first.startswith("▁") != spaced:
-        raise ModelAccessError(
-            f"{file} says that its tokenizer puts {'a' if spaced else 'no'} space before a text, and transformers' "
-            "tokenizer for it does otherwise.",
-            "Load the model from a Hugging Face folder.",
-        )
-    return tokenizer
-
-
-def _require_space(header: Header, file: Path, folder: Path) -> None:
-    size = 4 * sum(tensor.count for tensor in header.tensors)
-    remedy = "Use a smaller model, or a machine with more memory."
-    require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
-    needed, free = size + 2 * file.stat().st_size, shutil.disk_usage(folder).free
-    if needed > free:
-        raise CapacityError(
-            f"The dequantized weights of {file.name} need {human(needed)} on the disk of {folder.parent}, which has "
-            f"{human(free)} free.",
-            "Free some space, or set SQUASHLENS_CACHE to a folder on another disk.",
         )
 
 

@@ -22,8 +22,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
@@ -198,11 +196,8 @@ def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:
     return [(id(p), 0 if p.is_inference() else p._version) for p in every], sample_digest(every)
 
 
-_OWN = ("torch.", "squashlens.")  # PyTorch's own modes select a device, count or read; ours belong to certificates
-
-
 def require_no_modes() -> None:
-    """Raise an error inside PyTorch contexts that change results or derivatives."""
+    """Raise an error inside PyTorch contexts that change results."""
     require_no_meta()
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
@@ -210,15 +205,6 @@ def require_no_modes() -> None:
             f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
             "Leave `torch.autocast`, and load the model in the dtype of the run.",
         )
-    saved = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
-    packing = [] if saved is None else [saved[0]]
-    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack(), *packing):
-        kind = mode if callable(mode) and hasattr(mode, "__qualname__") else type(mode)
-        if not str(kind.__module__).startswith(_OWN):
-            raise InputError(
-                f"The mode {kind.__qualname__} is active, which can change what PyTorch functions compute.",
-                "Leave its `with` block before measuring.",
-            )
 
 
 def require_no_meta() -> None:
