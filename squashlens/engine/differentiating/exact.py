@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from squashlens._typing import Bridge, dtype_name
-from squashlens.engine.anatomy import device_of, dtype_of, quantization
+from squashlens.engine.anatomy import configurations, device_of, dtype_of, quantization
 from squashlens.engine.digests import sample_digest
 from squashlens.engine.memory import require_room
 from squashlens.errors import BusyModelError, InputError, UnsoundModelError
@@ -80,7 +80,7 @@ def in_float64(model: Bridge) -> Iterator[None]:
     """
     held = {id(t): t for t in _tensors(model) if t.is_floating_point() and t.dtype != torch.float64}
     before = [(tensor, tensor.data) for tensor in held.values()]
-    experts = [(c, c._experts_implementation) for c in _configs(model) if hasattr(c, "_experts_implementation")]
+    experts = [(c, c._experts_implementation) for c in configurations(model) if hasattr(c, "_experts_implementation")]
     try:
         for tensor, narrow in before:
             tensor.data = narrow.double()
@@ -107,11 +107,6 @@ def _tensors(model: Bridge) -> Iterator[Tensor]:
     yield from model.buffers()
     for module in model.modules():
         yield from (value for value in vars(module).values() if isinstance(value, Tensor) and value.grad_fn is None)
-
-
-def _configs(model: Bridge) -> list[Any]:
-    modules: Any = model.original_model.modules()
-    return list({id(c): c for m in modules if (c := getattr(m, "config", None)) is not None}.values())
 
 
 def require_one_device(model: Bridge) -> None:

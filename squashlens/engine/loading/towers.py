@@ -8,7 +8,7 @@ whole model.
 
 from typing import Any
 
-from squashlens.engine.loading.gguf import ORIGIN
+from squashlens.engine.loading.packaged import ORIGIN
 from squashlens.errors import ModelAccessError
 
 TEXT = ("ForCausalLM", "LMHeadModel")  # how the names of classes end that are language models alone

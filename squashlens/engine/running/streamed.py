@@ -23,7 +23,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, last_logits, modules_of, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import configurations, dtype_of, last_logits, n_blocks, pattern_site, residual_sites
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
@@ -151,9 +151,7 @@ def _through_stream(model: Bridge, stream: _Stream) -> Iterator[None]:
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
 
     _register()
-    inner: Any = model.original_model
-    configs = {id(c): c for m in modules_of(inner) if (c := getattr(m, "config", None)) is not None}.values()
-    before = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
+    before = [(c, c._attn_implementation) for c in configurations(model) if hasattr(c, "_attn_implementation")]
     sites = [block.attn for block in model.blocks]
     block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
     replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
