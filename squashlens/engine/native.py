@@ -11,7 +11,7 @@ Its attention is not that of transformers, so patterns are always computed.
 """
 
 import copy
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,38 +22,23 @@ from squashlens._typing import Bridge
 HOME = "transformer_lens.model_bridge.sources.native.model"
 
 
-@dataclass(frozen=True)
-class NativeConfig:
-    """The entries of a native model's `cfg` that are needed, under the names of a Hugging Face configuration."""
-
-    model_type: str
-    max_position_embeddings: int
-    hidden_act: str | None
-    attn_logit_softcapping: float | None
-    final_logit_softcapping: float | None
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The outputs of a plain forward pass, with the names of transformers."""
-
-    logits: Tensor
-    hidden_states: tuple[Tensor, ...]
-    attentions: tuple[Tensor, ...]
-
-
 def is_native(model: Bridge) -> bool:
     """Whether a bridge wraps a `NativeModel`, or a class derived from it."""
     kinds = type(model.original_model).__mro__
     return any(kind.__module__ == HOME and kind.__qualname__ == "NativeModel" for kind in kinds)
 
 
-def native_config(model: Bridge) -> NativeConfig:
+def native_config(model: Bridge) -> SimpleNamespace:
     """The native model's configuration in Hugging Face form; a soft cap of TransformerLens is off unless positive."""
     cfg = model.cfg
     activation = str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower()
-    caps = (float(cap) if cap > 0 else None for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap))
-    return NativeConfig("native", int(cfg.n_ctx), activation, *caps)
+    attention_cap, final_cap = (
+        float(cap) if cap > 0 else None for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap)
+    )
+    return SimpleNamespace(
+        model_type="native", max_position_embeddings=int(cfg.n_ctx), hidden_act=activation,
+        attn_logit_softcapping=attention_cap, final_logit_softcapping=final_cap,
+    )  # fmt: skip
 
 
 def n_outcomes(model: Bridge) -> int:
@@ -81,7 +66,7 @@ def rebuilt(model: Bridge) -> Any:
     return plain
 
 
-def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
+def plain_outputs(plain: Any, ids: Tensor) -> SimpleNamespace:
     """Run a `NativeModel` without a bridge: logits, v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, and the pattern of every block."""
     streams: list[Tensor] = []
     patterns: list[Tensor] = []
@@ -95,7 +80,7 @@ def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
     ]
     handles.append(plain.ln_out.register_forward_hook(lambda _, args, out: streams.append(out.detach().clone())))
     try:
-        return Outputs(plain(ids), tuple(streams), tuple(patterns))
+        return SimpleNamespace(logits=plain(ids), hidden_states=streams, attentions=patterns)
     finally:
         for handle in handles:
             handle.remove()

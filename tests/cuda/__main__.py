@@ -2,8 +2,8 @@
 
 It runs every test marked `cuda`, and times the measurements on random weights with the shapes of Gemma-2B, Gemma-7B and
 Gemma-3-4B. Every shape has its own process and its own number of seconds: one that dies or takes too long is named with
-the work it was at, and the next one begins. `results.json` and `page.md` are written after each part. `--rehearse` does
-the same on the CPU with small shapes.
+the work it was at, and the next one begins. `results.json` is written after each part. `--rehearse` does the same on
+the CPU with small shapes.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,6 @@ from tests.cuda.works import MARK, MODELS
 ROOT = Path(__file__).parents[2]
 SECONDS = 520.0  # of at most nine minutes
 TESTING = 150.0
-WORKS = {
-    "forward": "plain fused forward pass",
-    "bound": "`path_bound`",
-    "sketch": "`jacobian_norms`, sketch of 32 probes",
-    "exact": "`jacobian_norms`, exact, one query",
-    "collapse": "`collapse` at all lengths",
-    "profile": "`profile`, bounds of all queries and layers",
-}
 
 
 class Run:
@@ -52,7 +44,6 @@ class Run:
     def keep(self) -> None:
         self.held["seconds"] = time.monotonic() - self.began
         (self.folder / "results.json").write_text(json.dumps(self.held, indent=1), encoding="utf-8")
-        (self.folder / "page.md").write_text(page(self.held), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, model in enumerate(options.models):
         measure(run, model, run.left / (len(options.models) - number))
         run.keep()
-    print(f"{run.folder / 'page.md'}: {len(run.held['failures'])} failures, {run.held['seconds']:.0f} s")
+    print(f"{run.folder / 'results.json'}: {len(run.held['failures'])} failures, {run.held['seconds']:.0f} s")
     return int(bool(run.held["failures"]))
 
 
@@ -104,6 +95,7 @@ def measure(run: Run, model: str, seconds: float) -> None:
         elif "done" in said:
             run.held["about"] = said.pop("about", run.held.get("about"))
             run.held["parts"].append({"model": model} | said)
+            print(json.dumps(run.held["parts"][-1]), flush=True)
     if reason:
         run.failed(f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
 
@@ -120,63 +112,6 @@ def output(command: Sequence[str], seconds: float) -> tuple[list[str], str]:
         return (error.stdout or b"").decode(errors="replace").splitlines(), "took too long and was stopped"
     lines = done.stdout.decode(errors="replace").splitlines()
     return lines, f"ended with code {done.returncode}" if done.returncode else ""
-
-
-def page(held: Mapping[str, Any]) -> str:
-    """What was run where, what it took, and what failed."""
-    about = held.get("about", {})
-    kind = "Rehearsal on the CPU with small shapes" if held["rehearsal"] else f"Run on {about.get('device', 'a GPU')}"
-    lines = [f"# {kind}", ""]
-    if about:
-        memory = f" with {size(about['memory'])}" if about.get("memory") else ""
-        cuda = f", CUDA {about['cuda']}" if about.get("cuda") else ""
-        lines += [
-            f"Device: {about['device']}{memory}; PyTorch {about['torch']}{cuda}. {held['seconds']:.0f} s in all.",
-            "",
-        ]
-    lines += ["## Tests", "", held.get("tests", "Not run."), "", "## Times and memory", ""]
-    lines += [
-        "A ratio is the time beside a plain fused forward pass of as many tokens. Memory is the peak beyond the",
-        "weights; the factor is the measured peak over what squashlens expected.", "",
-        "| model | what | tokens | time | ratio | peak | expected | factor |", "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
-    lines += [row(part) for part in held["parts"] if "kind" in part]
-    attention = [f"- {part['model']}: {part['attention']}" for part in held["parts"] if "attention" in part]
-    lines += ["", "Attention in `path_bound`:", "", *attention] if attention else []
-    lines += ["", "## Expected memory of the real shapes in bfloat16", "", *expected(held["parts"])]
-    lines += ["", "## Failures", ""]
-    lines += [f"- **{one['part']}**: {one['reason']}" for one in held["failures"]] or ["None."]
-    return "\n".join(lines) + "\n"
-
-
-def row(part: Mapping[str, Any]) -> str:
-    factor = "–" if part["factor"] is None else f"{part['factor']:.2f}"
-    cells = [
-        part["model"], WORKS[part["kind"]], f"{part['n']:,}", f"{part['seconds']:.3g} s", f"{part['ratio']:.3g}",
-        size(part["peak"]), size(part["estimate"]), factor,
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
-def expected(parts: list[Mapping[str, Any]]) -> list[str]:
-    """A row for each work of the real shapes, from sizes alone."""
-    rows = [
-        f"| {part['model']} | {name} | {size(part['estimates']['weights'])} | {size(needed)} |"
-        for part in parts
-        if "estimates" in part
-        for name, needed in part["estimates"]["works"].items()
-    ]
-    return ["| model | what | weights | beyond them |", "|---|---|---|---|", *rows] if rows else ["No shape was begun."]
-
-
-def size(number: float | None) -> str:
-    """Bytes for readers."""
-    if number is None:
-        return "–"
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= scale:
-            return f"{number / scale:.3g} {unit}"
-    return f"{number:.0f} B"
 
 
 if __name__ == "__main__":
