@@ -434,7 +434,9 @@ def answers(s: Subject) -> Calls:
 
     return {
         "evaluate": lambda: sl.evaluate(s.model, task, lengths=[4, 9], seeds=3),
-        "drawn": lambda: sl.evaluate(s.model, task, lengths=[5], seeds=2, temperature=0.7, prefill=True),
+        "drawn": lambda: sl.evaluate(
+            s.model, task, lengths=[5], seeds=2, temperature=0.7, prompting=sl.tasks.Prompting(prefill=True)
+        ),
         "answer_frequencies": frequencies,
         "accuracy": accuracy,
         "compare": compared,
