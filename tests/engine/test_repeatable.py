@@ -1,6 +1,7 @@
 """Functions as hooks that would give each pass another model, and derivatives that do not exist."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -144,6 +145,14 @@ def test_the_pass_that_gave_the_numbers_is_compared_itself(measure: Any, make: A
         measure(model, IDS)
 
 
+@contextmanager
+def removed(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 @pytest.mark.parametrize("edges", ["analytic", "exact"])
 @pytest.mark.parametrize("hang", ["point", "module", "every", "tensor"])
 def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, bridge_of: Any) -> None:
@@ -159,8 +168,8 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, 
     mlp, site = model.original_model.model.layers[1].mlp, "blocks.1.hook_resid_pre"
     hooks: dict[str, Callable[[], Any]] = {
         "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
-        "module": lambda: Removed(mlp.register_full_backward_hook(smaller)),
-        "every": lambda: Removed(torch.nn.modules.module.register_module_full_backward_hook(smaller)),
+        "module": lambda: removed(mlp.register_full_backward_hook(smaller)),
+        "every": lambda: removed(torch.nn.modules.module.register_module_full_backward_hook(smaller)),
         "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
     }
     with hooks[hang]():
@@ -168,13 +177,3 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, 
             sl.path_bound(model, IDS, constants="measured", edges=edges)
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
             sl.jacobian_norms(model, IDS)
-
-
-class Removed:
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error: object) -> None:
-        self.handle.remove()

@@ -18,9 +18,9 @@ from squashlens.bars import shown
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.live import bridge_around
+from squashlens.engine.loading.packaged import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
-from squashlens.engine.loading.towers import auto_class, language_model_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
@@ -29,6 +29,7 @@ from squashlens.engine.text.start import adds_bos, start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+TEXT = ("ForCausalLM", "LMHeadModel")  # how the names of classes end that are language models alone
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
 
 
@@ -199,18 +200,77 @@ def _require_decoder(config: Any, source: str) -> None:
             f"config.json of {source} names no class under architectures, so the model's class is unknown.",
             'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
         )
-    if auto_class(config) is None:
+    if _auto_class(config) is None:
         raise ModelAccessError(
             f"{source} is {named[0]}, not a decoder-only language model, and has none inside.",
             "Use a decoder-only model, or a multimodal one around it: the measurements need causal attention.",
         )
 
 
+def _auto_class(config: Any) -> Any:
+    """The class of transformers that builds the model, with its image and audio parts; `None` if it is no decoder."""
+    from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING
+
+    if config.is_encoder_decoder:
+        return None
+    if config.architectures[0].endswith(TEXT):
+        return AutoModelForCausalLM
+    return AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else None
+
+
+def _language_model_of(whole: Any) -> Any:
+    """The language model inside a multimodal model, with the same modules; any other model as it is.
+
+    It is found by the classes that transformers has for the text configuration. transformers can open such a checkpoint
+    as a language model alone, but then leaves weights random whose names it does not find, without an error. So the
+    whole model is loaded, every tensor of its checkpoint is accounted for, and the language model is taken out of it,
+    module by module.
+    """
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    config, name = whole.config.get_text_config(), type(whole).__name__
+    if name.endswith(TEXT):
+        return whole
+    try:
+        with init_empty_weights(include_buffers=False):
+            tower = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    except ValueError as error:
+        raise ModelAccessError(
+            f"transformers has no language model for the text configuration of {name} ({config.model_type!r}).",
+            "Use a checkpoint of a language model, or another multimodal model.",
+        ) from error
+    complete = [module for module in whole.modules() if type(module) is type(tower)]
+    bases = [module for module in whole.modules() if type(module) is type(tower.base_model)]
+    head = whole.get_output_embeddings()
+    if len(complete) == 1:
+        tower = complete[0]
+    elif len(bases) == 1 and head is not None:
+        setattr(tower, tower.base_model_prefix, bases[0])
+        tower.set_output_embeddings(head)
+    if any(parameter.is_meta for parameter in tower.parameters()):
+        raise ModelAccessError(
+            f"No part of {name} is the language model that transformers builds from its text configuration "
+            f"({type(tower).__name__}).",
+            "Use a checkpoint of a language model, or another multimodal model.",
+        )
+    tower.config.architectures = [type(tower).__name__]
+    tower.config._commit_hash = whole.config._commit_hash
+    tower.generation_config = whole.generation_config
+    if hasattr(whole, "hf_device_map"):
+        tower.hf_device_map = whole.hf_device_map
+    if getattr(whole.config, "quantization_config", None) is not None:
+        tower.config.quantization_config = whole.config.quantization_config
+    setattr(tower.config, ORIGIN, {"note": f"language model of {name}"})
+    return tower.eval()
+
+
 def _on_no_device(config: Any, source: str) -> Any:
     """Build the model without weights; raise an error if transformers builds another class than config.json names."""
     try:
         with torch.device("meta"):
-            empty = auto_class(config).from_config(config)
+            empty = _auto_class(config).from_config(config)
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
     built = type(empty).__name__
@@ -257,7 +317,7 @@ def _bridge(
 ) -> Bridge:  # fmt: skip
     whole = _plain(source, config, device_map, dtype, revision)
     whole = (whole if device_map is not None else whole.to(device)).eval().requires_grad_(False)
-    inner = language_model_of(whole)
+    inner = _language_model_of(whole)
     if quantize is not None:  # before the copy, so that both models of the comparison are rounded
         round_weights(inner, quantize)
     plain = shared_copy(whole) if verify else None
@@ -277,7 +337,7 @@ def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revisi
     try:
         stored = read_checkpoint(source, revision, config)
         commit = None if Path(source).is_dir() else commit_of(stored)
-        loaded: Any = auto_class(config).from_pretrained(
+        loaded: Any = _auto_class(config).from_pretrained(
             source,
             revision=commit or revision,
             dtype=dtype,
