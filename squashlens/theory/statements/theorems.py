@@ -2,7 +2,7 @@
 
 The paper's block is ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, and ``y = v⁽ᴸ⁾/β₃``. Attention does not depend on the
 tokens, there is no value or output matrix, and norms divide by a constant. Real models are not of this form; for them
-use `squashlens.path_bound` with ``constants="measured"``.
+use `squashlens.certified_bound`.
 """
 
 import math
