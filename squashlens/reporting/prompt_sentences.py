@@ -92,14 +92,16 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
     names = [_name(ds, inside.start + int(at)) for at in order[:SHOWN]]
     knocked = given.knockout is not None
     if half == 1:
-        moved = f": if no later token can read it, {percent(own[order[0]])} of the probability moves to other tokens"
+        moved = (
+            f": if no later token can read it, {percent(float(own[order[0]]))} of the probability moves to other tokens"
+        )
         verdict = f"Mostly on {names[0]}{moved if knocked else ''}."
     else:
         many = "a few tokens" if half <= max(2, FEW * len(own)) else "many tokens"
         verdict = f"On {many}: {half} of {len(own)} have half of the dependence, {names[0]} the most."
     said, of, size = ("Probability that moves", "without", percent) if knocked else ("Jacobian norm", "for", number)
-    each = ", ".join(f"{size(own[at])} {of} {name}" for name, at in zip(names, order, strict=False))
-    apart = ", ".join(f"{size(values[at])} {of} {_name(ds, at)}" for at in range(inside.start))
+    each = ", ".join(f"{size(float(own[at]))} {of} {name}" for name, at in zip(names, order, strict=False))
+    apart = ", ".join(f"{size(float(values[at]))} {of} {_name(ds, at)}" for at in range(inside.start))
     beside_it = f" Apart, because every prompt begins with it: {apart}." if apart else ""
     return verdict, (f"{said}: {each}.{beside_it}", _certainty(given))
 
@@ -152,7 +154,8 @@ def _of_tokens(ds: xr.Dataset) -> str:
     along = ""
     if n >= 3:
         names = ("first third", "middle third", "last third")
-        medians = dict(zip(names, map(np.median, np.array_split(norms[inside], 3)), strict=True))
+        parts = np.array_split(norms[inside], 3)
+        medians = {name: float(np.median(part)) for name, part in zip(names, parts, strict=True)}
         along = f" The median sensitivity by third of the prompt is {among(medians)}."
     return (
         f"Tokens: the last representation is {times(factor)} less sensitive to {_name(ds, least)} than to "

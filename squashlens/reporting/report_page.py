@@ -33,7 +33,6 @@ def report(
     out: str | Path = "report.html",
     norm: Norm = "spectral",
     n: int | None = None,
-    progress: bool = True,
 ) -> Path:
     """Measure what is lost on the way to the last token of a prompt, and write the results as an HTML page.
 
@@ -48,7 +47,6 @@ def report(
         norm: norm of the Jacobians.
         n: number of content tokens of the longest of figure 5's sequences, at least 3; their collapse and the effect of
             separators are then measured too. By default they are not.
-        progress: whether to show progress bars.
 
     Returns:
         The path of the file.
@@ -57,7 +55,7 @@ def report(
         InputError: if `out` cannot be written or `n` is too small.
 
     >>> import squashlens as sl
-    >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html", progress=False)
+    >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html")
     >>> path.name
     'page.html'
     """
@@ -71,18 +69,18 @@ def report(
     out = require_output(out, (".html", ".htm"))
     if n is not None:
         check_n(n)
-    bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
-    measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
-    knockout = or_why_not(lambda: knockout_effect(bridge, prompt, progress=progress))
+    bridge = load(model) if isinstance(model, str | Path) else model
+    measured = sensitivity(bridge, prompt, norm=norm)
+    knockout = or_why_not(lambda: knockout_effect(bridge, prompt))
     tried = or_why_not(lambda: _try_remedies(bridge, prompt))
     changes, predicted = (None, {}) if isinstance(tried, SquashlensError) else tried
-    view = squash_map(bridge, prompt, norm=norm, interventions=changes, progress=progress)
+    view = squash_map(bridge, prompt, norm=norm, interventions=changes)
     evidence = Evidence(
         top_tokens(bridge, prompt), measured, view.result, None if isinstance(knockout, SquashlensError) else knockout,
         changes, predicted,
     )  # fmt: skip
     shares = composition(bridge, prompt)
-    findings = None if n is None else try_to_measure(bridge, n, progress=progress)
+    findings = None if n is None else try_to_measure(bridge, n)
     page = render(evidence, shares, findings, view, source=_source(bridge), prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 
@@ -93,6 +91,7 @@ def _try_remedies(model: Bridge, prompt: str) -> tuple[xr.Dataset, dict[str, str
     The prompt is a growing sequence of which only its own length is measured.
     """
     from squashlens import hooks, prompts
+    from squashlens.bars import quiet
     from squashlens.engine.proving.effective import applied
     from squashlens.measure.answers.accuracy import top_tokens
     from squashlens.measure.remedies.compare import compare
@@ -103,7 +102,8 @@ def _try_remedies(model: Bridge, prompt: str) -> tuple[xr.Dataset, dict[str, str
     }
     first, *content = prompts.tokenize(model, prompt)[0].tolist()
     sequence = prompts.build(model, content, name="the prompt", prefix=[first])
-    changes = compare(model, sequence, remedies, lengths=[len(content)], noise_lengths=1, progress=False)
+    with quiet():
+        changes = compare(model, sequence, remedies, lengths=[len(content)], noise_lengths=1)
     predicted = {}
     for name, hook in remedies.items():
         with applied(model, hook):
