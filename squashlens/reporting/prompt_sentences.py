@@ -123,12 +123,13 @@ def _certainty(given: Evidence) -> str:
 def _lost(given: Evidence) -> tuple[str, tuple[str, ...]]:
     """Whether a token has no influence left, and whether one more last token can be told, with where and how much."""
     states = {_token_state(given.measured), _end_state(given.found)}
+    whole = "" if math.isfinite(_end(given.found)[0]) else " among the tokens"
     verdict = (
         "Yes: something is lost."
         if "lost" in states
         else "Nothing is lost, but something is close to it."
         if "close" in states
-        else "Nothing is lost, and nothing is close to it."
+        else f"Nothing is lost{whole}, and nothing is close to it."
     )
     return verdict, (_of_tokens(given.measured), _of_the_end(given))
 
@@ -257,9 +258,9 @@ def _agreement_over_null(ds: xr.Dataset) -> str:
 def position(ds: xr.Dataset) -> str:
     """How Jacobian, path bound and null change along the prompt, and whether attention favours early or late tokens."""
     n, inside = int(ds["compared_tokens"]), compared(ds)
-    trends = {name: Rank.of(ds, "position_trend", estimate=name) for name in ESTIMATES}
-    if not any(rank.measured for rank in trends.values()):
+    if n < 3:
         return f"Along the prompt no trend can be computed (tokens compared: {n})."
+    trends = {name: Rank.of(ds, "position_trend", estimate=name) for name in ESTIMATES}
     truth, bound, null, ratio = (trends[name].trend(ends=_ends_of(ds[name].values[inside])) for name in ESTIMATES)
     return (
         f"From the first to the last of {n} compared tokens, without BOS and the last token, the true sensitivity "

@@ -16,8 +16,14 @@ LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
 def number(value: object) -> str:
-    """A number with three digits and a true minus sign."""
-    return f"{float(value):.3g}".replace("-", "−")  # pyright: ignore[reportArgumentType]
+    """A number with three digits and a true minus sign.
+
+    >>> number(2971.2), number(-0.25), number(1.2e-7)
+    ('2,970', '−0.25', '1.2e−07')
+    """
+    short = f"{float(value):.3g}"  # pyright: ignore[reportArgumentType]
+    plain = f"{float(short):,.0f}" if 1000 <= abs(float(short)) < 1e6 else short
+    return plain.replace("-", "−")
 
 
 def times(factor: float) -> str:
