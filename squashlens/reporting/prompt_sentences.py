@@ -244,15 +244,13 @@ def _agreement_over_null(ds: xr.Dataset) -> str:
     gap, low, high = (float(ds[f"agreement_over_null{side}"]) for side in ("", "_low", "_high"))
     if not (math.isfinite(null) and math.isfinite(low) and math.isfinite(high)):
         return ""
-    of_null = f"The uniform null, which does not use this model's attention, reaches ρ = {null:.2f}"
-    numbers = "(difference {}, 95 % interval {} to {})".format(
-        *(near_edge(value, 0.0, 2) for value in (gap, low, high))
+    gap_text, *ends = (near_edge(value, 0.0, 2) for value in (gap, low, high))
+    agrees = "agrees better" if low > 0 else "agrees worse" if high < 0 else ""
+    return (
+        f"The uniform null, which does not use this model's attention, reaches ρ = {near_edge(null, 0.0, 2)}; "
+        f"{f'the path bound {agrees}' if agrees else 'whether the path bound agrees better is undecided'} "
+        f"(difference {gap_text}, 95 % interval {ends[0]} to {ends[1]})."
     )
-    if low > 0:
-        return f"{of_null}; the path bound agrees better {numbers}."
-    if high < 0:
-        return f"{of_null}; the path bound agrees worse {numbers}."
-    return f"{of_null}; whether the path bound agrees better is undecided {numbers}."
 
 
 def position(ds: xr.Dataset) -> str:
@@ -310,13 +308,10 @@ def freezing(ds: xr.Dataset) -> str:
     if not both.any():
         return "No token has a positive sensitivity both with and without frozen attention."
     factors = frozen[both] / truth[both]
-    middle, low, high = np.median(factors), factors.min(), factors.max()
-    if abs(math.log(middle)) < 0.01:
-        effect = "does not change the typical token's sensitivity"
-    else:
-        direction = "lowers" if middle < 1 else "raises"
-        effect = f"{direction} the typical token's sensitivity, by a median factor of {middle:.3g}"
-    return f"Holding attention constant, as the theorem assumes, {effect} ({low:.3g} to {high:.3g} by token)."
+    return (
+        "Holding attention constant, as the theorem assumes, makes the typical token's sensitivity "
+        f"{beside(float(np.median(factors)), 1.0)} ({number(factors.min())} to {number(factors.max())} times by token)."
+    )
 
 
 def spread(shares: xr.DataArray) -> str:

@@ -115,9 +115,9 @@ SAID: list[tuple[Callable[[], str], str]] = [
      "Jacobian norm at 2 of 4 tokens (bound ÷ Jacobian runs from 0.5 to 2.5, median 1.5)"),
     (lambda: bounding(path_bound=[4] * 4, jacobian=[2] * 4), "Nothing guarantees that"),
     (lambda: bounding(jacobian=[0] * 4), "cannot be compared"),
-    (lambda: freezing(0.5), "lowers the typical token's sensitivity, by a median factor of 0.5"),
-    (lambda: freezing(2.0), "raises the typical token's sensitivity, by a median factor of 2 "),
-    (lambda: freezing(1.0), "does not change the typical token's sensitivity"),
+    (lambda: freezing(0.5), "sensitivity 2 times smaller (0.5 to 0.5 times by token)"),
+    (lambda: freezing(2.0), "sensitivity 2 times as large"),
+    (lambda: freezing(1.0), "sensitivity about equal (1 times)"),
 ]  # fmt: skip
 
 
