@@ -380,7 +380,7 @@ class View {
 
   /** Only a map with a page of its own keeps its state in the address; one of several would overwrite others. */
   get addressed() {
-    return !this.live && this.root.dataset.level === "1";
+    return !this.live && this.root.dataset.level === "1" && document.querySelectorAll(".sl-map").length === 1;
   }
 
   readState() {

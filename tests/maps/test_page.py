@@ -159,6 +159,19 @@ def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> N
     assert page.evaluate(picture) == whole
 
 
+def test_two_maps_stand_side_by_side(watched: Any, tmp_path: Path) -> None:
+    one, other = (sl.squash_map(made(list(tokens))) for tokens in ("abcd", "efgh"))
+    opened = watched(1200)
+    page = opened.open(one.save(tmp_path / "two.html", beside=other))
+    left, right = (box.bounding_box() for box in page.locator(".sl-map").all())
+    assert left["x"] + left["width"] <= right["x"]
+    page.locator(".sl-map").nth(1).locator("[data-start='1']").click()
+    chosen = [box.get_attribute("data-start") for box in page.locator("[aria-selected=true]").all()]
+    assert chosen == ["3", "1"]
+    assert page.evaluate("location.hash") == ""
+    assert opened.said == []
+
+
 def test_each_scale_of_colours_is_said(watched: Any, written: tuple[Path, Any]) -> None:
     """The ribbon's colours span one layer, and those of the heat map all."""
     path, found = written
