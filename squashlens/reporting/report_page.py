@@ -101,9 +101,9 @@ def _try_remedies(model: Bridge, prompt: str) -> tuple[xr.Dataset, dict[str, str
         "adaptive temperature": hooks.adaptive_temperature(),
     }
     first, *content = prompts.tokenize(model, prompt)[0].tolist()
-    sequence = prompts.build(model, content, name="the prompt", prefix=[first])
+    sequence = prompts.build(model, content, prefix=[first])
     with quiet():
-        changes = compare(model, sequence, remedies, lengths=[len(content)], noise_lengths=1)
+        changes = compare(model, sequence, remedies, lengths=[len(content)])
     predicted = {}
     for name, hook in remedies.items():
         with applied(model, hook):

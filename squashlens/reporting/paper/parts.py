@@ -78,7 +78,7 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
 
     def ones_and_zero(_: Path) -> xr.Dataset:
         zero = prompts.one_token(model, "0")
-        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), scale="relative")
+        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), norm={"scale": "relative"})
 
     def strongest(attention: Any) -> Part:
         return Part(
@@ -133,7 +133,7 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
     def measure(letter: str) -> Callable[[Path], xr.Dataset]:
         def panel(_: Path) -> xr.Dataset:
             sequence = prompts.figure5(model, chosen.n)[letter]
-            pairs = capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED)
+            pairs = capture(model, sequence, baselines=("contrast", "unrelated"), pairs={"noise_lengths": REPLAYED})
             return collapse(model, pairs, by_head="value")
 
         return panel
