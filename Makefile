@@ -58,7 +58,7 @@ report: .venv/.ok
 	$(BIN)/squashlens report --out report.html
 
 gemma: .venv/.gemma
-	$(BIN)/squashlens report --model gemma-3-270m --prompt "The capital of France is" --n 16 --out gemma.html
+	$(BIN)/squashlens report --model gemma-3-270m --prompt "The capital of France is" --out gemma.html
 
 paper: .venv/.ok
 	$(BIN)/squashlens paper --out paper

@@ -176,7 +176,7 @@ def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
 def test_the_page_about_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("circuitsvis")
     monkeypatch.chdir(tmp_path)
-    text = (HERE.parent / "docs" / "export.md").read_text(encoding="utf-8")
+    text = (HERE.parent / "docs" / "howto" / "captum.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     exec(code, {})  # noqa: S102
     assert {path.suffix for path in tmp_path.iterdir()} == {".html"}

@@ -1,5 +1,8 @@
 """The gallery: every script of `analyses/` and `hooks/`, run at each build, with what it prints and draws.
 
+What a script gives stands at the end of the page that discusses it, so that each analysis is on one page. The gallery's
+own page has a card for each script, which links there, and a live map.
+
 The scripts take options and write their figures to files, as a user wants them, so each runs unchanged, as from a
 shell, in an empty folder. A build runs only scripts whose code, options or library changed since the last build in
 this folder.
@@ -20,6 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import nbformat
+from myst_nb.core.read import read_myst_markdown_notebook
+from myst_parser.config.main import MdParserConfig
 from plotly.io import from_json
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -109,19 +115,23 @@ def measured(folder: str, name: str, about: Script) -> str:
     """What the numbers of a script are of: its entry `of`, or the bundled model that its code names."""
     if "of" not in about and '"tiny-gemma"' not in (ROOT / folder / f"{name}.py").read_text(encoding="utf-8"):
         raise ExtensionError(f"docs/_site/scripts.toml must say with `of` what {folder}/{name}.py measures.")
-    return f"All numbers and figures on this page are of {about.get('of', 'the bundled toy model `tiny-gemma`')}."
+    return f"All numbers and figures of this run are of {about.get('of', 'the bundled toy model `tiny-gemma`')}."
 
 
-def page(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
-    """The page of one script."""
+def anchor(folder: str, name: str) -> str:
+    """The label of a script on the page that discusses it."""
+    return f"run-{folder}-{name}".replace("_", "-")
+
+
+def section(folder: str, name: str, about: Script, found: dict[str, Any], home: str) -> str:
+    """A script and what it gave, at the end of the page `home`, which is a path from the root of the pages."""
     first, rest = claim(folder, name)
-    options = about.get("options", "")
+    up, options = "../" * (1 + home.count("/")), about.get("options", "")
     command = f"python {folder}/{name}.py {options}".strip()
     size = " The run is small: without options the script takes longer." if options else ""
     drawn = "\n\n".join(f"```{{raw}} html\n{embedded(from_json(one['figure']))}\n```" for one in found["figures"])
-    return f"""# {about["title"]}
-
-*{measured(folder, name, about)}*
+    return f"""({anchor(folder, name)})=
+### {about["title"]}
 
 {first}
 
@@ -131,22 +141,23 @@ def page(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
 {command}
 ```
 
-These results were computed in {max(1, round(found["seconds"]))} s when this page was built.{size}
-[The discussion](../../{about["page"]}.md) says what they mean.
+*{measured(folder, name, about)}* They took {max(1, round(found["seconds"]))} s when this page was built.{size}
 
 {drawn}
 
-It prints:
-
+::::{{dropdown}} What it prints
 ```text
 {found["printed"].rstrip()}
 ```
+::::
 
-The script, to [download](../../../{folder}/{name}.py) and edit:
+::::{{dropdown}} The script, to download and edit
+[Download {name}.py]({up}{folder}/{name}.py)
 
-```{{literalinclude}} ../../../{folder}/{name}.py
+```{{literalinclude}} {up}{folder}/{name}.py
 :language: python
 ```
+::::
 """
 
 
@@ -159,26 +170,27 @@ def card(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
         lines = html.escape("\n".join(found["printed"].splitlines()[:CARD_LINES]))
         top, body = "", f'```{{raw}} html\n<pre class="sl-card" aria-hidden="true">{lines}</pre>\n```\n\n'
     return (
-        f"::::{{grid-item-card}} {about['title']}\n:link: {folder}/{name}\n:link-type: doc\n"
+        f"::::{{grid-item-card}} {about['title']}\n:link: {anchor(folder, name)}\n:link-type: ref\n"
         f"{top}\n{body}{re.sub(r'[{}]', '', first)}\n::::"
     )
 
 
 def index(scripts: Scripts, found: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """The gallery's first page."""
+    """The gallery's page."""
     parts = [
-        "# Gallery\n\nEvery script of the project, run each time this site is built. A page has the claim, the "
-        "command, the figures, the printed numbers and the script.\n\n*The scripts run on the bundled toy model "
+        "# Gallery\n\nWhat was found, and every script of the project, run each time this site is built. A card leads "
+        "to the page that discusses a script; at its end are the command, the figures, the printed numbers and the "
+        "script.\n\n*The scripts run on the bundled toy model "
         "[`tiny-gemma`](../start.md#2-the-bundled-models), so that they take seconds. A few measure `tiny-prose` or "
-        "random inputs. Each page says what its numbers are of. None is of [a real Gemma](../gemma.md).*"
+        "random inputs. Each page says what its numbers are of. What was measured of a real model is on "
+        "[a page of its own](../gemma.md#what-it-shows).*",
+        (HERE / "findings.md").read_text(encoding="utf-8"),
+        "## A live map\n\n[The squash map](../squash_map.md) of a prompt: click a token.\n\n"
+        '```{raw} html\n<iframe class="sl-live-map" title="A squash map" src="../_static/map.html"></iframe>\n```',
     ]
     for folder, (heading, words) in FOLDERS.items():
         cards = "\n\n".join(card(folder, name, about, found[folder, name]) for name, about in scripts[folder].items())
-        names = "\n".join(f"{folder}/{name}" for name in scripts[folder])
-        parts.append(
-            f"## {heading}\n\n{words}\n\n:::::{{grid}} 1 2 3 3\n:gutter: 3\n\n{cards}\n\n:::::\n\n"
-            f"```{{toctree}}\n:hidden:\n\n{names}\n```"
-        )
+        parts.append(f"## {heading}\n\n{words}\n\n:::::{{grid}} 1 2 3 3\n:gutter: 3\n\n{cards}\n\n:::::")
     return "\n\n".join(parts) + "\n"
 
 
@@ -190,16 +202,50 @@ def write(file: Path, text: str) -> None:
 
 
 def build(app: Sphinx) -> None:
-    """Run the scripts and write the gallery's pages."""
+    """Run the scripts, and write the gallery's page, the live map and the notebooks of the tutorials."""
     scripts = listed()
     found = results(scripts)
-    target = HERE.parent / "gallery"
-    write(target / "index.md", index(scripts, found))
-    for (folder, name), one in found.items():
-        write(target / folder / f"{name}.md", page(folder, name, scripts[folder][name], one))
+    write(HERE.parent / "gallery" / "index.md", index(scripts, found))
+    sections: dict[str, list[str]] = {}
+    for folder, name, about in each(scripts):
+        sections.setdefault(about["page"], []).append(section(folder, name, about, found[folder, name], about["page"]))
+    RUNS.update({page: "\n\n## Run it\n\n" + "\n\n".join(parts) for page, parts in sections.items()})
+    folder = Path(app.outdir) / "_static"
+    folder.mkdir(parents=True, exist_ok=True)
+    if subprocess.run(
+        [sys.executable, str(HERE / "live_map.py"), str(folder / "map.html")], env=ENVIRONMENT
+    ).returncode:
+        raise ExtensionError("The live map could not be made; the error is above.")
+    for tutorial in TUTORIALS:
+        nbformat.write(notebook(tutorial), str(folder / f"{tutorial}.ipynb"))
+
+
+RUNS: dict[str, str] = {}  # by page: the scripts that it discusses
+TUTORIALS = ("squash", "collapse", "ablation", "figures")
+FIRST = "# In a new environment, such as Colab: clone squashlens, and install it with `%pip install -q ./squashlens`."
+
+
+def notebook(tutorial: str) -> Any:
+    """A tutorial as a notebook without outputs, with links that leave the site taken out."""
+    text = (HERE.parent / "learn" / f"{tutorial}.md").read_text(encoding="utf-8")
+    found = read_myst_markdown_notebook(text, config=MdParserConfig())
+    for cell in found.cells:
+        cell.source = re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", cell.source)
+    found.cells.insert(1, nbformat.v4.new_code_cell(FIRST))
+    return found
+
+
+def complete(app: Sphinx, name: str, source: list[str]) -> None:
+    """Add to a page the scripts that it discusses, and to a tutorial the link to its notebook."""
+    source[0] += RUNS.get(name, "")
+    folder, _, tutorial = name.rpartition("/")
+    if folder == "learn" and tutorial in TUTORIALS:
+        link = f'<a href="../_static/{tutorial}.ipynb" download>Download this tutorial as a notebook</a>'
+        source[0] = re.sub(r"^(# .*)$", rf"\1\n\n{link}", source[0], count=1, flags=re.MULTILINE)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.connect("builder-inited", build)
+    app.connect("source-read", complete)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

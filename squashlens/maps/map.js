@@ -17,6 +17,7 @@
  *   distance: {length: number, series: {name: string, label: string, start: number}[]},
  *   collapse: {layers: number[], collapse_distance?: (number | null)[], collapse_noise?: (number | null)[],
  *     last_token_rms?: (number | null)[]},
+ *   predicted: [string, number | null][] | null, again: string,
  *   changes: Changes[], spans: Spans | null, blob: string}} Payload
  * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and the names of all spans
  * @typedef {(number | string | null)[]} Cell a number, or one with the ends of its interval; infinity is text
@@ -37,6 +38,17 @@ const UNITS = [
   ["span", "named spans"],
   ["size", "spans of equal length"],
 ];
+/** @type {Record<string, string>} */
+const TERMS = {
+  query: "The token whose representation is influenced; click another one to choose it",
+  y: "The representation of the query after the last block and the final norm, from which the next token is predicted",
+  "layer 0": "The residual stream at the input of the first block: the token itself. Layer k is after k blocks",
+  null: "The path bound if every token attended equally to all tokens before it: what causality alone gives",
+  "path bound": "A sum over all attention paths from the token to the query (Theorem 5.1 with constants 1)",
+  Jacobian: "How much a small change of a token's stream can change y",
+  sink: "A first token with over 90 % of the influence, which attention goes to whatever it is",
+  share: "This path's part of the weight of all paths to the query",
+};
 const SVG = "http://www.w3.org/2000/svg";
 // Twelve colours of cividis (Nuñez, Anderton and Renslow 2018), and a scale from blue over white to orange.
 const SEQUENTIAL = [
@@ -313,6 +325,17 @@ function draw(name, attributes, ...children) {
   return element;
 }
 
+/** A term with its meaning, which a pointer and a screen reader get. @param {string} word */
+function term(word) {
+  return make("abbr", { title: TERMS[word] ?? TERMS[word.toLowerCase()] }, word);
+}
+
+/** A share as a percentage. @param {number | null} share */
+function percent(share) {
+  if (share === null) return "unknown";
+  return share > 0.999 && share < 1 ? "over 99.9 %" : `${Number((100 * share).toPrecision(2))} %`;
+}
+
 /** A token in a sentence, apart from the direction of the text around it. @param {string} token */
 function quoted(token) {
   const text = visible(token);
@@ -337,11 +360,63 @@ class View {
     this.unit = "token";
     this.size = 8; // tokens of a span, where all have the same number
     this.from = 0; // first token of the window
-    this.name = (payload.quantities.find((one) => this.data.has(one.name, this.query)) ?? payload.quantities[0]).name;
+    this.wanted = this.name = this.measuredName();
+    this.path = -1; // the path that is shown alone
     this.groups = grouped(payload.tokens, this.unit);
     this.redraw = () => this.drawAll();
     this.layout();
+    this.readState();
     this.show();
+  }
+
+  /** The first quantity that was measured for the query; the wanted one, if it was. @param {string} [wanted] */
+  measuredName(wanted = "") {
+    const { quantities } = this.data.payload;
+    const known = quantities.filter((one) => this.data.has(one.name, this.query));
+    // A whole quantity says more than a ratio, for which the first in the list would stand.
+    const usual = known.find((one) => one.name !== "bound_over_null") ?? known[0] ?? quantities[0];
+    return (known.find((one) => one.name === wanted) ?? usual).name;
+  }
+
+  /** Only a map with a page of its own keeps its state in the address; one of several would overwrite others. */
+  get addressed() {
+    return !this.live && this.root.dataset.level === "1" && document.querySelectorAll(".sl-map").length === 1;
+  }
+
+  readState() {
+    if (!this.addressed) return;
+    const state = new URLSearchParams(location.hash.slice(1));
+    const whole = (/** @type {string} */ key) => (/^\d+$/.test(state.get(key) ?? "") ? Number(state.get(key)) : NaN);
+    const [query, layer] = [whole("query"), whole("layer")];
+    if (query < this.tokens.length) {
+      this.query = query;
+      this.cell = { row: 0, position: query };
+      this.setWindow(query);
+    }
+    const row = this.data.payload.layers.indexOf(layer);
+    if (row >= 0) this.row = row;
+    const colour = state.get("colour");
+    if (this.data.payload.quantities.some((one) => one.name === colour)) this.wanted = colour ?? this.wanted;
+    const units = state.get("units") ?? "";
+    if ([...this.units.options].some((/** @type {any} */ one) => one.value === units)) {
+      this.unit = units;
+      this.groups = grouped(this.tokens, units, this.size, this.data.payload.spans?.of);
+    }
+  }
+
+  writeState() {
+    if (!this.addressed) return;
+    const state = {
+      query: this.query,
+      layer: this.data.payload.layers[this.row],
+      colour: this.wanted,
+      units: this.unit,
+    };
+    try {
+      history.replaceState(null, "", `#${new URLSearchParams(Object.entries(state).map(([k, v]) => [k, String(v)]))}`);
+    } catch {
+      // a page in a frame of a notebook has no address
+    }
   }
 
   get tokens() {
@@ -369,7 +444,7 @@ class View {
       "Colour",
       payload.quantities.map((one) => [one.name, one.label]),
       (/** @type {string} */ name) => {
-        this.name = name;
+        this.wanted = name;
         this.show();
       },
     );
@@ -421,6 +496,7 @@ class View {
     this.layers = layers;
     this.jump = jump;
     this.status = make("p", { class: "sl-status", role: "status" });
+    this.says = make("p", { class: "sl-says" });
     this.overview = make("canvas", {
       class: "sl-overview",
       "aria-hidden": "true",
@@ -470,6 +546,7 @@ class View {
         ),
       ),
     );
+    const definitions = Object.entries(TERMS).flatMap(([word, text]) => [make("dt", {}, word), make("dd", {}, text)]);
     const level = Number(this.root.dataset.level ?? 2);
     const title = (/** @type {number} */ below, /** @type {string} */ text) =>
       make(`h${level + below}`, { class: `sl-title-${below}` }, text);
@@ -479,8 +556,11 @@ class View {
       make(
         "p",
         { class: "sl-quiet" },
-        `${visible(payload.model)}, ${this.tokens.length.toLocaleString("en")} tokens. Click a token, or use the arrow keys, to make it the query: the position whose representation is influenced.`,
+        `${visible(payload.model)}, ${this.tokens.length.toLocaleString("en")} tokens. Click a token, or use the arrow keys, to make it the `,
+        term("query"),
+        ".",
       ),
+      this.says,
       make(
         "div",
         { class: "sl-controls" },
@@ -497,8 +577,8 @@ class View {
       this.overview,
       this.pages,
       this.ribbon,
-      this.legend,
       this.status,
+      this.legend,
       this.hover,
       title(1, "All layers, and the strongest paths to the query"),
       this.heat,
@@ -531,9 +611,16 @@ class View {
             ]
           : []),
         make("button", { type: "button", onclick: () => this.copy(payload.code) }, "Copy the code"),
+        ...(this.addressed
+          ? [
+              " ",
+              make("button", { type: "button", onclick: () => this.copy(location.href) }, "Copy a link to this view"),
+            ]
+          : []),
         " ",
         this.copied,
       ),
+      make("details", {}, make("summary", {}, "Terms"), make("dl", {}, ...definitions)),
       make("details", {}, make("summary", {}, "Code that made this"), this.code),
       make("details", {}, make("summary", {}, "Provenance"), facts),
     );
@@ -552,7 +639,7 @@ class View {
 
   /** Choose what a reader of the same map with fewer numbers had chosen. @param {View} before */
   resume(before) {
-    if (this.data.payload.quantities.some((one) => one.name === before.name)) this.name = before.name;
+    if (this.data.payload.quantities.some((one) => one.name === before.wanted)) this.wanted = before.wanted;
     this.row = Math.min(before.row, this.data.payload.layers.length - 1);
     this.cell = { row: this.row, position: Math.min(before.cell.position, this.query) };
     this.table.open = before.table.open;
@@ -562,15 +649,19 @@ class View {
   /** Show everything for the present choice. What had the focus may be gone: then the query gets it. */
   show() {
     const focused = this.root.contains(document.activeElement);
+    this.name = this.measuredName(this.wanted);
+    if (!this.data.trace(this.query)?.paths[this.path]) this.path = -1;
     this.colours.value = this.name;
     this.units.value = this.unit;
     this.length.hidden = this.unit !== "size";
     this.jump.value = String(this.query);
     this.layers.value = String(this.row);
     this.showRibbon();
+    this.showSays();
     this.showStatus();
     this.showCell();
     this.showPaths();
+    this.writeState();
     this.showTable();
     this.showBelow();
     this.drawAll();
@@ -686,6 +777,7 @@ class View {
         const background = colour(shownScale.at(value), this.diverging);
         option.style.backgroundColor = css(background);
         option.style.color = ink(background);
+        if (group.start === 0 && shownScale.beyond) option.classList.add("sl-sink");
       } else option.classList.add(later ? "sl-later" : "sl-unknown");
       return option;
     });
@@ -719,39 +811,96 @@ class View {
     const one = this.data.quantity(this.name);
     if (!this.data.has(this.name, this.query))
       return legend.replaceChildren(`${one.label}: not measured for this query.`);
-    const parts = [one.measured, `unit ${one.unit}`];
-    if (one.norm) parts.push(`${one.norm} norm`);
-    parts.push(one.by_layer ? `from ${from} to y` : "of the token itself");
+    const parts = [
+      `${one.measured}, unit ${one.unit}${one.norm && !one.measured.includes(one.norm) ? `, ${one.norm} norm` : ""}, `,
+    ];
+    const way = !one.by_layer
+      ? ["of the token itself"]
+      : ["from ", from === "layer 0" ? term(from) : from, " to ", term("y")];
     const bar = make("span", { class: "sl-bar" });
     const stops = Array.from({ length: 13 }, (_, k) => css(colour(k / 12, range.diverging)));
     bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
     const ends = range.any ? [`${shown(range.low)} `, bar, ` ${shown(range.high)}`] : ["No value is above 0."];
     legend.replaceChildren(
       make("span", {}, ...ends),
-      make("span", {}, ` logarithmic colours; ${parts.join(", ")}. ${one.about}.`),
+      make("span", {}, " logarithmic colours; ", ...parts, ...way, `. ${one.about}.`),
       range.any && range.zero ? " 0 has the colour of the lower end." : "",
-      range.beyond ? ` ${visible(this.tokens[0])} is beyond the scale, which fits the other tokens.` : "",
+      ...(range.beyond
+        ? [" ", quoted(this.tokens[0]), " is a ", term("sink"), ": beyond the scale, which fits the other tokens."]
+        : []),
     );
   }
 
+  /** The prediction after the query, and what it was influenced by, in one line. */
+  showSays() {
+    const { payload } = this.data;
+    const at = this.data.place.get(this.query);
+    const [next, chance] = (at !== undefined && payload.predicted?.[at]) || ["", null];
+    const parts = next
+      ? ["After ", quoted(this.tokens[this.query]), " the model predicts ", quoted(next), ` (${percent(chance)}). `]
+      : [];
+    this.says.replaceChildren(...parts, ...this.conclusion());
+  }
+
+  /** Which earlier tokens have the most of the shown quantity, with the sink apart. @returns {(Node | string)[]} */
+  conclusion() {
+    const { label } = this.data.quantity(this.name);
+    const values = Array.from(
+      { length: this.query },
+      (_, k) => this.data.value(this.name, this.query, this.row, k) ?? 0,
+    );
+    const own = this.data.value(this.name, this.query, this.row, this.query) ?? 0;
+    const sink = !this.diverging && hasNearlyAll([...values, own]);
+    if (sink) values[0] = 0;
+    const order = values.map((_, k) => k).sort((a, b) => values[b] - values[a]);
+    const sum = values.reduce((total, one) => total + one, 0);
+    if (!(sum > 0)) return ["It is influenced by no earlier token here."];
+    const most = quoted(this.tokens[order[0]]);
+    if (this.diverging)
+      return [
+        most,
+        ` (${order[0]}) is the furthest above what uniform attention gives: ${shown(values[order[0]])} times.`,
+      ];
+    let [half, held] = [0, 0];
+    while (held < sum / 2) held += values[order[half++]];
+    return [
+      `Of the ${values.length - (sink ? 1 : 0)} earlier tokens, `,
+      most,
+      ` (${order[0]}) has the most influence (${label[0].toLowerCase() === "j" ? label : label.toLowerCase()}, ${percent(values[order[0]] / sum)} of the sum)`,
+      ...(order[0] === 0 && values[order[1]] > 0 ? [", then ", quoted(this.tokens[order[1]]), ` (${order[1]})`] : []),
+      `; half of it is in ${half === 1 ? "one token" : `${half} tokens`}.`,
+      ...(sink ? [" Apart: the ", term("sink"), " ", quoted(this.tokens[0]), "."] : []),
+    ];
+  }
+
+  /** The query, and where what was wanted was not measured for it, what is shown and how to measure it. */
   showStatus() {
     const { payload } = this.data;
     const token = [`Query ${this.query} `, quoted(this.tokens[this.query])];
-    if (this.data.has(this.name, this.query)) {
-      if (this.data.quantity(this.name).by_layer || payload.layers[this.row] === 0)
-        this.status.replaceChildren(...token, ".");
-      else this.status.replaceChildren(...token, ": a token is replaced at layer 0 only.");
+    const one = this.data.quantity(this.name);
+    if (this.data.has(this.wanted, this.query)) {
+      const replaced = one.by_layer || payload.layers[this.row] === 0 ? "." : ": a token is replaced at layer 0 only.";
+      this.status.replaceChildren(...token, replaced);
       return;
     }
-    const label = this.data.quantity(this.name).label;
-    const known = payload.queries.filter((one) => this.data.has(this.name, one));
+    const { label } = this.data.quantity(this.wanted);
+    const shownNow = this.data.has(this.name, this.query) ? `, so ${one.label} is shown` : "";
+    const known = payload.queries.filter((query) => this.data.has(this.wanted, query));
     const near = known.sort((a, b) => Math.abs(a - this.query) - Math.abs(b - this.query))[0];
-    const go = make("button", { type: "button", onclick: () => this.setQuery(near) }, `Go to query ${near}`);
-    this.status.replaceChildren(...token, `: ${label} was not measured for this query. `, go);
-    const { live } = this;
-    const query = this.query;
-    if (live)
-      this.status.append(" ", make("button", { type: "button", onclick: () => live.measure(query) }, "Measure it"));
+    const button = (/** @type {string} */ text, /** @type {() => void} */ onclick) => [
+      " ",
+      make("button", { type: "button", onclick }, text),
+    ];
+    const { live, query } = this;
+    const call = payload.again.replace("QUERY", String(query));
+    this.status.replaceChildren(
+      ...token,
+      `: ${label} was not measured for this query${shownNow}.`,
+      ...(near === undefined ? [] : button(`Go to query ${near}`, () => this.setQuery(near))),
+      ...(live
+        ? button("Measure it", () => live.measure(query))
+        : [" To measure it: ", make("code", {}, visible(call)), ...button("Copy", () => this.copy(call))]),
+    );
   }
 
   /** What is known about a cell. @param {number} row @param {number} position @returns {(Node | string)[]} */
@@ -802,19 +951,28 @@ class View {
     const rows = trace.paths.map((path, k) => {
       const walk = path.positions.flatMap((one, at) => {
         if (at && one === path.positions[at - 1]) return [];
-        const hop = at ? ` → in block ${at - 1}: ` : "";
-        return [hop, `${one} `, quoted(cut(this.tokens[one], 40))];
+        return [at ? ` → layer ${at}: ` : "layer 0: ", quoted(cut(this.tokens[one], 40)), ` (${one})`];
       });
-      const numbers = [path.share, path.weight, path.over_null].map((one) => make("td", {}, shown(one)));
-      return make("tr", {}, make("th", { scope: "row" }, String(k + 1)), make("td", {}, ...walk), ...numbers);
+      const numbers = [percent(path.share), shown(path.weight), shown(path.over_null)];
+      const toggle = () => {
+        this.path = this.path === k ? -1 : k;
+        this.showPaths();
+        this.drawAll();
+        this.paths.querySelectorAll("button")[k]?.focus();
+      };
+      const pressed = String(this.path === k);
+      const only = make("button", { type: "button", "aria-pressed": pressed, onclick: toggle }, String(k + 1));
+      only.title = "Draw this path alone";
+      return make(
+        "tr",
+        {},
+        make("th", { scope: "row" }, only),
+        make("td", {}, ...walk),
+        ...numbers.map((one) => make("td", {}, one)),
+      );
     });
-    const head = make(
-      "tr",
-      {},
-      ...["Path", "Tokens, from layer 0 to the query", "Share", "Weight", "Weight ÷ null"].map((one) =>
-        make("th", { scope: "col" }, one),
-      ),
-    );
+    const heads = ["Path", "Tokens, where the path changes them", term("Share"), "Weight", "Weight ÷ null"];
+    const head = make("tr", {}, ...heads.map((one) => make("th", { scope: "col" }, one)));
     const table = make(
       "table",
       {},
@@ -986,6 +1144,7 @@ class View {
     const trace = this.data.trace(this.query);
     const { layers } = this.data.payload;
     trace?.paths.forEach((path, k) => {
+      if (this.path >= 0 && k !== this.path) return;
       const points = layers.map((layer, row) => [x(path.positions[layer]) + wide / 2, y(row) + tall / 2]);
       for (const [stroke, more] of /** @type {[string, number][]} */ ([
         [style.getPropertyValue("--sl-paper"), 2.5],

@@ -94,9 +94,26 @@ def payload(
         ],
         "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
         "traces": _traces(found, traced, blob), "distance": _distance(found, kept_layers, blob),
+        "predicted": _predicted(found, kept, queries), "again": again(facts),
         "collapse": _collapse(found),
     }  # fmt: skip
     return header | {"blob": blob.text()}
+
+
+def _predicted(found: xr.Dataset, kept: Sequence[int], queries: Sequence[int]) -> list[tuple[str, float | None]] | None:
+    """The most likely token after each query of the page and its probability; None if they were not measured."""
+    if "next_token" not in found.coords or "next_probability" not in found:
+        return None
+    tokens, chances = found["next_token"].values, found["next_probability"].values
+    return [(str(tokens[at]), _number(chances[at])) for at in map(list(queries).index, kept)]
+
+
+def again(facts: dict[str, Any]) -> str:
+    """The call that measures a map of another query, which the page puts in place of QUERY."""
+    call = facts["call"]
+    norm = {"norm": call["norm"]} if call.get("norm") else {}
+    options = "".join(f", {name}={value!r}" for name, value in norm.items())
+    return f"sl.squash_map(model, {call.get('prompt')!r}, query=QUERY{options})"
 
 
 def text_of(value: Any) -> str:

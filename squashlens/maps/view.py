@@ -42,18 +42,18 @@ def styles() -> str:
     return files("squashlens.maps").joinpath("map.css").read_text(encoding="utf-8")
 
 
-def section(data: dict[str, Any], *, theme: str = "auto", level: int = 2) -> str:
-    """The map as a part of a page, with a heading of this level: styles, data and program."""
-    return (
+def section(*maps: dict[str, Any], theme: str = "auto", level: int = 2) -> str:
+    """One map or several as a part of a page, with a heading of this level: data, styles and program."""
+    each = (
         f'<div class="sl-map" data-theme="{theme}" data-level="{level}"><noscript>{NO_PROGRAM}</noscript>'
         f'<script type="application/json">{text_of(data)}</script></div>\n'
-        f"<style>{styles()}</style>\n"
-        f'<script type="module">{program()}</script>'
+        for data in maps
     )
+    return f'{"".join(each)}<style>{styles()}</style>\n<script type="module">{program()}</script>'
 
 
-def page(data: dict[str, Any]) -> str:
-    """The map as a page of its own."""
+def page(*maps: dict[str, Any]) -> str:
+    """One map, or several side by side, as a page of its own."""
     policy = (
         f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -64,7 +64,7 @@ def page(data: dict[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         "<title>Squash map – squashlens</title>\n"
         '<link rel="icon" href="data:,">\n</head>\n<body>\n'
-        f"<main>{section(data, level=1)}</main>\n</body>\n</html>\n"
+        f"<main>{section(*maps, level=1)}</main>\n</body>\n</html>\n"
     )
 
 
@@ -165,13 +165,16 @@ class SquashMap:
     interventions: Interventions | None = field(default=None, compare=False)
     opened: int | None = field(default=None, compare=False)  # the query, if another than that of the result's call
 
-    def save(self, path: str | Path) -> Path:
-        """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``."""
-        return write(require_output(path, ENDINGS, "path"), self.page().encode("utf-8"))
+    def save(self, path: str | Path, beside: "SquashMap | None" = None) -> Path:
+        """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``.
 
-    def page(self) -> str:
-        """The map as the text of an HTML page."""
-        return page(self._data())
+        `beside` is a map to show beside it, for example of another prompt or model.
+        """
+        return write(require_output(path, ENDINGS, "path"), self.page(beside).encode("utf-8"))
+
+    def page(self, beside: "SquashMap | None" = None) -> str:
+        """The map as the text of an HTML page, with another `beside` it if one is given."""
+        return page(self._data(), *([] if beside is None else [beside._data()]))
 
     def section(self) -> str:
         """The map as a part of another page, in light colours."""

@@ -70,8 +70,8 @@ def measure(model: Bridge, n: int) -> Findings:
         panels=whole,
         trends=dict(zip(whole, holm([float(ds["length_trend_p"][-1]) for ds in whole.values()]), strict=True)),
         rounded=collapse(model, pairs["a"], round_to=torch.bfloat16),
-        mechanism=_or_why_not(lambda: mechanism(model, pairs["a"])),
-        ablation=_or_why_not(
+        mechanism=or_why_not(lambda: mechanism(model, pairs["a"])),
+        ablation=or_why_not(
             lambda: separator_ablation(
                 model,
                 panels["d"],
@@ -185,10 +185,11 @@ def check_n(n: int) -> None:
 def try_to_measure(model: Bridge, n: int) -> Findings | SquashlensError:
     """The findings, or the error that says why they cannot be measured (for example, digits are not single tokens)."""
     check_n(n)
-    return _or_why_not(lambda: measure(model, n))
+    return or_why_not(lambda: measure(model, n))
 
 
-def _or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
+def or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
+    """A measurement, or the error that says why it cannot be made on this model."""
     try:
         return measured()
     except SquashlensError as error:

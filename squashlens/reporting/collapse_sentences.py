@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import xarray as xr
 
-from squashlens.reporting.sentences import Rank
+from squashlens.reporting.sentences import Rank, number, times
 from squashlens.theory.distances import NOISE_FLOORS
 
 CLEAR = 0.9  # share of lengths that must agree
@@ -20,10 +20,9 @@ def falls(ds: xr.Dataset, p: float) -> str:
     """How D at the last layer changes with length; `p` is corrected for the panels tested together."""
     last, lengths = _last(ds, "distance"), ds["length"].values
     rank = replace(Rank.of(ds.isel(layer=-1), "length_trend"), p=p)
-    ends = f"{_g(last[0])} at {lengths[0]} and {_g(last[-1])} at {lengths[-1]} content tokens"
-    if not rank.measured:
-        return f"D at the last layer is {ends}; there are too few different values for a trend."
-    return f"Over {len(lengths)} lengths D at the last layer {rank.trend('grows')}: {ends}."
+    ends = f"{number(last[0])} at {lengths[0]} and {number(last[-1])} at {lengths[-1]} content tokens"
+    trend = rank.trend("grows", ends=(float(last[0]), float(last[-1])))
+    return f"Over {len(lengths)} lengths D at the last layer {trend}: {ends}."
 
 
 def against_contrast(ds: xr.Dataset) -> str:
@@ -34,7 +33,7 @@ def against_contrast(ds: xr.Dataset) -> str:
     verdict = "closer than" if share >= CLEAR else "no closer than" if share <= 1 - CLEAR else "sometimes closer than"
     return (
         f"v and v* are {verdict} a pair whose last token differs: they are closer at {nearer} of {len(ratio)} lengths "
-        f"(median ratio {_g(np.median(ratio))})."
+        f"(median ratio {number(np.median(ratio))})."
     )
 
 
@@ -44,12 +43,9 @@ def above_noise(ds: xr.Dataset) -> str:
     last = _last(ds, "distance").values
     lost = int((last <= NOISE_FLOORS * floor).sum())
     if lost == 0:
-        return (
-            f"The smallest D is {_g(last.min() / floor)} times the noise floor ({_g(floor)}), so every D is larger "
-            "than rounding errors."
-        )
+        return f"Nothing is lost in rounding: the smallest D is {times(last.min() / floor)} the noise floor."
     return (
-        f"At {lost} of {len(last)} lengths D is at most {NOISE_FLOORS} times the noise floor ({_g(floor)}), so it "
+        f"At {lost} of {len(last)} lengths D is at most {NOISE_FLOORS} times the noise floor ({number(floor)}), so it "
         "cannot be told from rounding errors."
     )
 
@@ -66,7 +62,7 @@ def precision(ds: xr.Dataset, rounded: xr.Dataset) -> str:
         if gone
         else f"Rounded to {dtype}, the last representations are bit-identical at no length"
     )
-    least = _g(_last(ds, "ulps").min())
+    least = number(_last(ds, "ulps").min())
     return f"{head} ({share} on average). In {own} they differ by at least {least} units in the last place."
 
 
@@ -77,7 +73,7 @@ def answers(ds: xr.Dataset) -> str:
     same, n = int(ds["same_argmax"].sum()), ds.sizes["length"]
     return (
         f"The most likely next token is the same for v and v* at {same} of {n} lengths. The total variation between "
-        f"their next-token distributions has median {_g(ds['total_variation'].median())}, on a scale from 0 to 2."
+        f"their next-token distributions has median {number(ds['total_variation'].median())}, on a scale from 0 to 2."
     )
 
 
@@ -86,9 +82,10 @@ def premises(ds: xr.Dataset) -> str:
     trends = []
     texts = {"attention_tv": "the change δ of the attention row", "self_weight": "the new token's weight on itself"}
     for name, text in texts.items():
-        values = ds[f"{name}_mean"].mean("block")
-        ends = f"from {_g(values[0])} to {_g(values[-1])} (mean over heads and blocks)"
-        trends.append(f"{text} {Rank.of(ds, f'{name}_trend').trend('grows')}, {ends}")
+        values = ds[f"{name}_mean"].mean("block").values
+        ends = float(values[0]), float(values[-1])
+        trend = Rank.of(ds, f"{name}_trend").trend("grows", ends)
+        trends.append(f"{text} {trend}, from {number(ends[0])} to {number(ends[1])} (mean over heads and blocks)")
     n = ds.sizes["length"]
     return (
         f"Theorem B.3 has two premises about the limit of growing length. Over {n} lengths, {trends[0]}; {trends[1]}. "
@@ -103,9 +100,9 @@ def tightness(ds: xr.Dataset) -> str:
     if not ratio.size:
         return "At block 0 the attention outputs are identical, so the bound cannot be compared with a distance."
     return (
-        f"At block 0 the proof's bound, with measured value norms, is {_g(ratio.min())} to {_g(ratio.max())} times the "
-        "observed distance. Equal tokens have equal values, so an attention row may change much while its output "
-        "changes little."
+        f"At block 0 the proof's bound, with measured value norms, is {number(ratio.min())} to "
+        f"{number(ratio.max())} times the observed distance. Equal tokens have equal values, so an attention row may "
+        "change much while its output changes little."
     )
 
 
@@ -143,7 +140,7 @@ def separators_help(ds: xr.Dataset) -> str:
     ratio = float((kept.sel(edit="separators") / kept.sel(edit="none")).median())
     return (
         f"{verdict}: at the last layer D is larger with them at {up}, smaller at {down} of {n} lengths "
-        f"(median ratio {_g(ratio)})."
+        f"(median ratio {number(ratio)})."
     )
 
 
@@ -158,7 +155,7 @@ def controls(ds: xr.Dataset) -> str:
     kept = ds["retained"].isel(layer=-1).median("length")
     if not bool(np.isfinite(kept.drop_sel(edit=["none", "separators"])).all()):
         return "The effect is too small for a comparison with controls, or its noise floor was not measured."
-    shares = [f"{text} {_g(kept.sel(edit=name))}" for name, text in texts.items() if name in ds["edit"].values]
+    shares = [f"{text} {number(kept.sel(edit=name))}" for name, text in texts.items() if name in ds["edit"].values]
     return (
         "Share of this effect that remains at the last layer if the separators are changed (median over lengths; "
         f"1: all of it, 0: none): {', '.join(shares)}."
@@ -182,7 +179,7 @@ def presence_or_content(ds: xr.Dataset) -> str:
     )
     return (
         f"If the separators' residual streams are replaced by their mean over other prompts from block {first} on, "
-        f"{_g(left)} of the effect remains: {verdict}."
+        f"{number(left)} of the effect remains: {verdict}."
     )
 
 
@@ -191,7 +188,7 @@ def last_block_that_matters(ds: xr.Dataset, hook: str = "mask") -> str:
     kept = ds["retained_from"].sel(hook=hook).isel(layer=-1).median("length")
     blocks = ds["from_block"].values
     ablation = {"mask": "Masking the separators", "zero_values": "Zeroing the separators' values"}[hook]
-    table = ", ".join(f"block {int(b)}: {_g(kept.sel(from_block=b))}" for b in blocks)
+    table = ", ".join(f"block {int(b)}: {number(kept.sel(from_block=b))}" for b in blocks)
     if not bool(np.isfinite(kept).all()):
         return f"{ablation} cannot be compared with deleting them: the effect of separators is too small."
     lasting = next((int(b) for i, b in enumerate(blocks) if bool((abs(kept[i:] - 1) <= 1 - CLEAR).all())), None)
@@ -207,7 +204,3 @@ def last_block_that_matters(ds: xr.Dataset, hook: str = "mask") -> str:
 
 def _last(ds: xr.Dataset, name: str) -> xr.DataArray:
     return ds[name].isel(layer=-1)
-
-
-def _g(value: object) -> str:
-    return f"{float(value):.3g}"  # pyright: ignore[reportArgumentType]

@@ -13,10 +13,10 @@ from squashlens.maps.payload import fact_text
 from squashlens.measure.session import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.reporting import sentences as say
-from squashlens.reporting.collapse_sections import Findings, Section, check_n, sections, try_to_measure
+from squashlens.reporting import prompt_sentences as say
+from squashlens.reporting.collapse_sections import Findings, Section, check_n, or_why_not, sections, try_to_measure
 from squashlens.reporting.markup import template
-from squashlens.reporting.sentences import short_answer
+from squashlens.reporting.prompt_sentences import Evidence
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:
@@ -32,19 +32,21 @@ def report(
     prompt: str = zoo.EXAMPLE_PROMPT,
     out: str | Path = "report.html",
     norm: Norm = "spectral",
-    n: int = 96,
+    n: int | None = None,
 ) -> Path:
-    """Measure over-squashing on one prompt and collapse on figure 5's sequences, and write the results as an HTML page.
+    """Measure what is lost on the way to the last token of a prompt, and write the results as an HTML page.
 
-    The page contains a short answer, the prompt's squash map, the model, figures with sentences about the results, the
-    assumptions, the code to reproduce it, and the provenance. It opens from disk without a network.
+    Its first screen answers four questions: what the model predicts, which tokens that depends on, whether something is
+    lost, and what would help. Then come the prompt's squash map, figures with sentences about the results, the
+    assumptions, the code to reproduce them, the provenance, and the contents. It opens from disk without a network.
 
     Args:
         model: anything that `squashlens.load` takes, or a loaded model.
-        prompt: the prompt for path bound and Jacobian.
+        prompt: the prompt to measure.
         out: the file to write, with the ending ``.html`` or ``.htm``.
         norm: norm of the Jacobians.
-        n: number of content tokens of the longest of figure 5's sequences, at least 3.
+        n: number of content tokens of the longest of figure 5's sequences, at least 3; their collapse and the effect of
+            separators are then measured too. By default they are not.
 
     Returns:
         The path of the file.
@@ -53,7 +55,7 @@ def report(
         InputError: if `out` cannot be written or `n` is too small.
 
     >>> import squashlens as sl
-    >>> path = sl.report("tiny-gemma", n=8, out=tmp_path / "page.html")
+    >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html")
     >>> path.name
     'page.html'
     """
@@ -61,42 +63,77 @@ def report(
     from squashlens.maps.view import squash_map
     from squashlens.measure.answers.accuracy import top_tokens
     from squashlens.measure.squashing.bound import composition
+    from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
     out = require_output(out, (".html", ".htm"))
-    check_n(n)
+    if n is not None:
+        check_n(n)
     bridge = load(model) if isinstance(model, str | Path) else model
     measured = sensitivity(bridge, prompt, norm=norm)
+    knockout = or_why_not(lambda: knockout_effect(bridge, prompt))
+    tried = or_why_not(lambda: _try_remedies(bridge, prompt))
+    changes, predicted = (None, {}) if isinstance(tried, SquashlensError) else tried
+    view = squash_map(bridge, prompt, norm=norm, interventions=changes)
+    evidence = Evidence(
+        top_tokens(bridge, prompt), measured, view.result, None if isinstance(knockout, SquashlensError) else knockout,
+        changes, predicted,
+    )  # fmt: skip
     shares = composition(bridge, prompt)
-    answer = top_tokens(bridge, prompt)
-    view = squash_map(bridge, prompt, norm=norm)
-    findings = try_to_measure(bridge, n)
-    page = render(measured, shares, answer, findings, view, source=_source(bridge), prompt=prompt, n=n)
+    findings = None if n is None else try_to_measure(bridge, n)
+    page = render(evidence, shares, findings, view, source=_source(bridge), prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 
 
+def _try_remedies(model: Bridge, prompt: str) -> tuple[xr.Dataset, dict[str, str]]:
+    """What changes of the attention do to the prompt and the same with its last token repeated, and to its prediction.
+
+    The prompt is a growing sequence of which only its own length is measured.
+    """
+    from squashlens import hooks, prompts
+    from squashlens.bars import quiet
+    from squashlens.engine.proving.effective import applied
+    from squashlens.measure.answers.accuracy import top_tokens
+    from squashlens.measure.remedies.compare import compare
+
+    remedies = {
+        "sharper attention (temperature 0.8)": hooks.attention_temperature(0.8),
+        "adaptive temperature": hooks.adaptive_temperature(),
+    }
+    first, *content = prompts.tokenize(model, prompt)[0].tolist()
+    sequence = prompts.build(model, content, prefix=[first])
+    with quiet():
+        changes = compare(model, sequence, remedies, lengths=[len(content)])
+    predicted = {}
+    for name, hook in remedies.items():
+        with applied(model, hook):
+            predicted[name] = str(top_tokens(model, prompt, k=1)["token"].values[0])
+    return changes, predicted
+
+
 def render(
-    measured: xr.Dataset,
+    evidence: Evidence,
     shares: xr.DataArray,
-    answer: xr.DataArray,
-    findings: Findings | SquashlensError,
+    findings: Findings | SquashlensError | None,
     view: "SquashMap",
     *,
     source: str,
     prompt: str,
-    n: int,
+    n: int | None,
 ) -> str:
     """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
+    measured = evidence.measured
     facts = provenance(measured)
-    parts = [*_of_the_prompt(measured, shares), *sections(findings)]
+    parts = [*_of_the_prompt(measured, view.result, shares), *([] if findings is None else sections(findings))]
     library = iter([True])  # plotly's code is included once, with the first figure
     return template("template.html.jinja", autoescape=True).render(
-        prompt=prompt,
-        answers=short_answer(measured, view.result),
+        answers=say.first_answers(evidence),
         map=view.section(),
-        tokens=[str(t) for t in measured["token"].values],
-        summary=say.prompt_summary(measured, answer),
+        tokens=_strip(evidence),
+        strip=say.dependence(evidence)[1],
         model_line=model_line(facts),
+        model=named_models(facts)[0],
+        n=n,
         sections=[
             (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
             for part in parts
@@ -106,7 +143,16 @@ def render(
     )
 
 
-def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
+def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
+    """Each token with the strength of its colour in per cent of the largest, and its number as text."""
+    values = say.dependence(evidence)[0]
+    inside = values[say.compared(evidence.measured)]
+    most = max(inside.max(initial=0.0), 1e-30)
+    tokens = map(str, evidence.measured["token"].values)
+    return [(token, min(100, round(100 * one / most)), f"{one:.3g}") for token, one in zip(tokens, values, strict=True)]
+
+
+def _of_the_prompt(measured: xr.Dataset, found: xr.Dataset, shares: xr.DataArray) -> list[Section]:
     """The sections on one prompt: the influence of its tokens, and the paths to the last token."""
     from squashlens import figures
 
@@ -125,7 +171,7 @@ def _of_the_prompt(measured: xr.Dataset, shares: xr.DataArray) -> list[Section]:
         Section(
             "Paths to the last token, by layer",
             figures.composition(shares),
-            (say.spread(shares),),
+            (say.spread(shares), say.depth(found)),
             "Each row is a probability distribution over tokens: the share of paths to the last token that start at "
             "each token in that layer. Every block counts half through its residual connection and half through its "
             "attention, averaged over heads.",
@@ -170,7 +216,7 @@ def _load_options(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _code(facts: dict[str, Any], source: str, prompt: str, n: int) -> str:
+def _code(facts: dict[str, Any], source: str, prompt: str, n: int | None) -> str:
     """The lines that make the figures of the page again."""
     loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _load_options(facts).items())])
     code = template("code.py.jinja")

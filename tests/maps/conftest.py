@@ -19,8 +19,8 @@ class Watched:
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
 
-    def open(self, path: Path) -> Any:
-        self.page.goto(path.as_uri())
+    def open(self, path: Path, state: str = "") -> Any:
+        self.page.goto(path.as_uri() + state)
         self.page.wait_for_selector(".sl-ribbon [role=option]")
         return self.page
 

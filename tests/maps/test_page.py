@@ -81,13 +81,12 @@ def test_clicks_and_keys_change_the_query_and_the_numbers(watched: Any, written:
     rows = table_of(page)
     assert {row[-1] for row in rows[:-1]} == {"undefined (null 0)"}  # at the last layer, measured and without a value
     assert float(rows[-1][-1]) == 1
-    page.get_by_label("Colour").select_option("certified")
-    rows = table_of(page)
-    assert rows[0][-1] == "not measured"
-    page.get_by_label("Colour").select_option("jacobian")
-    assert "Jacobian was not measured for this query" in page.locator(".sl-status").inner_text()
-    assert {cell for row in table_of(page) for cell in row[2:]} == {"not measured"}
-    assert page.locator(".sl-legend").all_inner_texts() == ["Jacobian: not measured for this query."] * 2
+    page.get_by_label("Colour").select_option("jacobian")  # which was not measured here, so that another is shown
+    status = page.locator(".sl-status").inner_text()
+    query = int(status.split()[1])
+    assert "Jacobian was not measured for this query, so Path bound is shown." in status
+    assert f"sl.squash_map(model, {sl.results.provenance(found)['call']['prompt']!r}, query={query}" in status
+    check(query, "path_bound")
     page.get_by_role("button", name="Go to query").click()
     check(found.sizes["position"] - 1, "jacobian")
     assert one.said == []
@@ -118,6 +117,61 @@ def test_cells_say_what_they_are_and_where_their_paths_go(watched: Any, written:
     assert f"layer {found.sizes['layer'] - 1}" in page.locator(".sl-cell").inner_text()
 
 
+def test_the_prediction_is_on_top_and_the_address_keeps_the_view(watched: Any, written: tuple[Path, Any]) -> None:
+    path, found = written
+    page = watched().open(path)
+    says = page.locator(".sl-says")
+    assert f"the model predicts “{found['next_token'].values[-1]}”" in says.inner_text()
+    page.click("[data-start='9']")
+    one = found.sel(query=9)
+    norms = one["path_bound"].sel(layer=0).values[:9]
+    assert f"predicts “{one['next_token'].item()}” ({percent(one['next_probability'].item())})" in says.inner_text()
+    assert f"({norms.argmax()}) has the most influence (path bound, {percent(norms.max() / norms.sum())} of" in (
+        says.inner_text()
+    )
+    layer_of(page).select_option("2")
+    again = watched().open(path, page.evaluate("location.hash"))
+    assert again.locator("[aria-selected=true]").get_attribute("data-start") == "9"
+    assert layer_of(again).input_value() == "2"
+    assert page.locator("abbr", has_text="query").first.get_attribute("title")
+
+
+def layer_of(page: Any) -> Any:
+    return page.locator(".sl-controls label", has_text="Layer").locator("select")
+
+
+def percent(share: float) -> str:
+    return f"{float(f'{100 * share:.2g}'):g} %" if share <= 0.999 else "over 99.9 %"
+
+
+def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> None:
+    path, _ = written
+    page = watched().open(path)
+    texts = page.locator(".sl-paths td:nth-child(2)").all_inner_texts()
+    assert len({*texts}) == len(texts)
+    assert all(text.startswith("layer 0: ") for text in texts)
+    picture = "document.querySelector('.sl-heat').toDataURL()"
+    whole = page.evaluate(picture)
+    page.locator(".sl-paths button").nth(1).click()
+    assert page.locator(".sl-paths button[aria-pressed=true]").inner_text() == "2"
+    assert page.evaluate(picture) != whole
+    page.locator(".sl-paths button").nth(1).click()
+    assert page.evaluate(picture) == whole
+
+
+def test_two_maps_stand_side_by_side(watched: Any, tmp_path: Path) -> None:
+    one, other = (sl.squash_map(made(list(tokens))) for tokens in ("abcd", "efgh"))
+    opened = watched(1200)
+    page = opened.open(one.save(tmp_path / "two.html", beside=other))
+    left, right = (box.bounding_box() for box in page.locator(".sl-map").all())
+    assert left["x"] + left["width"] <= right["x"]
+    page.locator(".sl-map").nth(1).locator("[data-start='1']").click()
+    chosen = [box.get_attribute("data-start") for box in page.locator("[aria-selected=true]").all()]
+    assert chosen == ["3", "1"]
+    assert page.evaluate("location.hash") == ""
+    assert opened.said == []
+
+
 def test_each_scale_of_colours_is_said(watched: Any, written: tuple[Path, Any]) -> None:
     """The ribbon's colours span one layer, and those of the heat map all."""
     path, found = written
@@ -126,7 +180,7 @@ def test_each_scale_of_colours_is_said(watched: Any, written: tuple[Path, Any]) 
     for legend, shown, where in ((legends.nth(0), values[0], "layer 0"), (legends.nth(1), values, "each layer")):
         text, above = legend.inner_text(), shown[shown > 0]
         assert [float(end) for end in text.split()[:2]] == [number(above.min()), number(above.max())]
-        assert f"unit 1, spectral norm, from {where} to y" in text
+        assert f"unit 1, from {where} to y" in text
         assert ("0 has the colour of the lower end" in text) == bool((shown == 0).any())
 
 

@@ -1,92 +1,110 @@
-"""The short answer, from results whose numbers are known."""
+"""The four answers of the first screen, from results whose numbers are known."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 
-from squashlens.reporting import sentences
-from squashlens.reporting.sentences import short_answer
+from squashlens.reporting import prompt_sentences as say
+
+N = 8
+LEVELS = [9.0, 8.0, 8.0, 1.0, 2.0, 4.0, 4.0, 4.0]
+FAR = (3.0, 1e-6, 2.0)  # D, its noise floor, and the root mean square of v
 
 
-def results(jacobian: list[float], by_layer: list[list[float]], tail: tuple[float, float, float]) -> tuple[str, ...]:
-    n = len(jacobian)
-    ranks = {
-        f"{name}{end}": ("estimate", [value, value])
-        for name in ("rank_agreement", "position_trend")
-        for end, value in (("", 0.9), ("_low", 0.85), ("_high", 0.95), ("_p", 0.001))
-    }
-    gaps = {f"agreement_over_null{end}": value for end, value in (("", 0.2), ("_low", 0.1), ("_high", 0.3))}
-    measured = xr.Dataset(
-        {"jacobian": ("position", jacobian), "bound_over_null": ("position", np.arange(1.0, n + 1)),
-         "compared_tokens": n - 2, **ranks, **gaps},
-        coords={"token": ("position", [f"t{k}" for k in range(n)]), "position": np.arange(n),
-                "estimate": ["path_bound", "null"]},
-    )  # fmt: skip
-    found = xr.Dataset(
-        {"jacobian": (("query", "layer", "position"), [by_layer]),
-         **{name: ("layer", [0.0] * (len(by_layer) - 1) + [value])
-            for name, value in zip(("collapse_distance", "collapse_noise", "last_token_rms"), tail, strict=True)}},
-        coords={"layer": np.arange(len(by_layer))},
-    )  # fmt: skip
-    return tuple(text for _, text in short_answer(measured, found))
+def evidence(
+    norms: Any = LEVELS, moved: Any = None, end: tuple[float, float, float] = FAR,
+    tried: Mapping[str, float] | None = None, predicted: str = "9",
+) -> say.Evidence:  # fmt: skip
+    n = len(norms)
+    tokens = {"token": ("position", [f" t{k}" for k in range(n)]), "position": np.arange(n)}
+    measured = xr.Dataset({"jacobian": ("position", norms), "compared_tokens": n - 2}, coords=tokens)
+    knockout = None if moved is None else xr.Dataset({"total_variation": ("position", 2 * np.asarray(moved))}, tokens)
+    names = ("collapse_distance", "collapse_noise", "last_token_rms")
+    found = xr.Dataset({name: ("layer", [0.0, one]) for name, one in zip(names, end, strict=True)}, {"layer": [0, 6]})
+    changes = None
+    if tried is not None:
+        far = np.array([[[0.0], [end[0] * ratio]] for ratio in (1.0, *tried.values())])
+        changes = xr.Dataset(
+            {"distance": (("change", "layer", "length"), far)}, coords={"change": ["as it is", *tried]}
+        )
+    top = xr.DataArray([0.6, 0.3], dims="rank", coords={"token": ("rank", ["9", "7"])})
+    return say.Evidence(top, measured, found, knockout, changes, dict.fromkeys(tried or {}, predicted))
 
 
-JACOBIAN = [9.0, 8.0, 8.0, 1.0, 2.0, 4.0, 4.0, 4.0]
-ROWS = [[1.0] * 8, [1.0] * 7 + [7.1], [0.0] * 7 + [3.0]]
+ONE = [0.1, 0.0, 0.0, 0.9, 0.0, 0.0, 0.1, 0.0]
+PLACES = {"predicted": 0, "depends": 1, "lost": 2, "help": 3}
+SAID: list[tuple[say.Evidence, str, str]] = [
+    (evidence(), "predicted", "“9”, with a probability of 60 %. It has the majority. Next: “7” 30 %."),
+    (evidence(moved=ONE), "depends", "Mostly on “␣t3” at position 3: if no later token can read it, 90 % of the"),
+    (evidence(moved=ONE), "depends", "Apart, because every prompt begins with it: 10 % without “␣t0” at position 0."),
+    (evidence(moved=ONE), "depends", "each knockout was measured, on this prompt. Whether knockouts and small changes"),
+    (evidence(moved=[0.5] * N), "depends", "On many tokens: 3 of 6 have half of the dependence"),
+    (evidence(moved=[0.0] * N), "depends", "It depends on no token before the last one."),
+    (evidence(), "depends", "cannot be knocked out of this model, so that these are derivatives. The norms are exact"),
+    (evidence(), "depends", "Jacobian norm: 8 for"),
+    (evidence(), "lost", "Nothing is lost, and nothing is close to it."),
+    (evidence(), "lost", "9 times less sensitive to “␣t3” at position 3 than to “␣t0” at position 0, far from the 256"),
+    # compared: positions 1 to 6 in thirds of two tokens
+    (evidence(), "lost", "lowest in the middle third, 5.33 times below the highest (first third 8, middle third 1.5, "),
+    (evidence([1.0, 1.1, 1.0, 1.2, 1.0, 1.1, 1.0, 1.0]), "lost", "by third of the prompt is about equal (first"),
+    (evidence([*LEVELS[:3], 0.0, *LEVELS[4:]]), "lost", "Yes: something is lost. Tokens: the last representation does "
+     "not depend on “␣t3” at position 3 at all."),
+    (evidence([*LEVELS[:3], 0.01, *LEVELS[4:]]), "lost", "something is close to it. Tokens: the last representation is "
+     "900 times less sensitive to “␣t3” at position 3 than to “␣t0” at position 0, more than the 256 times"),
+    (evidence(), "lost", "one more “␣t7” moves the last representation by D = 3 at layer 6: 1.5 times its root mean "
+     "square, and 3 million times what rounding changes, far from lost."),
+    (evidence(end=(3e-6, 1e-6, 2.0)), "lost", "Yes: something is lost. Tokens"),
+    (evidence(end=(3e-6, 1e-6, 2.0)), "lost", "at most 3 noise floors: rounding alone may cause it."),
+    (evidence(end=(0.007, 1e-6, 2.0)), "lost", "less than a step of bfloat16: half precision may lose it."),
+    (evidence(end=(np.nan, np.nan, 2.0)), "lost", "among the tokens, and nothing is close to it."),
+    (evidence(tried={"sharper": 1.1}), "help", "Nothing has to: nothing is lost on this prompt. Tried on this prompt: "
+     "with sharper D is about equal (1.1 times), and the prediction stays."),
+    (evidence(tried={"sharper": 3.0}, end=(0.007, 1e-6, 2.0)), "help", "Sharper: it moves the two prompts apart and"),
+    (evidence(tried={"sharper": 3.0}, end=(0.007, 1e-6, 2.0), predicted=" 8"), "help", "Nothing that was tried here."),
+    (evidence(tried={"sharper": 0.2}, predicted=" 8"), "help", "5 times smaller, and the prediction becomes “␣8”."),
+    (evidence([*LEVELS[:3], 0.01, *LEVELS[4:]]), "help", "Float32 keeps it. If “␣t3” at position 3 matters, put"),
+]  # fmt: skip
 
 
-def test_it_says_what_the_numbers_say() -> None:
-    what, where, depth, end, sure = results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))
-    assert what.startswith("3 of 8 tokens have half of the summed sensitivity")
-    assert "9 times less sensitive to “t3” at position 3" in what
-    # compared: positions 1 to 6 in thirds of two tokens, medians 8, 1.5 and 4; bound over null of 3 and 4 is 4 and 5
-    assert "is 8, 1.5, 4: lowest in the middle third" in where
-    assert "is 4.5 times the null" in where
-    assert "12.5 % of the summed sensitivity at layer 0, and more than half from layer 1 of 2 on" in depth
-    assert "D = 3 (L∞, layer 2), 6 times the noise floor. This is 1.5 times the root mean square" in end
-    assert "difference 0.20, 95 % interval 0.10 to 0.30" in sure
+@pytest.mark.parametrize(("given", "question", "said"), SAID)
+def test_it_says_what_the_numbers_say(given: say.Evidence, question: str, said: str) -> None:
+    answer = say.first_answers(given)[PLACES[question]]
+    assert said in " ".join((answer.verdict, *answer.details))
 
 
-def test_a_sketch_is_not_called_exact() -> None:
-    norms = ("position", np.array([4.0, 2.0, 1.0]))
-    ends = {"jacobian_low": ("position", norms[1] / 2), "jacobian_high": ("position", norms[1] * [1.5, 1.5, 1.7])}
-    sketched = xr.Dataset({"jacobian": norms, **ends})
-    for low in (ends["jacobian_low"][1], np.zeros(3)):
-        said = sentences.certainty_of_norms(sketched.assign(jacobian_low=("position", low)))
-        assert "estimates from random products" in said
-        assert "exact" not in said
-        assert ("factor of 3.4 apart" in said) == bool(low.any())
-    assert "exact to first order" in sentences.certainty_of_norms(sketched[["jacobian"]])
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_is_not_called_exact(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "exact to first order" in results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))[-1]
-    monkeypatch.setattr(sentences, "facts_of", lambda _: {"dtype": dtype})
-    sure = results(JACOBIAN, ROWS, (3.0, 0.5, 2.0))[-1]
-    assert f"computed in {dtype}, in which small ones are several times too large" in sure
-    assert "exact" not in sure
+def test_half_precision_is_named_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(say, "facts_of", lambda _: {"dtype": "bfloat16"})
+    given = evidence(end=(0.007, 1e-6, 2.0))
+    assert say.first_answers(given)[3].verdict.startswith("First measure in float32")
+    assert "computed in bfloat16" in say.certainty_of_norms(given.measured)
 
 
 @pytest.mark.parametrize(
-    ("jacobian", "rows", "tail", "place", "said"),
-    [
-        ([0.0] * 8, ROWS, (3.0, 0.5, 2.0), 0, "sensitive to no token"),
-        ([1.0, 0.0] * 4, ROWS, (3.0, 0.5, 2.0), 0, "infinitely less sensitive"),
-        (JACOBIAN[:4], [[1.0] * 4] * 2, (3.0, 0.5, 2.0), 1, "With 2 tokens between"),
-        (JACOBIAN, [[0.0] * 8] * 2, (3.0, 0.5, 2.0), 2, "layers cannot be compared"),
-        (
-            JACOBIAN,
-            [[1.0] * 8, [1.0] * 8, [0.0] * 7 + [3.0]],  # at the last layer it is alone in every model
-            (3.0, 0.5, 2.0),
-            2,
-            "12.5 % of the summed sensitivity at layer 0, and 12.5 % at layer 1, before",
-        ),
-        (JACOBIAN, ROWS, (1.4, 0.5, 2.0), 3, "2.8 times the noise floor. This is at most 3 noise floors"),
-        (JACOBIAN, ROWS, (np.nan, np.nan, 2.0), 3, "longer than the model's context"),
-    ],
+    ("low", "said"), [(0.5, "up to a factor of 3.4 apart"), (0.0, "random products of the Jacobian")]
 )
-def test_it_says_when_it_cannot(
-    jacobian: list[float], rows: list[list[float]], tail: tuple[float, float, float], place: int, said: str
-) -> None:
-    assert said in results(jacobian, rows, tail)[place]
+def test_a_sketch_is_not_called_exact(low: float, said: str) -> None:
+    norms = np.array([4.0, 2.0, 1.0])
+    parts = {"jacobian": norms, "jacobian_low": low * norms, "jacobian_high": norms * [1.5, 1.5, 1.7]}
+    text = say.certainty_of_norms(xr.Dataset({name: ("position", values) for name, values in parts.items()}))
+    assert said in text
+    assert "exact" not in text
+
+
+ROWS = [[1.0] * 8, [1.0] * 7 + [7.1], [0.0] * 7 + [3.0]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (ROWS, "12.5 % of the summed sensitivity at layer 0, and more than half from layer 1 of 2 on"),
+        ([[0.0] * 8] * 2, "layers cannot be compared"),
+        # at the last layer it is alone in every model
+        ([[1.0] * 8, [1.0] * 8, [0.0] * 7 + [3.0]], "12.5 % of the summed sensitivity at layer 0, and 12.5 % at lay"),
+    ],
+)  # fmt: skip
+def test_depth(rows: list[list[float]], said: str) -> None:
+    dims = ("query", "layer", "position")
+    assert said in say.depth(xr.Dataset({"jacobian": (dims, [rows])}, coords={"layer": np.arange(len(rows))}))

@@ -81,17 +81,17 @@ def ablated(none: Any, separators: Any, noise: float = 1e-6, kept: Any = (0.0, 0
 
 HALF = np.tile([1.0, 20.0], N // 2)
 SAID: list[tuple[Callable[[], str], str]] = [
-    (lambda: falling(np.linspace(9, 1, N)), "falls (very strong trend, Spearman ρ = -1.00, 95 % interval -1.00 to "
-     "-1.00, p below 0.001): 9 at 1 and 1 at 20"),
-    (lambda: falling(np.linspace(1, 9, N)), "grows (very strong trend"),
-    (lambda: falling(np.tile([1.0, 2.0], N // 2)), "shows no clear trend"),
-    (lambda: say.falls(pair().isel(length=[0, 1]), np.nan), "too few different values"),
+    (lambda: falling(np.linspace(9, 1, N)), "falls 9-fold (Spearman ρ = −1.00, 95 % interval −1.00 to −1.00, p below "
+     "0.001): 9 at 1 and 1 at 20"),
+    (lambda: falling(np.linspace(1, 9, N)), "grows 9-fold"),
+    (lambda: falling(np.tile([1.0, 2.0], N // 2)), "ends 2-fold higher, without a clear trend"),
+    (lambda: say.falls(pair(np.linspace(9, 1, N)).isel(length=[0, 1]), np.nan), "has too few values for a trend"),
     (lambda: say.against_contrast(pair()), "are closer than a pair whose last token differs: they are closer at 20 of "
      "20 lengths (median ratio 0.1)"),
     (lambda: say.against_contrast(pair(20.0)), "are no closer than a pair"),
     (lambda: say.against_contrast(pair(HALF)), "are sometimes closer than a pair whose last token differs: they are "
      "closer at 10 of 20"),
-    (lambda: say.above_noise(pair(noise=1e-3)), "The smallest D is 1e+03 times the noise floor (0.001)"),
+    (lambda: say.above_noise(pair(noise=1e-3)), "the smallest D is 1,000 times the noise floor."),
     (lambda: say.above_noise(pair(noise=0.5)), "At 20 of 20 lengths D is at most 3 times the noise floor (0.5), so it"),
     (lambda: rounded(1.0), "Rounded to bfloat16, the last representations are bit-identical at 20 of 20"),
     (lambda: rounded(0.5), "bit-identical at no length"),
@@ -99,10 +99,10 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: say.answers(pair()), "could not be compared"),
     (lambda: say.answers(measured(same_argmax=np.arange(N) < 5, total_variation=0.25)), "at 5 of 20 lengths. The total "
      "variation between their next-token distributions has median 0.25"),
-    (lambda: premises((-0.8, -0.9, -0.6, 0.01)), "δ of the attention row falls (moderate to very strong trend"),
-    (lambda: premises((0.8, 0.75, 0.85, 0.01)), "δ of the attention row grows (strong trend"),
-    (lambda: premises((0.2, -0.1, 0.5, 0.3)), "δ of the attention row shows no clear trend"),
-    (lambda: premises((0.2, -0.1, 0.5, 0.3)), "weight on itself falls (very strong trend"),
+    (lambda: premises((-0.8, -0.9, -0.6, 0.01)), "δ of the attention row falls"),
+    (lambda: premises((0.8, 0.75, 0.85, 0.01)), "δ of the attention row grows"),
+    (lambda: premises((0.2, -0.1, 0.5, 0.3)), "δ of the attention row stays about equal, without a clear trend"),
+    (lambda: premises((0.2, -0.1, 0.5, 0.3)), "weight on itself falls slightly, and its ends are about equal"),
     (lambda: say.tightness(measured(observed=2.0, bound=np.linspace(4, 40, N))), "is 2 to 20 times the observed"),
     (lambda: say.tightness(measured(observed=0.0, bound=1.0)), "cannot be compared"),
     (lambda: say.separators_help(ablated(1.0, 5.0)), "Separators keep v and v* further apart: at the last layer D is "

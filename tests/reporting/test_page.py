@@ -11,6 +11,7 @@ from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from squashlens.records.results import sealed
 from squashlens.reporting import report_page
+from squashlens.reporting.prompt_sentences import Evidence
 from squashlens.reporting.report_page import render
 from tests.references import process_state
 
@@ -60,8 +61,10 @@ def test_it_reads_as_an_argument(written: Path) -> None:
     headings = re.findall(r"<h[12][^>]*>(.*?)</h[12]>", text)
     assert headings == [
         "What is lost on the way to the last token?",
-        "In short",
-        "The prompt",
+        "What did the model predict?",
+        "Which tokens did that depend on, and how sure is that?",
+        "Is something lost or close to it, and where?",
+        "What would help?",
         "Path bound, null and Jacobian by token",
         "Paths to the last token, by layer",
         "Representational collapse, as in figure 5",
@@ -70,11 +73,18 @@ def test_it_reads_as_an_argument(written: Path) -> None:
         "Effect of separators by layer",
         "Presence and content of separators",
         "Blocks in which separators matter",
-        "Assumptions",
+        "Terms and assumptions",
         "How to reproduce this page",
         "Provenance",
+        "Contents",
     ]
     assert text.count("Plotly.newPlot(") == 8
+
+
+def test_counting_is_measured_only_when_asked(tiny: Any) -> None:
+    text = page_of(tiny, "110 =", None)
+    assert text.count("Plotly.newPlot(") == 2
+    assert "figure5" not in text
 
 
 def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
@@ -94,13 +104,30 @@ def test_nothing_is_fetched(written: Path) -> None:
     assert not re.findall(r"(?:src|href)=[\"'](?!data:|#)", own)
 
 
-def test_it_begins_with_a_short_answer_and_its_contents(written: Path) -> None:
+def test_the_contents_are_complete(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
-    answers = re.findall(r"<dt>(.*?)</dt>", text)
-    assert answers == ["What is lost", "Where in the prompt", "Where in the model", "At the end", "How sure"]
     targets = re.findall(r'href="#([^"]+)"', text)
-    assert len(targets) == 15
+    assert len(targets) == 14
     assert all(text.count(f'id="{target}"') == 1 for target in targets)
+
+
+@pytest.mark.browser
+def test_the_answers_are_on_the_first_screen(desk: Opened) -> None:
+    desk.page.set_viewport_size({"width": 1200, "height": 900})
+    ends = desk.page.eval_on_selector_all(".answers section", "all => all.map(e => e.getBoundingClientRect().bottom)")
+    desk.page.set_viewport_size({"width": 1280, "height": 900})
+    assert len(ends) == 4
+    assert max(ends) <= 900
+
+
+def page_of(
+    tiny: Any, prompt: str, findings: Any, change: Any = lambda one: one, source: str = "m", shown: str = ""
+) -> str:
+    """The page for results of a prompt of which `change` was made."""
+    measured, shares = change(sl.sensitivity(tiny, prompt)), change(sl.paths.composition(tiny, prompt))
+    view = sl.squash_map(tiny, prompt)
+    evidence = Evidence(change(sl.top_tokens(tiny, prompt)), measured, view.result)
+    return render(evidence, shares, findings, view, source=source, prompt=shown or prompt, n=findings and 9)
 
 
 @pytest.mark.slow
@@ -113,14 +140,13 @@ def test_the_page_can_be_read_by_everyone(desk: Opened) -> None:
 
 @pytest.mark.slow
 def test_token_text_is_escaped(tiny: Any) -> None:
-    measured = sl.sensitivity(tiny, "110 =")
-    shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
     evil = "<img src=x onerror=alert(1)>"
-    for result in (measured, shares, answer):
+
+    def change(result: Any) -> Any:
         result["token"][0 if "rank" in result.dims else 1] = evil
-    findings = InputError(f"{evil} is 2 tokens.", "Use another.")
-    view = sl.squash_map(tiny, "110 =")
-    text = render(measured, shares, answer, findings, view, source=evil, prompt=f"'{evil}'", n=9)
+        return result
+
+    text = page_of(tiny, "110 =", InputError(f"{evil} is 2 tokens.", "Use another."), change, evil, f"'{evil}'")
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
@@ -129,13 +155,10 @@ NASTY = "a\nb\r\t\x1b[2J\x07 'q' \"d\" \\x41 $HOME `id` \u202e\u2028\x85\xad\U00
 
 
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
-    measured = sl.sensitivity(tiny, "110 =")
-    shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
-    measured = sealed(measured, sl.results.provenance(measured) | {"model": f"m{NASTY}"})
-    view = sl.squash_map(tiny, "110 =")
-    text = render(
-        measured, shares, answer, InputError("Too long.", "Use another."), view, source=f"m{NASTY}", prompt=NASTY, n=9
-    )
+    def change(result: Any) -> Any:
+        return sealed(result, sl.results.provenance(result) | {"model": f"m{NASTY}"})
+
+    text = page_of(tiny, "110 =", InputError("Too long.", "Use another."), change, f"m{NASTY}", NASTY)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     for part in re.findall(r"<pre[^>]*>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
         plain = part.replace("\n", "") if "import squashlens" in part else part

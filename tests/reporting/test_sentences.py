@@ -8,7 +8,8 @@ import pytest
 import xarray as xr
 
 from squashlens.measure.squashing.sensitivity import ESTIMATES
-from squashlens.reporting import sentences as say
+from squashlens.reporting import prompt_sentences as say
+from squashlens.reporting.sentences import Rank
 
 Rho = tuple[float, float, float, float]  # ρ, the ends of its interval, p
 Given = dict[str, Rho] | None
@@ -28,41 +29,54 @@ def dataset(
             ds[variable + end] = ("estimate", [(given or {}).get(name, NOTHING)[place] for name in ESTIMATES])
     for end, value in zip(("", "_low", "_high"), over_null, strict=True):
         ds[f"agreement_over_null{end}"] = ((), value)
-    ds["compared_tokens"] = ((), n)
+    ds["compared_tokens"] = ((), n - 1)
     return ds
 
 
 @pytest.mark.parametrize(
     ("rho", "expected"),
     [
+        ((0.95, 0.91, 0.98, 1e-6), "Path bound and true Jacobian rank alike, with very strong agreement (Spearman "
+         "ρ = 0.95, 95 % interval 0.91 to 0.98, p below 0.001); tokens compared: 299"),
+        ((0.8, 0.45, 0.92, 0.01), "rank alike, with moderate to very strong agreement"),
+        ((0.12, 0.02, 0.23, 0.06), "negligible to weak agreement (Spearman ρ = 0.12, 95 % interval 0.02 to 0.23, "
+         "p = 0.060 after correction for the tests made together)"),
+        ((0.12, 0.02, 0.23, 0.0499996), "95 % interval 0.02 to 0.23, p = 0.0499996)"),
+        ((0.5, -0.1, 0.8, 0.01), "rank alike is undecided (Spearman ρ = 0.50, 95 % interval −0.10 to 0.80, p = 0.010)"),
+        ((0.03, -0.05, 0.09, 0.6), "do not rank alike: agreement is negligible"),
+        ((-0.9, -0.99, -0.7, 1e-3), "rank oppositely, with strong to very strong disagreement"),
+    ],
+)  # fmt: skip
+def test_agreement(rho: Rho, expected: str) -> None:
+    assert expected in say.agreement(dataset(n=300, agreement={"path_bound": rho}))
+
+
+FALL = (-0.83, -0.98, -0.14, 0.08)
+
+
+@pytest.mark.parametrize(
+    ("rho", "ends", "expected"),
+    [
         (
-            (0.95, 0.91, 0.98, 1e-6),
-            "rank tokens with very strong agreement (Spearman ρ = 0.95, 95 % interval 0.91 to 0.98",
+            FALL,
+            (119.0, 1.0),
+            "falls 119-fold (Spearman ρ = −0.83, 95 % interval −0.98 to −0.14, p = 0.080 after correct",
         ),
-        ((0.8, 0.45, 0.92, 0.01), "rank tokens with moderate to very strong agreement"),
-        ((0.12, 0.02, 0.23, 0.03), "rank tokens with negligible to weak agreement"),
-        (
-            (0.12, 0.02, 0.23, 0.06),
-            "is undecided here (Spearman ρ = 0.12, 95 % interval 0.02 to 0.23, p = 0.060 after correction for the "
-            "tests made together, 300 tokens)",
-        ),
-        (
-            (0.12, 0.02, 0.23, 0.0499996),
-            "weak agreement (Spearman ρ = 0.12, 95 % interval 0.02 to 0.23, p = 0.0499996, ",
-        ),
-        ((0.5, -0.1, 0.8, 0.01), "is undecided here (Spearman ρ = 0.50, 95 % interval -0.10 to 0.80, p = 0.010, "),
-        ((0.03, -0.05, 0.09, 0.6), "does not rank tokens as the true Jacobian does: agreement is negligible"),
-        (
-            (-0.9, -0.99, -0.7, 1e-3),
-            "ranks tokens opposite to the true Jacobian, with strong to very strong disagreement",
-        ),
+        (FALL, (1.2, 1.0), "falls slightly, and its ends are about equal"),
+        (FALL, (1.0, 3.0), "falls over most of the range and ends 3-fold higher"),
+        (FALL, None, "falls (weak to very strong trend"),
+        (FALL, (0.0, 1.0), "falls (weak to very strong trend"),
+        ((0.7, 0.0, 0.94, 0.05), (1.0, 4.0), "ends 4-fold higher, without a clear trend"),
+        ((0.1, -0.3, 0.5, 0.5), (1.0, 1.1), "stays about equal, without a clear trend"),
+        ((0.1, -0.3, 0.5, 0.5), None, "shows no clear trend"),
+        ((0.01, -0.05, 0.06, 0.5), None, "has at most a negligible trend"),
+        ((0.9, 0.8, 0.95, 0.001), (1.0, 4.0), "rises 4-fold"),
+        (NOTHING, None, "is constant"),
+        ((0.9, float("nan"), 1.0, 0.1), None, "has too few values for a trend"),
     ],
 )
-def test_agreement(rho: Rho, expected: str) -> None:
-    text = say.agreement(dataset(n=300, agreement={"path_bound": rho}))
-    assert expected in text
-    assert "300 tokens" in text
-    assert "much as" not in text
+def test_trends_say_size_first(rho: Rho, ends: tuple[float, float] | None, expected: str) -> None:
+    assert Rank(*rho).trend(ends=ends).startswith(expected)
 
 
 TREND: Given = {
@@ -79,10 +93,6 @@ def along(*ratio: float) -> str:
     return say.position(dataset(trend={**TREND, "bound_over_null": ratio}))  # type: ignore[dict-item]
 
 
-def summary(share: float) -> str:
-    return say.prompt_summary(dataset(n=3), xr.DataArray([share], dims="rank", coords={"token": ("rank", ["9"])}))
-
-
 def bounding(**values: list[int]) -> str:
     return say.is_it_a_bound(dataset(n=4, **values))
 
@@ -93,24 +103,21 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: beside_null(-0.4, -0.7, -0.1), "the path bound agrees worse"),
     (lambda: beside_null(0.1, -0.2, 0.4), "whether the path bound agrees better is undecided"),
     (lambda: beside_null(0.1, 0.0004, 0.4), "agrees better (difference 0.10, 95 % interval 0.0004 to 0.40)"),
-    (lambda: summary(0.5), "has 3 tokens and is measured at its last token, “t2”"),
-    (lambda: summary(0.999), "“9” (probability 0.999)"),
-    (lambda: summary(0.99999), "“9” (probability above 0.999)"),
-    (lambda: say.agreement(dataset(n=2)), "cannot be computed"),
-    (lambda: say.agreement(dataset(n=20)), "cannot be computed"),  # all constant: ρ is not a number
+    (lambda: say.agreement(dataset(n=2)), "cannot be compared"),
+    (lambda: say.agreement(dataset(n=20)), "cannot be compared"),  # all constant: ρ is not a number
     (lambda: along(-0.9, -0.97, -0.6, 0.001), "favours early tokens beyond what causality alone does"),
-    (lambda: along(0.9, 0.6, 0.97, 0.001), "favours late tokens more than causality alone does"),
+    (lambda: along(0.9, 0.6, 0.97, 0.001), "favours late tokens beyond what causality alone does"),
     (lambda: along(0.1, -0.3, 0.5, 0.5), "is undecided on this prompt"),
     (lambda: along(0.01, -0.06, 0.08, 0.5), "favours neither early nor late tokens"),
-    (lambda: along(0.1, -0.3, 0.5, 0.5), "20 compared tokens, the true sensitivity falls (strong trend, Spearman "
-     "ρ = -0.80, 95 % interval -0.85 to -0.72, p = 0.010) and the path bound rises (moderate to very strong trend"),
+    (lambda: along(0.1, -0.3, 0.5, 0.5), "19 compared tokens, without BOS and the last token, the true sensitivity "
+     "falls slightly, and its ends are about equal (Spearman ρ = −0.80, 95 % interval −0.85 to −0.72, p = 0.010) and"),
     (lambda: bounding(path_bound=[1, 1, 5, 5], jacobian=[2] * 4), "not a bound for this model: it lies below the true "
      "Jacobian norm at 2 of 4 tokens (bound ÷ Jacobian runs from 0.5 to 2.5, median 1.5)"),
     (lambda: bounding(path_bound=[4] * 4, jacobian=[2] * 4), "Nothing guarantees that"),
     (lambda: bounding(jacobian=[0] * 4), "cannot be compared"),
-    (lambda: freezing(0.5), "lowers the typical token's sensitivity, by a median factor of 0.5"),
-    (lambda: freezing(2.0), "raises the typical token's sensitivity, by a median factor of 2 "),
-    (lambda: freezing(1.0), "does not change the typical token's sensitivity"),
+    (lambda: freezing(0.5), "sensitivity 2 times smaller (0.5 to 0.5 times by token)"),
+    (lambda: freezing(2.0), "sensitivity 2 times as large"),
+    (lambda: freezing(1.0), "sensitivity about equal (1 times)"),
 ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import plotly.graph_objects as go
 
@@ -106,8 +106,25 @@ def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> 
     return dress(figure)
 
 
+class ShownFigure(go.Figure):
+    """A figure whose output in a notebook has HTML beside plotly's own format, so that an exported notebook keeps it.
+
+    The HTML loads plotly.js from a CDN when the exported page is opened.
+    """
+
+    def _ipython_display_(self) -> None:
+        bundle: dict[str, Any] = cast(Any, self)._repr_mimebundle_()
+        if not bundle:  # a renderer that opens a window
+            cast(Any, super())._ipython_display_()
+            return
+        from IPython.display import display
+
+        display({"text/html": self.to_html(full_html=False, include_plotlyjs="cdn")} | bundle, raw=True)
+
+
 def dress(figure: go.Figure) -> go.Figure:
     """Set theme and layout of a figure whose page is known."""
+    figure.__class__ = ShownFigure  # in place, since others hold the figure
     look = Page.of(figure).look
     figure.update_layout(
         template="none", font={"family": look.font, "size": look.size, "color": look.ink}, paper_bgcolor=look.paper,

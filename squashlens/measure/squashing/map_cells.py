@@ -1,6 +1,7 @@
 """What a squash map of one prompt shows: influence of each cell, the strongest paths, and the ways of each cell."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,15 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, positive
 from squashlens.checks.arguments import as_dict
-from squashlens.engine.anatomy import n_blocks, pattern_site, width
+from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
+from squashlens.engine.native import outputs_are_tokens
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.forward import forward
-from squashlens.errors import InputError
+from squashlens.engine.running.forward import forward, log_probabilities
+from squashlens.engine.text.tokens import display_tokens
+from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.pullback import Pullback
 from squashlens.measure.squashing.jacobians.sketch import MISSED, resolved, seed_in
@@ -81,6 +84,8 @@ def measure(
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
     sketch: dict[str, Any] = {}
+    with suppress(UnsoundModelError):  # a model whose logits do not follow from y
+        coords["next_token"], variables["next_probability"] = _predict(session, queries)
     if method.method != "none":
         norms = _jacobian(session, queries, opened, layers, norm, method, tick)
         variables |= norms
@@ -96,6 +101,18 @@ def measure(
     known = provenance(whole)
     facts = {**session.facts, **sketch, **{name: known[name] for name in ("certificate",) if name in known}}
     return signed("squash map of a prompt", coords, variables, facts)
+
+
+def _predict(session: Session, queries: list[int]) -> tuple[tuple[str, np.ndarray], Variable]:
+    """The most likely token after each query as a coordinate, and its probability."""
+    model, kept = session.model, []
+    with torch.no_grad():
+        forward(model, session.ids, [(residual_site("y", model), lambda y: kept.append(y[0, queries].clone()))])
+        best = [logs.max(dim=-1) for logs in log_probabilities(model, kept[0])]
+    ids, chances = (torch.cat(parts).cpu() for parts in zip(*((one.indices, one.values) for one in best), strict=True))
+    texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(one)}" for one in ids]
+    probability: Variable = (("query",), chances.exp(), "probability of the most likely next token", "1")
+    return ("query", np.array(texts, dtype=object)), probability
 
 
 def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
@@ -174,6 +191,9 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
                 whole = one.reindex({dim: labels}, fill_value=fill).copy(deep=True)
                 whole.loc[{dim: query}] = more[str(name)].sel({dim: query}).values
                 variables[str(name)] = (*variables[str(name)][:1], whole.values, *variables[str(name)][2:])
+    if "next_token" in found.coords:
+        new, old = (one["next_token"].to_series() for one in (more, found))
+        coords["next_token"] = ("query", new.combine_first(old).loc[coords["query"]].to_numpy())
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
     for part in ("certificate", "sketch"):
         if part in facts:

@@ -15,7 +15,6 @@ from squashlens import prompts, tasks, zoo
 from squashlens._typing import Bridge, several
 from squashlens.measure.session import model_name
 from squashlens.tasks import Prompting, Task
-from squashlens.tasks.paper import COUNT
 
 NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 PATHS = 25  # how many single paths are drawn
@@ -127,21 +126,22 @@ def _answers(model: Bridge, name: str, chosen: Settings, seeds: int, mode: Any, 
 
 
 def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
-    """The four panels of figure 5, with baselines. As in the paper, the random digits of (b) end in a one."""
+    """The four panels of figure 5, with baselines."""
     from squashlens.engine.capturing.capture import capture
     from squashlens.measure.collapse.distance import collapse
 
     def measure(letter: str) -> Callable[[Path], xr.Dataset]:
         def panel(_: Path) -> xr.Dataset:
             sequence = prompts.figure5(model, chosen.n)[letter]
-            if letter == "b":
-                sequence = prompts.digits(model, chosen.n, seed=0, prefix=COUNT, ending="1")
             pairs = capture(model, sequence, baselines=("contrast", "unrelated"), pairs={"noise_lengths": REPLAYED})
             return collapse(model, pairs, by_head="value")
 
         return panel
 
-    return [Part(f"collapse_{letter}", {"n": chosen.n}, measure(letter)) for letter in "abcd"]
+    return [
+        Part(f"collapse_{letter}", {"n": chosen.n, "sequences": "prompts.figure5"}, measure(letter))
+        for letter in "abcd"
+    ]
 
 
 def _convergence(_: Bridge, chosen: Settings) -> list[Part]:

@@ -15,8 +15,8 @@ from squashlens import figures, zoo
 from squashlens.engine.text.tokens import escape
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.records.facts import named_models
-from squashlens.records.joining import restated
 from squashlens.records.results import provenance
+from squashlens.reporting import sentences
 from squashlens.reporting.collapse_sentences import falls
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import COPYING
@@ -40,8 +40,8 @@ def caption_of(number: int, found: Found) -> str:
     """The caption of a figure, for its results by the names of their parts."""
     given: dict[str, Any] = {
         "number": number, "found": found, "stacks": STACKS, "copying": len(COPYING), "provenance": provenance,
-        "named_models": named_models, "escape": escape, "shortened": _shorten, "percent": _percent, "g": _g,
-        "falls": lambda one, p: falls(one, float(p)).replace(" -", " −"), "exponent": _exponent,
+        "named_models": named_models, "escape": escape, "shortened": _shorten, "percent": _percent,
+        "g": sentences.number, "falls": lambda one, p: falls(one, float(p)), "exponent": _exponent,
     }  # fmt: skip
     if number < 8:
         given["trained"] = zoo.trained_length(str(provenance(next(iter(found.values())))["model"]))
@@ -74,10 +74,6 @@ def _shorten(text: str) -> str:
 
 def _percent(share: Any) -> str:
     return f"{100 * float(share):.3g} %"
-
-
-def _g(value: Any) -> str:
-    return f"{float(value):.3g}".replace("-", "−")
 
 
 def width_of(number: int) -> Literal["column", "page"]:
@@ -135,9 +131,6 @@ def _frequencies(found: Found) -> go.Figure:
 def _collapse(found: Found) -> go.Figure:
     texts = {"a": "count ones", "b": "count ones among digits", "c": "copy ones", "d": "copy ones with commas"}
     named = {f"({name[-1]}) {texts[name[-1]]}": one for name, one in found.items()}
-    # A sequence of one digit that must be a one has no other content, so that this baseline begins with the second.
-    (b,) = (name for name in named if name.startswith("(b)"))
-    named[b] = restated(named[b].assign(unrelated=named[b]["unrelated"].where(named[b]["length"] > 1)), {})
     trained = zoo.trained_length(str(provenance(found["collapse_a"])["model"]))
     return figures.collapse_curve(named, trained=trained)  # pyright: ignore[reportArgumentType]
 
