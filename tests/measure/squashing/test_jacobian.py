@@ -76,9 +76,9 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
 def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
     how: dict[str, Any] = {"norm": norm}
-    together = flat.jacobian_norms(model, prompts, method={"vjp_batch_size": 13}, **how)
+    together = flat.jacobian_norms(model, prompts, vjp_batch_size=13, **how)
     for i, prompt in enumerate(prompts):
-        alone = flat.jacobian_norms(model, prompt, method={"vjp_batch_size": 1 if i == 0 else None}, **how)
+        alone = flat.jacobian_norms(model, prompt, vjp_batch_size=1 if i == 0 else None, **how)
         np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
 
 
@@ -223,7 +223,7 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
         lows.append((found["low"].values / truth).min())
     assert lows[1] > 0.05
     np.testing.assert_allclose(lows[2], 1, rtol=1e-9)  # as many directions as coordinates: all of J is seen
-    whole = flat.jacobian_norms(model, IDS, method={"tightness": 3.0, "seed": 4}, **shared)  # pyright: ignore
+    whole = flat.jacobian_norms(model, IDS, tightness=3.0, seed=4, **shared)  # pyright: ignore
     assert sl.results.provenance(whole)["sketch"]["n_probes"] == 16  # too few coordinates for a sketch
     np.testing.assert_allclose(whole.values, truth, rtol=1e-9)
     np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
@@ -236,7 +236,7 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.Mo
     taken = []
     for tightness, free in ((6.0, 10**12), (3.0, 0), (1.01, 10**12)):
         monkeypatch.setattr(_rows, "available", lambda device, free=free: free)  # none: rows are written to a file
-        found = flat.jacobian_norms(tiny, prompt, method={"tightness": tightness, "seed": 0}, **shared)[:10]  # pyright: ignore
+        found = flat.jacobian_norms(tiny, prompt, tightness=tightness, seed=0, **shared)[:10]  # pyright: ignore
         said = sl.results.provenance(found)["sketch"]
         assert said["tightness"] == tightness
         call = sl.results.provenance(found)["call"]
