@@ -20,7 +20,7 @@ from squashlens.errors import InputError
 from squashlens.saving.files import require_output
 from squashlens.saving.stored import ENDINGS
 
-ACTIONS = ("run", "status", "combine")
+ACTIONS = ("run", "status", "failures", "combine", "sql")
 SHOWN = 5  # reasons of failures that are printed
 FILE = "YAML file that describes the study."
 STORE = "Folder or URL of the store; by default the one that the file names."
@@ -48,6 +48,8 @@ def parameters(action: str) -> type:
     for name, parameter in inspect.signature(method).parameters.items():
         if name == "resources":
             fields.append(as_field(name, tuple[str, ...], (), RESOURCES))
+        elif name == "query":
+            fields.insert(1, (name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=help_for(method, name))]))
         elif name != "self":
             fields.append(as_field(name, parameter.annotation, parameter.default, help_for(method, name)))
     if action == "combine":
@@ -78,12 +80,14 @@ def _run(action: str, given: dict[str, Any]) -> None:
         if out is not None:
             print(f"saved: {sl.results.save(found, out).resolve()}")
         return
-    print(found.to_string(index=False))
+    print(found.to_string(index=False) if len(found) else "none")
+    if action not in ("run", "status"):
+        return
     reasons = made.failures()["reason"].value_counts()
     for reason, many in reasons.head(SHOWN).items():
         print(f"failed: {many} × {reason}")
     if len(reasons) > SHOWN:
-        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons, which Study.failures() lists")
+        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons: squashlens study failures")
 
 
 def _pair(word: str) -> tuple[str, Any]:

@@ -121,8 +121,9 @@ class Study:
                 if rows:
                     self.store.measure_again(key)
         if engine == "local" and workers == 1:
-            total = len({cell.key for cell in self.cells})
-            with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
+            keys = {cell.key for cell in self.cells}
+            count = {"total": len(keys), "initial": self.store.count(keys)}
+            with threads_set(threads), bar(**count, desc="cells", unit="cell", progress=progress) as shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
         task = {

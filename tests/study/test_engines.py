@@ -72,7 +72,7 @@ def test_ray_goes_on_without_a_node_and_without_a_worker(cluster: Any, tmp_path:
     made = sl.Study(grids(notes, seconds=0.5)[:1], store=tmp_path / "ray")
 
     def spoil() -> None:
-        while made.store.count() < 2:
+        while made.status()["done"].sum() < 2:
             time.sleep(0.1)
         actors = [
             one for one in psutil.process_iter(["cmdline"]) if "ray::_Remote" in " ".join(one.info["cmdline"] or [])
@@ -123,7 +123,7 @@ def test_a_job_is_requeued_on_a_signal(tmp_path: Path) -> None:
         )  # fmt: skip
         try:
             end = time.monotonic() + 120
-            while made.store.count() < 2 and time.monotonic() < end:
+            while made.status()["done"].sum() < 2 and time.monotonic() < end:
                 time.sleep(0.2)
             queue = subprocess.run(["squeue", "-h", "-o", "%i %T %r"], capture_output=True, text=True).stdout
             (line,) = queue.splitlines()  # one worker; what else there is stands in the error

@@ -199,17 +199,29 @@ def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(
 
 @pytest.mark.slow
 def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Path) -> None:
-    """One of the cells kills its worker, which is replaced; no other cell is computed twice."""
+    """One of the cells crashes its worker, which is replaced; no other cell is computed twice."""
     notes = tmp_path / "notes"
     shared = study(tmp_path / "two", "deadly", {"x": list(range(12))}, notes=str(notes))
     table = shared.run(workers=2, progress=False)
     assert table[["done", "failed"]].to_numpy().tolist() == [[11, 1]]
-    assert "workers died" in shared.failures()["reason"].item()
+    (failed,) = shared.store.failures().values()
+    assert "3 workers died while they computed it. Fatal Python error: Segmentation fault" in failed["reason"]
+    assert "in deadly" in failed["traceback"]
     counts = Counter(notes.read_text().split())
     assert counts.pop("1") == 3
     assert set(counts.values()) == {1}
     study(tmp_path / "one", "deadly", {"x": [0, *range(2, 12)]}, notes=str(notes)).run(progress=False)
     assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_signals_from_outside_do_not_count_against_a_cell(tmp_path: Path) -> None:
+    """The worker of cell 1 is killed five times, as by preemption; the cell is computed at the sixth attempt."""
+    notes = tmp_path / "notes"
+    made = study(tmp_path / "store", "deadly", {"x": [0, 1]}, notes=str(notes), kind="SIGKILL", times=5)
+    shown = made.run(workers=2, progress=False)
+    assert shown[["done", "failed"]].to_numpy().tolist() == [[2, 0]]
+    assert Counter(notes.read_text().split()) == {"0": 1, "1": 6}
 
 
 def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
