@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -56,7 +56,7 @@ class Cell:
     labels: dict[str, Any]  # along the axes of its grid
     source: Source | None = None
     span: Span | None = None
-    code: Mapping[str, str] = field(default_factory=dict)  # digests of the code of your own measurement
+    code: str = ""  # digest of the code of your own measurement
 
     def require_described(self, *, code: bool = False) -> None:
         """An error if the checkpoint or the file of a scan (or the `code`) is not what the key stands for."""

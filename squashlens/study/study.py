@@ -122,8 +122,8 @@ class Study:
                     self.store.measure_again(key)
         if engine == "local" and workers == 1:
             keys = {cell.key for cell in self.cells}
-            count = {"total": len(keys), "initial": self.store.count(keys)}
-            with threads_set(threads), bar(**count, desc="cells", unit="cell", progress=progress) as shown:
+            shown = bar(total=len(keys), initial=self.store.count(keys), desc="cells", unit="cell", progress=progress)
+            with threads_set(threads), shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
         task = {

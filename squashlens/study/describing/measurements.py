@@ -212,7 +212,7 @@ def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
             raise InputError(f"{name}: {error.cause}", error.remedy) from error
 
 
-def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
+def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str, Any]:
     """What the numbers depend on beside the model: the function, all arguments with their defaults, and versions."""
     filled = {
         argument: parameter.default
@@ -222,14 +222,13 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]
     given = {argument: value for argument, value in arguments.items() if argument not in (*BATCHES, *LOADING, "model")}
     own = {argument: arguments[argument] for argument in LOADING if argument in parameters(name).keys() & arguments}
     known = {package: version for package, version in versions().items() if package != "python"}
-    found = {"measurement": name, "arguments": filled | given | own, "versions": known, "code": dict(code)}
+    found = {"measurement": name, "arguments": filled | given | own, "versions": known, "code": code}
     return json.loads(json.dumps(found, default=_plain))
 
 
-def code_for(name: str) -> dict[str, str]:
-    """The digests of the code of your own measurement; none of a public function, for which the version stands."""
-    module, colon, _ = name.partition(":")
-    return code_of(module, function_of(name)) if colon else {}
+def code_for(name: str) -> str:
+    """The digest of the code of your own measurement; empty for a public function, for which the version stands."""
+    return code_of(function_of(name)) if ":" in name else ""
 
 
 def _plain(value: Any) -> Any:
