@@ -42,7 +42,7 @@ def forget() -> None:
 
 def areas(store: Path) -> list[float]:
     study = sl.Study(GRID, store=store)
-    study.run(progress=False)
+    study.run()
     return study.combine()["area"].values.tolist()
 
 
