@@ -160,7 +160,8 @@ class Worker:
             _free()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                self._loaded = wanted, load(wanted.name, device=self.device, **options)
+                model = load(wanted.name, device=self.device, **options)
+                self._loaded = wanted, model if wanted.untrained is None else _untrained(model, wanted.untrained)
             except SquashlensError as error:
                 self._refused[wanted] = error
                 raise
@@ -171,6 +172,15 @@ class Worker:
         if error is not None and not isinstance(error, SquashlensError):
             trace = "".join(traceback.format_exception(error))
         self.store.fail(cell.key, cell.about | {"reason": reason} | ({"traceback": trace[-4000:]} if trace else {}))
+
+
+def _untrained(model: Any, seed: int) -> Any:
+    """The same architecture and tokenizer with random weights."""
+    from squashlens.engine.loading.random_weights import with_random_weights
+
+    found: Any = with_random_weights(model, seed)
+    found.tokenizer = model.tokenizer
+    return found
 
 
 def _length(model: Any, bos: Bos, prompt: Any) -> int:

@@ -193,7 +193,12 @@ def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
         import squashlens as sl
 
         hooks = inspect.Parameter("hooks", inspect.Parameter.KEYWORD_ONLY, default=())
-        known = {"hooks": hooks, **{option: _parameters("", sl.load)[option] for option in LOADING}} | known
+        untrained = inspect.Parameter("untrained", hooks.kind, default=None, annotation=int | None)
+        known = {
+            "hooks": hooks,
+            "untrained": untrained,
+            **{option: _parameters("", sl.load)[option] for option in LOADING},
+        } | known
     if wrong := [argument for argument in arguments if argument in NOT_GIVEN]:
         raise InputError(f"{name}: {wrong[0]}= cannot be given: the study sets it, or cannot say it.", "Leave it out.")
     require_names(name, arguments, known)
@@ -219,7 +224,11 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
         for argument, parameter in parameters(name).items()
         if parameter.default is not parameter.empty and argument not in (*NOT_GIVEN, *BATCHES)
     }
-    given = {argument: value for argument, value in arguments.items() if argument not in (*BATCHES, *LOADING, "model")}
+    given = {
+        argument: value
+        for argument, value in arguments.items()
+        if argument not in (*BATCHES, *LOADING, "untrained", "model")
+    }
     own = {argument: arguments[argument] for argument in LOADING if argument in parameters(name).keys() & arguments}
     known = {package: version for package, version in versions().items() if package != "python"}
     found = {"measurement": name, "arguments": filled | given | own, "versions": known, "code": code}
