@@ -211,7 +211,7 @@ class Atlas:
         """Write the figure and the tables to a page.
 
         Args:
-            out: the .html file.
+            out: the .html file to write.
             model: label of a model to draw before the others, with a table of where it stands.
 
         Returns:

@@ -24,13 +24,14 @@ def described(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_every_option_is_a_parameter_with_its_default_and_a_help() -> None:
-    for action in ACTIONS:
-        method = inspect.signature(getattr(sl.Study, action)).parameters
-        fields = {name: field for name, field in parameters(action).__dataclass_fields__.items()}
-        assert {*fields} - {"file", "store", "out"} == {*method} - {"self"}
+@pytest.mark.parametrize(("verb", "kind"), [("study", sl.Study), ("atlas", sl.Atlas)])
+def test_every_option_is_a_parameter_with_its_default_and_a_help(verb: str, kind: type) -> None:
+    for action in ACTIONS[verb]:
+        method = inspect.signature(getattr(kind, action)).parameters
+        fields = dict(parameters(verb, action).__dataclass_fields__)
+        assert {*fields} - {"file", "store", "folder", "out"} == {*method} - {"self", "out"}
         for name, parameter in method.items():
-            if name not in ("self", "resources", "query"):
+            if name not in ("self", "resources") and parameter.default is not parameter.empty:
                 assert fields[name].default == parameter.default
         for field in fields.values():
             (argument,) = [one for one in field.type.__metadata__ if hasattr(one, "help")]
