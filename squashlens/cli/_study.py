@@ -21,7 +21,7 @@ from squashlens.saving.files import require_output
 from squashlens.saving.stored import ENDINGS
 
 ACTIONS = {
-    "study": ("run", "status", "failures", "combine", "sql"),
+    "study": ("run", "status", "estimate", "failures", "combine", "sql"),
     "atlas": ("run", "pin", "compare", "page", "publish", "pull"),
 }
 NEEDS_MANIFEST = ("run", "pin")

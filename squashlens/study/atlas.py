@@ -5,7 +5,7 @@
     atlas/data/*.parquet a file for each model and state of its cells, which is never changed
     atlas/README.md      the card of the data set
 
-The battery runs on each model and on its untrained twin, the same architecture with random weights. Each number is
+The battery runs on each model and on a random model, the same architecture with random weights. Each number is
 taken from the result of one model, so that the last layer is that model's own, however deep others are.
 """
 
@@ -49,7 +49,7 @@ class Entry:
 
 
 class Atlas:
-    """The same battery of measurements for many models, beside their untrained twins, in one append-only data set.
+    """The same battery of measurements for many models, each beside a random model, in one append-only data set.
 
     The manifest is a YAML file with ``models:``, for each label an entry with `model` (what `load` takes), `licence`,
     `dtype`, `quantize` and `pin`. `pin` writes the commit of a model on the hub, or the digest of a folder's files, and
@@ -173,7 +173,7 @@ class Atlas:
             model: label of the model.
 
         Returns:
-            Table with a row for each quantity and condition: the model's value, that of its untrained twin, the median
+            Table with a row for each quantity and condition: the model's value, that of its random model, the median
             and range of the other trained models, and the share of these that are lower. Of a curve over lengths or
             distances, the last value.
         """
@@ -196,7 +196,7 @@ class Atlas:
 
     @validated
     def figure(self, model: str | None = None) -> go.Figure:
-        """All models in one figure: a panel for each quantity, with untrained twins dotted or hollow.
+        """All models in one figure: a panel for each quantity, with random models dotted or hollow.
 
         Args:
             model: label of a model to draw in colour before the others; by default each has a colour of its own.
@@ -314,7 +314,7 @@ def _refusal(entry: Entry) -> str:
 
 
 def _grids(label: str, entry: Entry) -> list[dict[str, Any]]:
-    """The battery for one model and its twin."""
+    """The battery for one model and its random model."""
     kind, _, commit = (entry.pin or "").partition(" ")
     how = {"model": entry.model, "dtype": entry.dtype, "quantize": entry.quantize}
     how |= {"revision": commit} if kind == "commit" else {}

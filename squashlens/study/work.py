@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -148,6 +148,12 @@ class Worker:
             if model is not None and getattr(function_of(cell.measurement), "takes_several", False):
                 length = partial(_length, model, given.get("bos", "family"))
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
+
+    def prepare(self, cell: Cell) -> None:
+        """Load the model of a cell; what is wrong with it is said when the cell is computed."""
+        with suppress(SquashlensError):
+            if cell.model is not None:
+                self._model(cell.model)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""

@@ -31,6 +31,11 @@ def noted(x: int, notes: str, seconds: float = 0.0) -> xr.Dataset:
     return square(x)
 
 
+def slow(x: int, notes: str) -> xr.Dataset:
+    """As `noted`, in a time that grows with x."""
+    return noted(x, notes, 0.03 * x)
+
+
 def broken(x: int) -> xr.Dataset:
     """Cannot be computed for 3."""
     if x == 3:

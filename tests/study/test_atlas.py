@@ -1,4 +1,4 @@
-"""An atlas: models of mixed depths beside their twins, replaced checkpoints, and data sets that only grow."""
+"""An atlas: models of mixed depths beside random models, replaced checkpoints, and data sets that only grow."""
 
 import json
 import shutil
@@ -63,9 +63,9 @@ def test_every_model_has_its_own_last_layer(made: Path) -> None:
         own = rows[rows["weights"] == "trained"]
         assert own["x"].tolist() == list(range(1, 9))
         np.testing.assert_array_equal(own["value"], result["distance"].sel(layer=depth))
-        twin = rows[rows["weights"] == "untrained"]["value"].to_numpy()
-        assert len(twin) == 8
-        assert not np.allclose(twin, own["value"])
+        random = rows[rows["weights"] == "untrained"]["value"].to_numpy()
+        assert len(random) == 8
+        assert not np.allclose(random, own["value"])
     assert set(table["quantity"]) == {
         "distance at the last layer", "distance of y", "total variation of the next token", "influence by distance",
         "exponent of influence by distance", "attention to the first token"}  # fmt: skip

@@ -1,8 +1,10 @@
 """Running a study in this process and in several: failures, memory, interruptions, and what `combine` makes of it."""
 
+import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -241,3 +243,27 @@ def test_arguments_of_run(tmp_path: Path) -> None:
     for wrong in ({"workers": 0}, {"engine": "mpi"}, {"threads": -1}, {"resources": {"num_gpus": 1}}):
         with pytest.raises(InputError):
             one.run(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_estimate_keeps_what_it_measured(tmp_path: Path) -> None:
+    """Each cell takes 0.03 seconds for each of its x; the least, the middle and the largest are computed."""
+    notes = tmp_path / "notes"
+    one = study(tmp_path / "store", "slow", {"x": [4, 1, 8, 16, 2]}, notes=str(notes))
+    found = one.estimate().iloc[0]
+    assert found[["measured", "left"]].tolist() == [3, 2]
+    assert 0.5 < found["seconds"] / (0.03 * (2 + 8)) < 2
+    assert found["memory"] > 1e8
+    assert sorted(map(int, notes.read_text().split())) == [1, 4, 16]
+    one.run()
+    assert Counter(notes.read_text().split()) == dict.fromkeys(["1", "2", "4", "8", "16"], 1)
+    assert one.estimate().empty
+
+
+def test_a_ray_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("no cluster at 10.0.0.1:6379")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))  # pyright: ignore
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(InputError, match=r"Ray does not start: no cluster at .* Check that RAY_ADDRESS=10\.0\.0\.1"):
+        study(tmp_path, "square", {"x": [1]}).run(engine="ray")
