@@ -73,6 +73,11 @@ def _doc(verb: str, action: str) -> str:
     return inspect.getdoc(_method(verb, action)) or ""
 
 
+def _help(method: Any, name: str) -> str:
+    text = help_for(method, name)
+    return help_for(sl.Study.run, name) if text.startswith("As in") else text
+
+
 def parameters(verb: str, action: str) -> type:
     """A dataclass with the options of an action, which tyro fills."""
     method = _method(verb, action)
@@ -86,11 +91,11 @@ def parameters(verb: str, action: str) -> type:
         if name == "resources":
             named.append(as_field(name, tuple[str, ...], (), RESOURCES))
         elif name in TYPED and parameter.default is parameter.empty:
-            positional.append((name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=help_for(method, name))]))
+            positional.append((name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=_help(method, name))]))
         elif name != "self":
             kind = Path if parameter.default is parameter.empty else parameter.annotation
             default = Path("atlas.html") if parameter.default is parameter.empty else parameter.default
-            named.append(as_field(name, kind, default, help_for(method, name)))
+            named.append(as_field(name, kind, default, _help(method, name)))
     if action == "combine":
         named.append(as_field("out", Path | None, None, OUT))
     made = make_dataclass(action, [*positional, *named], frozen=True)
