@@ -152,18 +152,7 @@ class Atlas:
             Table with `model`, `weights` (trained or untrained), `quantity`, `condition`, `x` (a length or distance),
             `value`, the ends `low` and `high` of its interval, `units`, and where it comes from.
         """
-        files = [name for name in self.place.names("data") if name.endswith(".parquet")]
-        frames = [pd.read_parquet(io.BytesIO(self.place.read(name) or b"")) for name in files]
-        if not frames:
-            return pd.DataFrame(columns=[*COLUMNS, *ABOUT])
-        whole: Any = pd.concat([frame.assign(file=file) for frame, file in zip(frames, files, strict=True)])
-        about = whole.groupby("file").agg(
-            model=("model", "first"), checkpoint=("checkpoint", "first"), squashlens=("squashlens", "first"),
-            cells=("cell", "nunique"),
-        )  # fmt: skip
-        order = about.sort_values(["squashlens", "cells"])  # the newest version, and the most complete of its files
-        kept = order[~order.duplicated(["model", "checkpoint"], keep="last")].index
-        return whole[whole["file"].isin(kept)].drop(columns="file").reset_index(drop=True)
+        return _newest(self.place)
 
     @validated
     def compare(self, model: str) -> pd.DataFrame:
@@ -239,7 +228,7 @@ class Atlas:
         """
         there = place_of(to)
         added = _copy(self.place, there)
-        there.write("README.md", _card(Atlas.at(there).table()).encode())
+        there.write("README.md", _card(_newest(there)).encode())
         return added
 
     @validated
@@ -258,13 +247,6 @@ class Atlas:
         added = _copy(place_of(source), self.place)
         self._write_card()
         return added
-
-    @classmethod
-    def at(cls, place: Any) -> "Atlas":
-        """The atlas in a place that is open."""
-        found = cls.__new__(cls)
-        found.place, found.manifest, found.entries = place, None, {}
-        return found
 
     def _manifest(self) -> Path:
         if self.manifest is None:
@@ -328,6 +310,22 @@ def _grids(label: str, entry: Entry) -> list[dict[str, Any]]:
 def _label(cell: Cell) -> str:
     """What a cell varies beside the weights."""
     return next((str(label) for name, label in cell.labels.items() if name != "untrained"), "")
+
+
+def _newest(place: Any) -> pd.DataFrame:
+    """The rows of a data set: of each model and checkpoint, those of the newest version and the most cells."""
+    files = [name for name in place.names("data") if name.endswith(".parquet")]
+    frames = [pd.read_parquet(io.BytesIO(place.read(name) or b"")) for name in files]
+    if not frames:
+        return pd.DataFrame(columns=[*COLUMNS, *ABOUT])
+    whole: Any = pd.concat([frame.assign(file=file) for frame, file in zip(frames, files, strict=True)])
+    about = whole.groupby("file").agg(
+        model=("model", "first"), checkpoint=("checkpoint", "first"), squashlens=("squashlens", "first"),
+        cells=("cell", "nunique"),
+    )  # fmt: skip
+    order = about.sort_values(["squashlens", "cells"])  # the newest version, and the most complete of its files
+    kept = order[~order.duplicated(["model", "checkpoint"], keep="last")].index
+    return whole[whole["file"].isin(kept)].drop(columns="file").reset_index(drop=True)
 
 
 def _copy(source: Any, target: Any) -> list[str]:

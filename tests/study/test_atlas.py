@@ -123,6 +123,12 @@ def test_data_sets_are_added_and_never_changed(made: Path, tmp_path: Path) -> No
         other.pull(str(tmp_path / "empty"))
 
 
+def test_the_manifest_of_public_models_can_be_read(tmp_path: Path) -> None:
+    entries = sl.Atlas(tmp_path, Path(__file__).parents[2] / "analyses" / "models.yaml").entries
+    assert len({entry.model for entry in entries.values()}) == 38
+    assert all(entry.expects and entry.pin is None for entry in entries.values())
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ("models: []", "no mapping `models`"), ("models: {a: {model: x}}", "licence"),
     ("models: {a: {model: x, licence: MIT, dtpye: bf16}}", "dtpye"),
