@@ -1,6 +1,5 @@
 """What a study will take: a few cells of each grid and model are computed, which are kept, and the others follow."""
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -39,20 +38,15 @@ def forecast(worker: Worker, cells: Sequence[Cell], sample: int) -> pd.DataFrame
 
 
 def _size(cell: Cell) -> float:
-    """A number by which cells of one grid and model are put in the order of their cost: lengths and numbers of things.
-
-    Text counts by its characters.
-    """
+    """By what cells of one grid and model are put in the order of their cost: lengths, numbers, and length of text."""
 
     def of(value: Any) -> float:
-        if isinstance(value, dict):
-            return sum(map(of, value.values()))
-        if isinstance(value, list):
-            return len(value) + sum(map(of, value))
+        if isinstance(value, dict | list):
+            held = value.values() if isinstance(value, dict) else value
+            return len(value) + sum(map(of, held))
         return abs(float(value)) if isinstance(value, int | float) else len(str(value))
 
-    given = {name: value for name, value in cell.arguments.items() if "seed" not in name}
-    return of(json.loads(json.dumps(given)))
+    return of({name: value for name, value in cell.arguments.items() if "seed" not in name})
 
 
 def _peak() -> int:
