@@ -117,25 +117,6 @@ def test_what_was_changed_is_refused(statement: str, why: str, tmp_path: Path) -
     assert path.read_bytes() == before
 
 
-def test_damaged_pages_are_refused_or_right(tmp_path: Path) -> None:
-    """Any byte of the file changed, or its end missing: a refusal by name, or what was found; never another value."""
-    path, found = tmp_path / "search", {f"name {n}": [n, f"{n}" * 40] for n in range(40)}
-    Journal(path, FACTS).keep(found)
-    whole = path.read_bytes()
-    rng, refused = random.Random(0), 0
-    places = [*rng.sample(range(len(whole)), 40), *range(100, 112)]
-    damages = [whole[:p] + bytes([whole[p] ^ 0x41]) + whole[p + 1 :] for p in places]
-    for damage in [*damages, whole[:5000], whole[:4096], whole[:200], whole[:50], whole[::-1]]:
-        path.write_bytes(damage)
-        try:
-            assert Journal(path, FACTS).found.items() <= found.items()
-        except (InputError, OutputError) as error:
-            refused += str(path) in error.cause or pytest.fail(str(error))
-        for side in ("-wal", "-shm", "-journal"):
-            Path(f"{path}{side}").unlink(missing_ok=True)
-    assert refused > 10
-
-
 def keeps(path: Path, names: list[str], start: Any) -> None:
     journal = Journal(path, FACTS)
     start.wait()

@@ -123,7 +123,7 @@ class Atlas:
 
         Returns:
             Table with a row for each model: its cells, how many are done and failed, the number of rows that were
-            added to the data set, and the reason why a model was left out.
+            added to the data set, and the reason why a model was left out or its first cell failed.
         """
         self._manifest()
         reasons = {label: _refusal(entry) for label, entry in self.entries.items()}
@@ -136,14 +136,16 @@ class Atlas:
             for label, own in grids.items():
                 cells = [cell for cell in study.cells if cell.grid in {grid["name"] for grid in own}]
                 done = [cell for cell in cells if study.store.read(cell.key) is not None]
+                why = [failed[cell.key]["reason"] for cell in cells if cell.key in failed]
                 rows.append({
-                    "label": label, "cells": len(cells), "done": len(done), "reason": "",
-                    "failed": len(failed.keys() & {cell.key for cell in cells}),
+                    "label": label, "cells": len(cells), "done": len(done), "failed": len(why),
                     "added": self._add(label, self.entries[label], done, study) if done else 0,
+                    "reason": why[0] if why else "",
                 })  # fmt: skip
             self._write_card()
         counts = ["cells", "done", "failed", "added"]
-        return pd.DataFrame(rows).reindex(columns=["label", *counts, "reason"]).fillna(dict.fromkeys(counts, 0))
+        table = pd.DataFrame(rows).reindex(columns=["label", *counts, "reason"])
+        return table.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
 
     def table(self) -> pd.DataFrame:
         """All numbers of the data set, the newest of each model.
@@ -173,6 +175,8 @@ class Atlas:
         rows = []
         for (quantity, condition), both in values.groupby(level=[0, 1], sort=False):
             own = both.droplevel([0, 1])
+            if "trained" not in own.index:
+                continue
             others = own.loc["trained"].drop(model).dropna()
             value = own.loc["trained", model]
             rows.append({
