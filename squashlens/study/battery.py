@@ -20,18 +20,18 @@ TEXTS = [
 ONES, N = {"token": "1", "n": 64}, 64
 SEQUENCES = {
     "ones": {"repeated": ONES},
-    "ones with commas": {"repeated": {**ONES, "separator": ",", "every": 3}},
+    "ones with commas": {"repeated": {**ONES, "separator": {"separator": ",", "every": 3}}},
     "random digits": {"bernoulli": {"n": N, "seed": 0}},
 }
 ESTIMATES = ["paper", "rollout", "value", "gradient", "all-ones", "knockout KL"]
 EFFECT = "knockout KL"
 BATTERY: list[dict[str, Any]] = [
-    {"measurement": "collapse", "arguments": {"scale": "relative"}, "each": {"sequence": SEQUENCES}},
+    {"measurement": "collapse", "arguments": {"norm": {"scale": "relative"}}, "each": {"sequence": SEQUENCES}},
     {"measurement": "collapse", "name": "window", "arguments": {
-        "scale": "relative", "sequence": SEQUENCES["ones"], "hooks": [{"sliding_window": {"window": 8}}]}},
+        "norm": {"scale": "relative"}, "sequence": SEQUENCES["ones"], "hooks": [{"sliding_window": {"window": 8}}]}},
     {"measurement": "collapse", "name": "rounded", "arguments": {"sequence": SEQUENCES["ones"]}, "each": {
         "round_to": ["bfloat16", "float16"]}},
-    {"measurement": "profile", "arguments": {"prompt": PROMPT, "method": "none", "n_random_models": 0}},
+    {"measurement": "profile", "arguments": {"prompt": PROMPT, "method": "none", "extras": {"n_random_models": 0}}},
     {"measurement": "audit", "arguments": {"estimates": ESTIMATES, "seed": 0}, "each": {"prompt": TEXTS}},
 ]  # fmt: skip
 WEIGHTS = {"trained": None, "untrained": 0}

@@ -17,8 +17,8 @@ from squashlens.study import atlas as module
 
 ONES = {"repeated": {"token": "1", "n": 8}}
 SHORT = [
-    {"measurement": "collapse", "arguments": {"scale": "relative"}, "each": {"sequence": {"ones": ONES}}},
-    {"measurement": "profile", "arguments": {"prompt": "110 =", "method": "none", "n_random_models": 0}},
+    {"measurement": "collapse", "arguments": {"norm": {"scale": "relative"}}, "each": {"sequence": {"ones": ONES}}},
+    {"measurement": "profile", "arguments": {"prompt": "110 =", "method": "none", "extras": {"n_random_models": 0}}},
     {"measurement": "audit", "arguments": {"estimates": ["knockout KL"], "seed": 0}, "each": {"prompt": ["zebra"]}},
 ]
 
@@ -58,7 +58,7 @@ def test_every_model_has_its_own_last_layer(made: Path) -> None:
     table = sl.Atlas(made / "atlas").table()
     for label, name, depth in (("deep", "tiny-gemma", 6), ("shallow", str(made / "model"), 2)):
         model = sl.load(name)
-        result = sl.collapse(model, sl.prompts.repeated(model, "1", 8), scale="relative")
+        result = sl.collapse(model, sl.prompts.repeated(model, "1", 8), norm=sl.options.NormAndScale(scale="relative"))
         rows = table[(table["model"] == label) & (table["quantity"] == "distance at the last layer")]
         own = rows[rows["weights"] == "trained"]
         assert own["x"].tolist() == list(range(1, 9))

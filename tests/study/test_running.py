@@ -163,8 +163,8 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
 
 @pytest.mark.slow
 def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
-    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
-        "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip
+    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "between": {}}, "each": {
+        "prompt": {"short": "11 =", "long": "1101 ="}, "between.to_layer": [2, 99]}}  # fmt: skip
     made = sl.Study(grid, store=tmp_path)
     assert made.run()["failed"].tolist() == [2]
     found = made.combine()
