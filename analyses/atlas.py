@@ -1,10 +1,9 @@
-"""An atlas of models: squashing, collapse, sinks and verdicts for each model of a list, as one study.
+"""An atlas of models: one battery of measurements for each, beside the same architecture with random weights.
 
-The rows are models. D is the relative distance between a sequence and the same sequence with its last token repeated,
-at the last layer and the longest length. On the paper's prompt: the least ratio of a token's path bound to its null
-(uniform attention), the bound's rank agreement with the Jacobian, and the largest mass on the first token in any block.
+Collapse by length with commas and windows, the fall of influence with distance, attention to the first token, agreement
+of estimates with attention knockout, and rounding. `docs/studies.md` describes the data set and how to share it.
 
-    python analyses/atlas.py --models tiny-gemma google/gemma-2b --lengths 24 96 192 --workers 2
+    python analyses/atlas.py --models analyses/models.yaml --workers 2
 """
 
 import argparse
@@ -12,49 +11,22 @@ from pathlib import Path
 
 import squashlens as sl
 
-PROMPT = "How many ones are in the following sequence? 110111011101 ="
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--models", nargs="+", default=["tiny-gemma"], help="bundled names, folders or hub names")
-parser.add_argument("--dtype", default="float32", help="dtype that the models run in (%(default)s)")
-parser.add_argument("--lengths", type=int, nargs="+", default=[16, 48], help="lengths of the sequences (%(default)s)")
-parser.add_argument("--task", default="taught_count_bernoulli", help="task of the verdict (%(default)s)")
-parser.add_argument("--seeds", type=int, default=8, help="random draws for the verdict (%(default)s)")
+parser.add_argument("--models", type=Path, help="manifest; by default one of tiny-gemma is written")
+parser.add_argument("--compare", default="tiny-gemma", help="label of the model to compare (%(default)s)")
 parser.add_argument("--workers", type=int, default=1, help="number of processes (%(default)s)")
 parser.add_argument("--engine", default="local", help="local, ray or slurm (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("atlas"), help="folder for the store and the page (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("atlas"), help="folder of the atlas (%(default)s)")
 args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
 
-shared, each, probing = {"dtype": args.dtype}, {"model": args.models}, {"n_train": 16, "n_random_models": 1}
-sequences = {"repeated": {"repeated": {"token": "1"}}, "random": {"bernoulli": {"seed": 0}}}
-verdict = {"task": args.task, "lengths": [args.lengths[0]], "seeds": args.seeds, "probing": probing}
-grids = [
-    {"measurement": "collapse", "name": name, "arguments": {"sequence": made, "scale": "relative", **shared},
-     "each": {**each, "sequence.n": args.lengths}} for name, made in sequences.items()
-] + [
-    {"measurement": "sensitivity", "arguments": {"prompt": PROMPT, **shared}, "each": each},
-    {"measurement": "paths.depth_limit", "name": "sinks", "arguments": {"prompt": PROMPT, **shared}, "each": each},
-    {"measurement": "collapse_vs_readout", "name": "verdict", "arguments": {**verdict, **shared}, "each": each},
-]  # fmt: skip
-study = sl.Study(grids, store=args.out / "store")
-print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
-print(study.failures().to_string(index=False) if len(study.failures()) else "no cell failed")
-
-table = study.status()
-done = {name for name, number in zip(table["grid"], table["done"], strict=True) if number}
-columns = {}
-for name in (name for name in sequences if name in done):
-    longest = study.combine(name).sel(sequence_n=max(args.lengths))
-    columns[f"D, {name}"] = longest["distance"].isel(layer=-1).sel(length=max(args.lengths)).to_series()
-if "sensitivity" in done:
-    squash = study.combine("sensitivity")
-    columns |= {"least bound/null": squash["bound_over_null"].min("position").to_series()}
-    columns |= {"agreement": squash["rank_agreement"].sel(estimate="path_bound").to_series()}
-if "sinks" in done:
-    columns |= {"sink": study.combine("sinks")["first_share"].isel(depth=1).max("block").to_series()}
-if "verdict" in done:
-    columns |= {"verdict": study.combine("verdict")["verdict"].isel(length=0).to_series()}
-table = next(iter(columns.values())).to_frame().iloc[:, :0].assign(**columns)
-page = f"<meta charset='utf-8'><title>Atlas</title><h1>{len(args.models)} models</h1>{table.round(3).to_html()}"
-(args.out / "atlas.html").write_text(page, encoding="utf-8")
-print(table.round(3).to_string())
-print(f"page in {args.out.resolve()}")
+manifest = args.models or args.out / "models.yaml"
+if not args.models:
+    manifest.write_text("models:\n  tiny-gemma: {model: tiny-gemma, licence: MIT}\n", encoding="utf-8")
+print(sl.Atlas(args.out, manifest).pin().to_string(index=False))
+atlas = sl.Atlas(args.out, manifest)
+print(atlas.run(engine=args.engine, workers=args.workers).to_string(index=False))
+print(atlas.compare(args.compare).round(3).to_string(index=False))
+atlas.page(args.out / "atlas.html", args.compare)
+sl.figures.save(atlas.figure(), args.out / "figure.html")
+print(f"page and data set in {args.out.resolve()}")

@@ -25,10 +25,12 @@ from .measure.squashing.sensitivity import needle, sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .reporting.paper.write import paper
 from .reporting.report_page import report
+from .study.atlas import Atlas
 from .study.study import Study
 
 __version__: str
 __all__ = [
+    "Atlas",
     "Capture",
     "Study",
     "accuracy",

@@ -152,10 +152,7 @@ def test_a_part_of_a_joined_result_has_its_own_provenance() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"joined": 3}', '{"joined": {}}', '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": 2}}',
-        '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": []}}',
-        '{"joined": {"dim": {}, "labels": [1], "shared": {"a": 1}, "parts": [{"a": {"b": 1}}]}}',
-        '{"joined": {"dim": "a", "labels": [1], "shared": [], "parts": [[]]}}',
+        '{"joined": 3}', '{"joined": {"dim": "a", "labels": [1], "shared": {}, "parts": []}}',
         "{", "3", "[]", 3, "[" * 100_000, b"{}",
     ],
 )  # fmt: skip

@@ -21,7 +21,7 @@ __all__ = ["main"]
 
 ABOUT = (
     "Measure how decoder-only transformers lose information on the way to the last token. Each verb but `tasks`, "
-    "`families`, `study` and `cache` is a function of squashlens, or of squashlens.paths, with the same name. "
+    "`families`, `study`, `atlas` and `cache` is a function of squashlens, or of squashlens.paths, with the same name. "
     "`squashlens VERB --help` lists its options; `--quiet` shows no progress; `squashlens --version` prints the "
     "version. In names of verbs and options, - and _ are the same."
 )
@@ -56,10 +56,10 @@ def _command(given: list[str]) -> None:
         from squashlens.cli._run import run
 
         run(VERBS[first], given[1:])
-    elif first == "study":
-        from squashlens.cli._study import study
+    elif first in ("study", "atlas"):
+        from squashlens.cli import _study
 
-        study(given[1:] or ["--help"])
+        getattr(_study, first)(given[1:] or ["--help"])
     elif first in OTHERS:
         import tyro
 
@@ -136,8 +136,18 @@ def _do_study() -> None:
     """Run, look at or combine the study that a YAML file describes."""
 
 
+def _do_atlas() -> None:
+    """Measure the models of a manifest with one battery, and compare them: run, pin, compare, page, publish, pull."""
+
+
 # Verbs that are no measurements.
-OTHERS = {"tasks": _list_tasks, "families": _list_families, "study": _do_study, "cache": _list_cache}
+OTHERS = {
+    "tasks": _list_tasks,
+    "families": _list_families,
+    "study": _do_study,
+    "atlas": _do_atlas,
+    "cache": _list_cache,
+}
 
 
 def _say(message: Warning | SquashlensError | str) -> None:

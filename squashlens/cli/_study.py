@@ -1,6 +1,6 @@
-"""The verb `study`: run, look at and combine the study that a YAML file describes.
+"""The verbs `study` and `atlas`: each action is a method of `squashlens.Study` or of `squashlens.Atlas`.
 
-Each action is a method of `squashlens.Study`, and its options are the parameters of the method.
+The options of an action are the parameters of its method, and how the study or atlas is opened.
 """
 
 import inspect
@@ -20,10 +20,16 @@ from squashlens.errors import InputError
 from squashlens.saving.files import require_output
 from squashlens.saving.stored import ENDINGS
 
-ACTIONS = ("run", "status", "combine")
+ACTIONS = {
+    "study": ("run", "status", "estimate", "failures", "combine", "sql"),
+    "atlas": ("run", "pin", "compare", "page", "publish", "pull"),
+}
+NEEDS_MANIFEST = ("run", "pin")
+TYPED = ("query", "model", "to", "source")  # parameters that are typed without their names
 SHOWN = 5  # reasons of failures that are printed
-FILE = "YAML file that describes the study."
+FILE = {"study": "YAML file that describes the study.", "atlas": "YAML file with the models."}
 STORE = "Folder or URL of the store; by default the one that the file names."
+FOLDER = "Folder of the atlas: its cells, data set and card."
 OUT = "Save the combined results to this file: .nc or .json (lossless), or .csv."
 RESOURCES = (
     "For Ray, options of an actor; for Slurm, parameters of submitit's executor: NAME=VALUE, with spaces between."
@@ -32,36 +38,76 @@ RESOURCES = (
 
 def study(given: list[str]) -> None:
     """Do what follows `squashlens study` on a command line."""
-    kinds = [Annotated[parameters(name), tyro.conf.subcommand(name, description=_summary(name))] for name in ACTIONS]
-    actions: Any = Union[tuple(kinds)]  # noqa: UP007
-    filled = tyro.cli(actions, args=given, prog="squashlens study")
-    _run(type(filled).__name__, dict(vars(filled)))
+    action, filled = _read("study", given)
+    _study(action, filled)
 
 
-def parameters(action: str) -> type:
-    """A dataclass with the options of an action, which tyro fills."""
-    method = getattr(sl.Study, action)
-    fields: list[Any] = [
-        ("file", Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help=FILE)]),
-        as_field("store", str | None, None, STORE),
+def atlas(given: list[str]) -> None:
+    """Do what follows `squashlens atlas` on a command line; only a file stands for `run` and the file."""
+    words = ["run", *given] if given[0] not in ACTIONS["atlas"] and not given[0].startswith("-") else given
+    action, filled = _read("atlas", words)
+    opened = sl.Atlas(filled.pop("folder"), filled.pop("file", None))
+    found = getattr(opened, action)(**_with_resources(filled))
+    if isinstance(found, list):
+        print("\n".join(found) or "nothing new")
+    else:
+        print(found.resolve() if isinstance(found, Path) else found.to_string(index=False, na_rep=""))
+
+
+def _read(verb: str, given: list[str]) -> tuple[str, dict[str, Any]]:
+    """The action of a command line, and its options by name."""
+    kinds = [
+        Annotated[parameters(verb, name), tyro.conf.subcommand(name, description=first_sentence(_doc(verb, name)))]
+        for name in ACTIONS[verb]
     ]
-    for name, parameter in inspect.signature(method).parameters.items():
+    actions: Any = Union[tuple(kinds)]  # noqa: UP007
+    filled = tyro.cli(actions, args=given, prog=f"squashlens {verb}")
+    return type(filled).__name__, dict(vars(filled))
+
+
+def _method(verb: str, action: str) -> Any:
+    return getattr({"study": sl.Study, "atlas": sl.Atlas}[verb], action)
+
+
+def _doc(verb: str, action: str) -> str:
+    return inspect.getdoc(_method(verb, action)) or ""
+
+
+def _help(method: Any, name: str) -> str:
+    text = help_for(method, name)
+    return help_for(sl.Study.run, name) if text.startswith("As in") else text
+
+
+def parameters(verb: str, action: str) -> type:
+    """A dataclass with the options of an action, which tyro fills."""
+    method = _method(verb, action)
+    positional: list[Any] = []
+    if verb == "study" or action in NEEDS_MANIFEST:
+        positional.append(("file", Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help=FILE[verb])]))
+    named = [
+        as_field("store", str | None, None, STORE) if verb == "study" else as_field("folder", str, "atlas", FOLDER)
+    ]
+    for name, parameter in inspect.signature(method, eval_str=True).parameters.items():
         if name == "resources":
-            fields.append(as_field(name, tuple[str, ...], (), RESOURCES))
+            named.append(as_field(name, tuple[str, ...], (), RESOURCES))
+        elif name in TYPED and parameter.default is parameter.empty:
+            positional.append((name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=_help(method, name))]))
         elif name != "self":
-            fields.append(as_field(name, parameter.annotation, parameter.default, help_for(method, name)))
+            kind = Path if parameter.default is parameter.empty else parameter.annotation
+            default = Path("atlas.html") if parameter.default is parameter.empty else parameter.default
+            named.append(as_field(name, kind, default, _help(method, name)))
     if action == "combine":
-        fields.append(as_field("out", Path | None, None, OUT))
-    made = make_dataclass(action, fields, frozen=True)
+        named.append(as_field("out", Path | None, None, OUT))
+    made = make_dataclass(action, [*positional, *named], frozen=True)
     made.__doc__ = about(method)
     return made
 
 
-def _summary(action: str) -> str:
-    return first_sentence(inspect.getdoc(getattr(sl.Study, action)) or "")
+def _with_resources(given: dict[str, Any]) -> dict[str, Any]:
+    return given | ({"resources": dict(map(_pair, given["resources"])) or None} if "resources" in given else {})
 
 
-def _run(action: str, given: dict[str, Any]) -> None:
+def _study(action: str, given: dict[str, Any]) -> None:
     out = given.pop("out", None)
     if out is not None:
         require_output(out, ENDINGS, "--out")
@@ -70,20 +116,20 @@ def _run(action: str, given: dict[str, Any]) -> None:
     if os.getcwd() not in sys.path:  # for measurements of the user's own; a program's path has only its own folder
         sys.path.append(os.getcwd())
     made = sl.Study(given.pop("file"), given.pop("store"))
-    if "resources" in given:
-        given["resources"] = dict(map(_pair, given["resources"])) or None
-    found = getattr(made, action)(**given)
+    found = getattr(made, action)(**_with_resources(given))
     if action == "combine":
         print(found)
         if out is not None:
             print(f"saved: {sl.results.save(found, out).resolve()}")
         return
-    print(found.to_string(index=False))
+    print(found.to_string(index=False) if len(found) else "none")
+    if action not in ("run", "status"):
+        return
     reasons = made.failures()["reason"].value_counts()
     for reason, many in reasons.head(SHOWN).items():
         print(f"failed: {many} × {reason}")
     if len(reasons) > SHOWN:
-        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons, which Study.failures() lists")
+        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons: squashlens study failures")
 
 
 def _pair(word: str) -> tuple[str, Any]:

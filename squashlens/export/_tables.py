@@ -1,5 +1,6 @@
 """Results as tables: one row for each number, or a summary of the measurements that compare estimates or separators."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from squashlens.errors import InputError
 from squashlens.measure.remedies.bench import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
-from squashlens.records.facts import read_facts
+from squashlens.records.facts import joints, read_facts
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
@@ -151,13 +152,9 @@ def _long(result: Result) -> pd.DataFrame:
 
 def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArray]:
     """The values of each part of a joined result, whose models and prompts may differ, as far as they have parts."""
-    if "joined" not in stored:
-        yield values
-        return
-    dim = stored["joined"]["dim"]
-    each = [values.isel({dim: [place]}) for place in range(values.sizes[dim])] if dim in values.dims else [values]
-    for one in each:
-        yield from _parts(one, stored["joined"]["shared"])
+    dims = [dim for dim in joints(stored) if dim in values.dims]
+    for places in itertools.product(*(range(values.sizes[dim]) for dim in dims)):
+        yield values.isel({dim: [place] for dim, place in zip(dims, places, strict=True)})
 
 
 def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) -> pd.DataFrame:

@@ -23,10 +23,14 @@ def written(facts: Any) -> str:
 
 def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> Facts:
     """The stored facts of a result that was joined from parts along a dimension; None for a part that is missing."""
-    common, own = _split([one for one in parts if one is not None])
-    rest = iter(own)
-    each = [None if one is None else next(rest) for one in parts]
-    return {"joined": {"dim": dim, "labels": list(labels), "shared": common, "parts": each}}
+    there = [one for one in parts if one is not None]
+    shared = {
+        name: value
+        for name, value in (there[0] if there else {}).items()
+        if all(name in one and written(one[name]) == written(value) for one in there)  # as text, since 1 == True
+    }
+    own = [None if one is None else {name: one[name] for name in one if name not in shared} for one in parts]
+    return {"joined": {"dim": dim, "labels": list(labels), "shared": shared, "parts": own}}
 
 
 def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -38,7 +42,7 @@ def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
     if not joined["parts"] or len(joined["parts"]) != len(joined["labels"]):
         raise KeyError("parts")
     for part in joined["parts"]:
-        for dim, labels in joints(_unite(joined["shared"], part) if part is not None else {}).items():
+        for dim, labels in joints(joined["shared"] | part if part is not None else {}).items():
             found[dim] = [*dict.fromkeys([*found.get(dim, []), *labels])]
     return found
 
@@ -56,7 +60,7 @@ def read_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> F
     here = labels_of(joined["dim"])
     places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
     chosen = [parts[place] for place in places]
-    each = [read_facts(_unite(joined["shared"], part), labels_of) if part is not None else {} for part in chosen]
+    each = [read_facts(joined["shared"] | part, labels_of) if part is not None else {} for part in chosen]
     return of_several(each) | own
 
 
@@ -75,7 +79,7 @@ def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims
     if here[0] not in joined["labels"]:
         return stored
     own = joined["parts"][joined["labels"].index(here[0])]
-    part = _unite(joined["shared"], own) if own is not None else {}
+    part = joined["shared"] | own if own is not None else {}
     return part_facts(part, labels_of, dims) | {name: value for name, value in stored.items() if name not in BOOKS}
 
 
@@ -85,36 +89,6 @@ def _merge(facts: Sequence[Any]) -> Any:
     if all(isinstance(each, dict) and each.keys() == first.keys() for each in facts):
         return {name: _merge([each[name] for each in facts]) for name in first}
     return first if all(each == first for each in facts) else list(facts)
-
-
-def _split(facts: Sequence[Facts]) -> tuple[Facts, list[Facts]]:
-    """What all facts have in common, and what each has of its own; `_unite` is the inverse.
-
-    >>> _split([{"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}, "e": 5}])
-    ({'a': 1, 'b': {'c': 2}}, [{'b': {'d': 3}}, {'b': {'d': 4}, 'e': 5}])
-    """
-    common: Facts = {}
-    own: list[Facts] = [{} for _ in facts]
-    for name in dict.fromkeys(name for one in facts for name in one):
-        values = [one[name] for one in facts if name in one]
-        if len(values) == len(facts) and all(isinstance(value, dict) for value in values):
-            common[name], rests = _split(values)
-            for one, rest in zip(own, rests, strict=True):
-                one |= {name: rest} if rest else {}
-        elif len(values) == len(facts) and len(set(map(written, values))) == 1:  # as text, since 1 == True
-            common[name] = values[0]
-        else:
-            for one, fact in zip(own, facts, strict=True):
-                one |= {name: fact[name]} if name in fact else {}
-    return common, own
-
-
-def _unite(common: Facts, own: Facts) -> Facts:
-    """The facts of one part: those that all parts share, and its own."""
-    found = dict(common)
-    for name, value in own.items():
-        found[name] = _unite(found[name], value) if name in found else value
-    return found
 
 
 def headline(facts: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -29,12 +29,16 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Model:
-    """What `load` takes, and the checkpoint's identity when the study was described. A hub model has its commit."""
+    """What `load` takes, and the checkpoint's identity when the study was described. A hub model has its commit.
+
+    With `untrained`, a seed, it is the same architecture with random weights.
+    """
 
     name: str
     dtype: str = "float32"
     quantize: str | None = None
     revision: str | None = None
+    untrained: int | None = None
     checkpoint: str = ""
 
     def identity(self) -> str:
@@ -57,7 +61,7 @@ class Cell:
     labels: dict[str, Any]  # along the axes of its grid
     source: Source | None = None
     span: Span | None = None
-    code: Mapping[str, str] = field(default_factory=dict)  # digests of the code of your own measurement
+    code: str = ""  # digest of the code of your own measurement
 
     def require_described(self, *, code: bool = False) -> None:
         """An error if the checkpoint or the file of a scan (or the `code`) is not what the key stands for."""
@@ -177,7 +181,7 @@ def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) 
     own = parameters(grid.measurement)
     if "model" not in own:
         return None
-    options = {name: arguments[name] for name in LOADING if name in arguments and name not in own}
+    options = {name: arguments[name] for name in (*LOADING, "untrained") if name in arguments and name not in own}
     if "dtype" in options:
         options["dtype"] = full_name(options["dtype"])
     asked = Model(arguments["model"], **options)
@@ -190,7 +194,7 @@ def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) 
 
 def _identity(model: Model | None) -> dict[str, Any] | None:
     """What the numbers of a model depend on: the content of its checkpoint, and how it is loaded."""
-    names = ("checkpoint", "dtype", "quantize")
+    names = ("checkpoint", "dtype", "quantize", "untrained")
     return None if model is None else {name: getattr(model, name) for name in names}
 
 

@@ -43,15 +43,16 @@ class Engine(Protocol):
 
 def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell]) -> None:
     """Run a study with some workers. A worker that dies is replaced; deaths without any progress end the study."""
+    keys = {cell.key for cell in cells}
     handles = {worker: engine.start(task, worker) for worker in range(workers)}
-    deaths, before = 0, store.count()
+    deaths, before = 0, store.count(keys)
     try:
-        with bar(total=len({cell.key for cell in cells}), desc="cells", unit="cell") as shown:
+        with bar(total=len(keys), initial=before, desc="cells", unit="cell") as shown:
             for turn in itertools.count():
                 if turn % COUNT == 0 or not handles:
-                    now = store.count()
+                    now = store.count(keys)
                     deaths, before = (0, now) if now != before else (deaths, before)
-                    shown.update(min(now, shown.total) - shown.n)
+                    shown.update(now - shown.n)
                 if not handles:
                     return
                 time.sleep(LOOK)
@@ -66,8 +67,8 @@ def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, c
                     deaths += 1
                     if deaths > 10 + 3 * workers:
                         raise OutputError(
-                            f"The workers die before they compute anything: {state[-600:]}",
-                            "Run with workers=1 to see the error.",
+                            f"The workers die, and no cell gets done: {state[-600:]}",
+                            "Run with workers=1 to see the error; `status()` says what is done.",
                         )
                     handles[worker] = engine.start(task, worker)
     finally:
@@ -139,9 +140,15 @@ class Ray:
     def __init__(self, options: Mapping[str, Any], threads: int) -> None:
         self.ray = ray = extra("ray", 'engine="ray"', "ray")
         if not ray.is_initialized():  # RAY_ADDRESS names a cluster; without it Ray starts on this machine
-            ray.init(include_dashboard=False, log_to_driver=False)
+            try:
+                ray.init(include_dashboard=False, log_to_driver=False)
+            except Exception as error:  # of Ray, of the system and of gRPC
+                address = os.environ.get("RAY_ADDRESS")
+                remedy = f"Check that RAY_ADDRESS={address} is a running cluster" if address else "Free memory and disk"
+                reason = " ".join(str(error).split())[:400] or type(error).__name__
+                raise InputError(f"Ray does not start: {reason}.", f"{remedy}, or use engine='local'.") from error
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        usual = {"num_cpus": threads, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": -1}
+        usual = {"num_cpus": threads, "num_gpus": gpus}  # never restarted by Ray, so that `drive` sees every death
         self.options = usual | dict(options)
 
     def start(self, task: Mapping[str, Any], worker: int) -> Actor:

@@ -3,14 +3,16 @@
 In a folder, a file is written under a temporary name, flushed and renamed. On an object store, an upload appears whole
 or not at all. On other remote places a killed writer may leave half a file, whose digest is then wrong.
 
-A worker claims a cell of a folder with a lock on a small file. If the worker is killed, the system releases the lock,
-and the file remains. It contains how many workers have claimed the cell and not released it, so that a cell that kills
-its workers is noticed. On a file system without locks every claim is granted: two workers may then compute the same
-cell, with the same result.
+A worker claims a cell of a folder with a lock on a small file. If the worker dies, the system releases the lock, and
+the file remains. A crash writes its traceback there; a process that the system killed for its memory is known by the
+kernel's count of such kills. Only these two count against a cell, and no signal from outside. On a system without locks
+every claim is granted: two workers may then compute the same cell, with the same result.
 """
 
-import fcntl
+import faulthandler
+import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -19,6 +21,11 @@ from typing import Any
 
 from squashlens.errors import InputError, OutputError
 from squashlens.saving.files import refusing, require_folder, write
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 
 def extra(package: str, what: str, name: str = "study") -> Any:
@@ -143,8 +150,8 @@ class Remote:
             self.files.rm_file(f"{self.root}/{name}")
 
     @contextmanager
-    def claim(self, name: str) -> Iterator[int | None]:
-        yield 0
+    def claim(self, name: str) -> Iterator[list[str] | None]:
+        yield []
 
 
 def _unreadable(path: str, error: Exception) -> InputError:
@@ -153,22 +160,71 @@ def _unreadable(path: str, error: Exception) -> InputError:
 
 
 @contextmanager
-def claim_file(path: Path) -> Iterator[int | None]:
-    """How many workers died with this claim; None if another process holds it. The claim ends with the block."""
+def claim_file(path: Path) -> Iterator[list[str] | None]:
+    """Why workers died with this claim, as far as the cell is to blame; None if another process holds the claim.
+
+    The claim ends with the block, also after an exception: only a process that dies leaves something in the file.
+    """
     handle = _lock(path)
     if handle is None:
         yield None
         return
     try:
-        text = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
-        deaths = int(text) if text.isdigit() else 0
+        causes = _causes(os.read(handle, 1 << 20).decode("utf-8", "replace"))
         with refusing(path):
-            os.pwrite(handle, str(deaths + 1).encode(), 0)
-        yield deaths
-    finally:  # also after an exception: only a process that is killed leaves the file
+            _rewrite(handle, json.dumps({"causes": causes, "kills": _kills_for_memory()}) + "\n")
+        with _crashes_noted(handle):
+            yield causes
+    finally:
+        with suppress(OSError):
+            _rewrite(handle, "")
         with suppress(OSError):
             path.unlink()
         os.close(handle)
+
+
+def _rewrite(handle: int, text: str) -> None:
+    os.ftruncate(handle, 0)
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.write(handle, text.encode())
+
+
+def _causes(text: str) -> list[str]:
+    """What killed the workers that left this text in a claim; a signal from outside is none."""
+    head, _, crash = text.partition("\n")
+    try:
+        before = json.loads(head)
+        causes, kills = list(before["causes"]), before["kills"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    if crash.strip():
+        return [*causes, crash.strip()]
+    now = _kills_for_memory()
+    killed = kills is not None and now is not None and kills[0] == now[0] and kills[1] < now[1]
+    return [*causes, "The system was out of memory and killed the worker."] if killed else causes
+
+
+def _kills_for_memory() -> list[Any] | None:
+    """This start of this machine, and how many processes Linux has killed since because the memory was used up."""
+    try:
+        counts = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return [Path("/proc/sys/kernel/random/boot_id").read_text().strip(), int(counts["oom_kill"])]
+    except (OSError, ValueError, KeyError):  # another system
+        return None
+
+
+@contextmanager
+def _crashes_noted(handle: int) -> Iterator[None]:
+    """Let Python write where it was into a file if the process crashes (SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL)."""
+    before = faulthandler.is_enabled()
+    faulthandler.enable(handle)
+    try:
+        yield
+    finally:
+        faulthandler.disable()
+        if before and sys.__stderr__ is not None:
+            with suppress(OSError, ValueError):  # a notebook's, which is no file
+                faulthandler.enable(sys.__stderr__)
 
 
 def _lock(path: Path) -> int | None:
@@ -178,7 +234,8 @@ def _lock(path: Path) -> int | None:
         while True:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if fcntl is not None:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(handle)
                 return None

@@ -16,6 +16,7 @@ from squashlens.study.cells import Cell, cells_of, require_current, table_of_cel
 from squashlens.study.combine import answer, combine
 from squashlens.study.describing.description import read
 from squashlens.study.engines import Local, drive
+from squashlens.study.forecast import forecast
 from squashlens.study.scans import failed_rows
 from squashlens.study.store import Store
 from squashlens.study.work import Worker, digest, threads_set
@@ -29,9 +30,10 @@ class Study:
     A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` by name, the `arguments` that
     are the same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
     combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`,
-    `quantize` and `revision` for `load`), `sequence` by a function of `squashlens.prompts` with its arguments
-    (``{"repeated": {"token": "1", "n": 48}}``; ``"sequence.n"`` in `each` varies one of them), `task` by its name,
-    `stack` by the fields of `synthetic.Stack`, and `hooks` by a list such as ``[{"sliding_window": {"window": 4}}]``.
+    `quantize` and `revision` for `load`, and with a seed as `untrained` for random weights instead), `sequence` by a
+    function of `squashlens.prompts` with its arguments (``{"repeated": {"token": "1", "n": 48}}``; ``"sequence.n"`` in
+    `each` varies one of them), `task` by its name, `stack` by the fields of `synthetic.Stack`, and `hooks` by a list
+    such as ``[{"sliding_window": {"window": 4}}]``.
 
     With `over`, a grid is a **scan**: the measurement is made of every prompt of a file or dataset (``{"file":
     "prompts.jsonl", "column": "prompt"}``), and stored in Parquet shards.
@@ -119,8 +121,9 @@ class Study:
                 if rows:
                     self.store.measure_again(key)
         if engine == "local" and workers == 1:
-            total = len({cell.key for cell in self.cells})
-            with threads_set(threads), bar(total=total, desc="cells", unit="cell") as shown:
+            keys = {cell.key for cell in self.cells}
+            shown = bar(total=len(keys), initial=self.store.count(keys), desc="cells", unit="cell")
+            with threads_set(threads), shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
         task = {
@@ -129,6 +132,29 @@ class Study:
         }  # fmt: skip
         drive(_engine(engine, resources, threads), task, workers, self.store, self.cells)
         return self.status()
+
+    @validated
+    def estimate(self, *, sample: int = 3, threads: int = 1, device: str | None = None) -> pd.DataFrame:
+        """Say how long the cells that are left will take and how much memory, from a few that are computed and kept.
+
+        Args:
+            sample: cells to compute for each grid and model: the least and the largest by their arguments, and others
+                between them, from which the other cells are interpolated.
+            threads: as in `run`.
+            device: as in `run`.
+
+        Returns:
+            Table with a row for each grid and model: the numbers of cells `measured` and `left`, the seconds of
+            `loading` the model and of all cells that are left, in one process, and the most `memory` in bytes that this
+            process has had so far (on a GPU, that PyTorch has had there).
+        """
+        positive(sample, "sample", "a number of cells")
+        require_current(self.cells)
+        self.store.place.require_writable()
+        closed = self.store.failures().keys() | self.store.done(cell.key for cell in self.cells)
+        with threads_set(threads):
+            left = {cell.key: cell for cell in self.cells if cell.key not in closed}
+            return forecast(Worker(self.store, device), [*left.values()], sample)
 
     def status(self) -> pd.DataFrame:
         """What is done: a row for each grid.

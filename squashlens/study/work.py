@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ from squashlens.study.describing.measurements import (
 from squashlens.study.scans import shard
 from squashlens.study.store import Store
 
-DEATHS = 3  # workers that a cell may kill before it counts as failed
+DEATHS = 3  # workers that a cell may kill, by a crash or its memory, before it counts as failed
 PAUSE = 0.2  # seconds between two looks at cells that other workers hold
 
 
@@ -80,19 +80,20 @@ class Worker:
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
-        with self.store.place.claim(cell.key) as deaths:
-            if deaths is None:
+        with self.store.place.claim(cell.key) as causes:
+            if causes is None:
                 return False
             if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
-                self._compute(cell, deaths)
+                self._compute(cell, causes)
                 if "resume" in parameters(cell.measurement):
                     self.store.end_journal(cell.key)
         return True
 
-    def _compute(self, cell: Cell, deaths: int) -> None:
+    def _compute(self, cell: Cell, causes: Sequence[str]) -> None:
         """Compute and store a cell, or store why it failed. Errors of the store itself are raised."""
-        if deaths >= DEATHS:
-            self._fail(cell, f"{deaths} workers died while they computed it: killed, or out of memory.")
+        if len(causes) >= DEATHS:
+            last = causes[-1].partition("\n")[0]
+            self._fail(cell, f"{len(causes)} workers died while they computed it. {last}", trace=causes[-1])
             return
         try:
             with quiet():
@@ -148,6 +149,12 @@ class Worker:
                 length = partial(_length, model)
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 
+    def prepare(self, cell: Cell) -> None:
+        """Load the model of a cell; what is wrong with it is said when the cell is computed."""
+        with suppress(SquashlensError):
+            if cell.model is not None:
+                self._model(cell.model)
+
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""
         if wanted in self._refused:
@@ -159,18 +166,27 @@ class Worker:
             _free()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                self._loaded = wanted, load(wanted.name, device=self.device, **options)
+                model = load(wanted.name, device=self.device, **options)
+                self._loaded = wanted, model if wanted.untrained is None else _untrained(model, wanted.untrained)
             except SquashlensError as error:
                 self._refused[wanted] = error
                 raise
         return self._loaded[1]
 
-    def _fail(self, cell: Cell, reason: str, error: Exception | None = None) -> None:
+    def _fail(self, cell: Cell, reason: str, error: Exception | None = None, trace: str = "") -> None:
         cell.require_described()
-        about = cell.about | {"reason": reason}
         if error is not None and not isinstance(error, SquashlensError):
-            about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
-        self.store.fail(cell.key, about)
+            trace = "".join(traceback.format_exception(error))
+        self.store.fail(cell.key, cell.about | {"reason": reason} | ({"traceback": trace[-4000:]} if trace else {}))
+
+
+def _untrained(model: Any, seed: int) -> Any:
+    """The same architecture and tokenizer with random weights."""
+    from squashlens.engine.loading.random_weights import with_random_weights
+
+    found: Any = with_random_weights(model, seed)
+    found.tokenizer = model.tokenizer
+    return found
 
 
 def _length(model: Any, prompt: Any) -> int:
@@ -237,8 +253,9 @@ def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lam
 def main() -> None:
     """Run one worker."""
     parent, told = os.getppid(), []
-    for number in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda *_: told.append(True))
+    for name in ("SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):  # Windows has only the first
+            signal.signal(getattr(signal, name), lambda *_: told.append(True))
     task = json.loads(sys.stdin.readline())
     if error := outcome(task, int(sys.argv[1]), lambda: bool(told) or os.getppid() != parent):
         print(error, file=sys.stderr)

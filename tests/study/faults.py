@@ -38,8 +38,8 @@ def injected(
     try:
         for number in range(kills):
             _wait(running, lambda: _workers(running), "no worker started")
-            before = made.store.count()
-            _wait(running, lambda before=before: made.store.count() > before, "no cell was done")
+            before = _done(made)
+            _wait(running, lambda before=before: _done(made) > before, "no cell was done")
             victims = _workers(running)
             if number % 5 == 4 or not victims:
                 place = draw.randrange(len(running))
@@ -60,6 +60,10 @@ def injected(
             driver.kill()
             driver.wait()
     return made, Counter(map(int, notes.read_text().split())), killed
+
+
+def _done(made: sl.Study) -> int:
+    return made.store.count(cell.key for cell in made.cells)
 
 
 def _driver(store: Path, notes: Path, cells: int, workers: int, seconds: float) -> "subprocess.Popen[bytes]":

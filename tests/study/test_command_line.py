@@ -24,13 +24,14 @@ def described(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_every_option_is_a_parameter_with_its_default_and_a_help() -> None:
-    for action in ACTIONS:
-        method = inspect.signature(getattr(sl.Study, action)).parameters
-        fields = {name: field for name, field in parameters(action).__dataclass_fields__.items()}
-        assert {*fields} - {"file", "store", "out"} == {*method} - {"self"}
+@pytest.mark.parametrize(("verb", "kind"), [("study", sl.Study), ("atlas", sl.Atlas)])
+def test_every_option_is_a_parameter_with_its_default_and_a_help(verb: str, kind: type) -> None:
+    for action in ACTIONS[verb]:
+        method = inspect.signature(getattr(kind, action)).parameters
+        fields = dict(parameters(verb, action).__dataclass_fields__)
+        assert {*fields} - {"file", "store", "folder", "out"} == {*method} - {"self", "out"}
         for name, parameter in method.items():
-            if name not in ("self", "resources"):
+            if name not in ("self", "resources") and parameter.default is not parameter.empty:
                 assert fields[name].default == parameter.default
         for field in fields.values():
             (argument,) = [one for one in field.type.__metadata__ if hasattr(one, "help")]
@@ -48,6 +49,11 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     assert lines[2] == "failed: 1 × RuntimeError: no measurement of 3"
     main(["study", "status", described])
     assert capsys.readouterr().out.splitlines() == lines
+    main(["study", "failures", described])
+    assert "RuntimeError: no measurement of 3" in capsys.readouterr().out.splitlines()[1]
+    main(["study", "sql", described, "select state, count(*) as many from cells group by state order by state"])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["state", "many"], ["done", "2"],
+                                                                              ["failed", "1"]]  # fmt: skip
     main(["study", "combine", described, "--out", str(tmp_path / "all.nc")])
     assert "saved: " in capsys.readouterr().out
     assert sl.results.open(tmp_path / "all.nc")["area"].sel(x=2).values.tolist() == [4, 5, 6]

@@ -1,9 +1,9 @@
 """The same study on Ray and on Slurm: the files are equal byte for byte to those of this process."""
 
 import os
-import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from tests.study.one_node import slurm
 from tests.study.test_running import files
 
 ROOT = Path(__file__).parents[2]
+KILLS = 40  # of workers at most, one after each cell
 
 
 def grids(notes: Path, seconds: float = 0.0) -> list[dict[str, Any]]:
@@ -34,7 +35,7 @@ def grids(notes: Path, seconds: float = 0.0) -> list[dict[str, Any]]:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A Ray cluster of two nodes on this machine, each with one CPU."""
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("RAY_worker_niceness", "0")  # by default workers give way to every other program
     from ray.cluster_utils import Cluster
 
@@ -65,28 +66,38 @@ def test_ray_writes_the_same_files(cluster: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_ray_goes_on_without_a_node_and_without_a_worker(cluster: Any, tmp_path: Path) -> None:
-    import threading
-
+def test_ray_loses_a_node_and_many_workers_and_gives_up_what_crashes_only(cluster: Any, tmp_path: Path) -> None:
+    """Workers are killed from outside, and one cell crashes its own."""
     notes = tmp_path / "notes"
-    made = sl.Study(grids(notes, seconds=0.5)[:1], store=tmp_path / "ray")
+    crashing = {"measurement": "tests.study.fakes:deadly", "arguments": {"notes": str(tmp_path / "crashes")}}
+    made = sl.Study([*grids(notes, seconds=0.5)[:1], crashing | {"each": {"x": [0, 1, 2]}}], store=tmp_path / "ray")
+    killed, ended = Counter[str](), threading.Event()
 
     def spoil() -> None:
-        while made.store.count() < 2:
-            time.sleep(0.1)
-        actors = [
-            one for one in psutil.process_iter(["cmdline"]) if "ray::_Remote" in " ".join(one.info["cmdline"] or [])
-        ]
-        os.kill(actors[0].pid, signal.SIGKILL)
-        cluster.remove_node(cluster.second)
+        while not ended.is_set() and sum(killed.values()) < KILLS:
+            before = made.status()["done"].sum()
+            while made.status()["done"].sum() == before and not ended.wait(0.5):
+                pass
+            actors = [one for one in psutil.process_iter(["cmdline"])
+                      if "ray::_Remote" in " ".join(one.info["cmdline"] or [])]  # fmt: skip
+            for actor in actors[:1]:
+                actor.kill()
+                killed["worker"] += 1
+            if actors and not killed["node"]:
+                cluster.remove_node(cluster.second)
+                killed["node"] += 1
 
     spoiling = threading.Thread(target=spoil)
     spoiling.start()
-    assert made.run(engine="ray", workers=2)["done"].tolist() == [20]
+    table = made.run(engine="ray", workers=2)
+    ended.set()
     spoiling.join()
+    assert table[["done", "failed"]].to_numpy().tolist() == [[20, 0], [2, 1]]
+    assert "Segmentation fault" in made.failures()["reason"].item()
+    assert killed["worker"] > 3
     counts = Counter(notes.read_text().split())
     assert len(counts) == 20
-    assert sum(counts.values()) <= 22
+    assert sum(counts.values()) <= 20 + killed["worker"] + 1
 
 
 @pytest.mark.slow
@@ -123,7 +134,7 @@ def test_a_job_is_requeued_on_a_signal(tmp_path: Path) -> None:
         )  # fmt: skip
         try:
             end = time.monotonic() + 120
-            while made.store.count() < 2 and time.monotonic() < end:
+            while made.status()["done"].sum() < 2 and time.monotonic() < end:
                 time.sleep(0.2)
             queue = subprocess.run(["squeue", "-h", "-o", "%i %T %r"], capture_output=True, text=True).stdout
             (line,) = queue.splitlines()  # one worker; what else there is stands in the error

@@ -1,8 +1,10 @@
 """Running a study in this process and in several: failures, memory, interruptions, and what `combine` makes of it."""
 
+import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -161,8 +163,8 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
 
 @pytest.mark.slow
 def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
-    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
-        "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip
+    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "between": {}}, "each": {
+        "prompt": {"short": "11 =", "long": "1101 ="}, "between.to_layer": [2, 99]}}  # fmt: skip
     made = sl.Study(grid, store=tmp_path)
     assert made.run()["failed"].tolist() == [2]
     found = made.combine()
@@ -199,17 +201,29 @@ def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(
 
 @pytest.mark.slow
 def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Path) -> None:
-    """One of the cells kills its worker, which is replaced; no other cell is computed twice."""
+    """One of the cells crashes its worker, which is replaced; no other cell is computed twice."""
     notes = tmp_path / "notes"
     shared = study(tmp_path / "two", "deadly", {"x": list(range(12))}, notes=str(notes))
     table = shared.run(workers=2)
     assert table[["done", "failed"]].to_numpy().tolist() == [[11, 1]]
-    assert "workers died" in shared.failures()["reason"].item()
+    (failed,) = shared.store.failures().values()
+    assert "3 workers died while they computed it. Fatal Python error: Segmentation fault" in failed["reason"]
+    assert "in deadly" in failed["traceback"]
     counts = Counter(notes.read_text().split())
     assert counts.pop("1") == 3
     assert set(counts.values()) == {1}
     study(tmp_path / "one", "deadly", {"x": [0, *range(2, 12)]}, notes=str(notes)).run()
     assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_signals_from_outside_do_not_count_against_a_cell(tmp_path: Path) -> None:
+    """The worker of cell 1 is killed five times, as by preemption; the cell is computed at the sixth attempt."""
+    notes = tmp_path / "notes"
+    made = study(tmp_path / "store", "deadly", {"x": [0, 1]}, notes=str(notes), kind="SIGKILL", times=5)
+    shown = made.run(workers=2)
+    assert shown[["done", "failed"]].to_numpy().tolist() == [[2, 0]]
+    assert Counter(notes.read_text().split()) == {"0": 1, "1": 6}
 
 
 def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -229,3 +243,27 @@ def test_arguments_of_run(tmp_path: Path) -> None:
     for wrong in ({"workers": 0}, {"engine": "mpi"}, {"threads": -1}, {"resources": {"num_gpus": 1}}):
         with pytest.raises(InputError):
             one.run(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_estimate_keeps_what_it_measured(tmp_path: Path) -> None:
+    """Each cell takes 0.03 seconds for each of its x; the least, the middle and the largest are computed."""
+    notes = tmp_path / "notes"
+    one = study(tmp_path / "store", "slow", {"x": [4, 1, 8, 16, 2]}, notes=str(notes))
+    found = one.estimate().iloc[0]
+    assert found[["measured", "left"]].tolist() == [3, 2]
+    assert 0.5 < found["seconds"] / (0.03 * (2 + 8)) < 2
+    assert found["memory"] > 1e8
+    assert sorted(map(int, notes.read_text().split())) == [1, 4, 16]
+    one.run()
+    assert Counter(notes.read_text().split()) == dict.fromkeys(["1", "2", "4", "8", "16"], 1)
+    assert one.estimate().empty
+
+
+def test_a_ray_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("no cluster at 10.0.0.1:6379")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))  # pyright: ignore
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(InputError, match=r"Ray does not start: no cluster at .* Check that RAY_ADDRESS=10\.0\.0\.1"):
+        study(tmp_path, "square", {"x": [1]}).run(engine="ray")

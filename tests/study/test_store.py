@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
+from squashlens.study import places
 from squashlens.study.places import Folder, claim_file
 from squashlens.study.store import Store, name_of
 from tests.study.fakes import square
@@ -83,8 +83,8 @@ def test_a_success_removes_the_failure(store: Store) -> None:
 
 def test_a_claim_is_granted_once_and_ends(tmp_path: Path) -> None:
     path = tmp_path / "claims" / "a"
-    with claim_file(path) as deaths:
-        assert deaths == 0
+    with claim_file(path) as causes:
+        assert causes == []
         with claim_file(path) as other:
             assert other is None
     assert not path.exists()
@@ -93,31 +93,39 @@ def test_a_claim_is_granted_once_and_ends(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_killed_holder_is_counted(tmp_path: Path) -> None:
-    path = tmp_path / "claims" / "a"
-    holding = textwrap.dedent(f"""
-        import time
-        from pathlib import Path
-        from squashlens.study.places import claim_file
-        with claim_file(Path({str(path)!r})):
-            print("held", flush=True)
-            time.sleep(600)
-    """)
-    for deaths in (1, 2):
-        holder = subprocess.Popen([sys.executable, "-c", holding], stdout=subprocess.PIPE)
-        try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"held\n"
-            with claim_file(path) as there:
-                assert there is None
-        finally:
-            os.kill(holder.pid, signal.SIGKILL)
-            holder.wait()
-        with claim_file(path) as found:
-            assert found == deaths
-            path_again = path.read_text()
-        assert path_again == str(deaths + 1)
-        path.write_text(str(deaths))  # as if the last worker had been killed too
+HOLDER = """
+import sys, time
+from pathlib import Path
+from squashlens.study import places
+from squashlens.study.places import claim_file
+with claim_file(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def killed(path: Path, number: int) -> None:
+    """A process that holds a claim gets a signal."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    os.kill(holder.pid, number)
+    holder.wait()
+
+
+def test_crashes_and_memory_count_and_other_kills_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, found = tmp_path / "claims" / "a", []
+    kills = places._kills_for_memory() or ["this start", 0]
+    for number, more in ((signal.SIGKILL, 0), (signal.SIGABRT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, 1)):
+        killed(path, number)
+        monkeypatch.setattr(places, "_kills_for_memory", lambda now=kills[1] + more: [kills[0], now])
+        with claim_file(path) as causes:
+            assert causes is not None
+            found.append([cause.partition("\n")[0] for cause in causes])
+            left = path.read_bytes()
+        path.write_bytes(left)  # as if this process had been killed too
+    crash, memory = "Fatal Python error: Aborted", "The system was out of memory and killed the worker."
+    assert found == [[], [crash], [crash], [crash, memory]]
 
 
 def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:

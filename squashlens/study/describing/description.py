@@ -46,7 +46,7 @@ class Grid:
 def read(given: Any) -> tuple[list[Grid], str | None]:
     """The grids of a description, and its store if it names one."""
     if isinstance(given, str | Path):
-        given = _from_yaml(Path(given))
+        given = from_yaml(Path(given))
     store = None
     if isinstance(given, Mapping) and "grids" in given:
         if unknown := sorted(map(str, given.keys() - {"grids", "store"})):
@@ -69,7 +69,7 @@ def table_of(grid: str) -> str:
     return re.sub(r"\W", "_", grid)
 
 
-def _from_yaml(file: Path) -> Any:
+def from_yaml(file: Path) -> Any:
     """The content of a YAML file; a key that a mapping has twice is an error, where YAML would use the last."""
     import yaml
 

@@ -187,7 +187,12 @@ def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
         import squashlens as sl
 
         hooks = inspect.Parameter("hooks", inspect.Parameter.KEYWORD_ONLY, default=())
-        known = {"hooks": hooks, **{option: _parameters("", sl.load)[option] for option in LOADING}} | known
+        untrained = inspect.Parameter("untrained", hooks.kind, default=None, annotation=int | None)
+        known = {
+            "hooks": hooks,
+            "untrained": untrained,
+            **{option: _parameters("", sl.load)[option] for option in LOADING},
+        } | known
     if wrong := [argument for argument in arguments if argument in NOT_GIVEN]:
         raise InputError(f"{name}: {wrong[0]}= cannot be given: the study sets it, or cannot say it.", "Leave it out.")
     require_names(name, arguments, known)
@@ -206,7 +211,7 @@ def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
             raise InputError(f"{name}: {error.cause}", error.remedy) from error
 
 
-def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
+def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str, Any]:
     """What the numbers depend on beside the model: the function, all arguments with their defaults, and versions."""
     known = parameters(name)
     filled = {
@@ -217,11 +222,11 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]
     given = {
         argument: _with_defaults(value, known[argument])
         for argument, value in arguments.items()
-        if argument not in (*BATCHES, *LOADING, "model")
+        if argument not in (*BATCHES, *LOADING, "untrained", "model")
     }
     own = {argument: arguments[argument] for argument in LOADING if argument in parameters(name).keys() & arguments}
     used = {package: version for package, version in versions().items() if package != "python"}
-    found = {"measurement": name, "arguments": filled | given | own, "versions": used, "code": dict(code)}
+    found = {"measurement": name, "arguments": filled | given | own, "versions": used, "code": code}
     return json.loads(json.dumps(found, default=_plain))
 
 
@@ -230,10 +235,9 @@ def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
     return converted(value, parameter.annotation, parameter.name) if options_of(parameter.annotation) else value
 
 
-def code_for(name: str) -> dict[str, str]:
-    """The digests of the code of your own measurement; none of a public function, for which the version stands."""
-    module, colon, _ = name.partition(":")
-    return code_of(module, function_of(name)) if colon else {}
+def code_for(name: str) -> str:
+    """The digest of the code of your own measurement; empty for a public function, for which the version stands."""
+    return code_of(function_of(name)) if ":" in name else ""
 
 
 def _plain(value: Any) -> Any:
