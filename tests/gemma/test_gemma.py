@@ -196,6 +196,11 @@ def test_logits_are_made_in_pieces_that_fit(gemma: Any) -> None:
     assert most < 0.9 * 2**30
 
 
+def test_its_only_sink_is_bos(gemma: Any) -> None:
+    found = sl.attention_sinks(gemma, "The Eiffel Tower is in Paris. The capital of Germany is")
+    assert np.flatnonzero(found["sink"]).tolist() == [0]
+
+
 def test_paths_beside_the_sink(gemma: Any) -> None:
     every = sl.paths.strongest_paths(gemma, PROMPT, k=5)
     assert (every["position_at"].values[:, 0] == 0).all()
@@ -222,6 +227,6 @@ def test_the_report(gemma: Any, tmp_path: Path) -> None:
     path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html", progress=False)
     page = path.read_text()
     assert "dequantized from Q4_K_M; not the published weights" in page
-    assert "has 99." in page
+    assert "is an attention sink: it has 99." in page
     assert "&#39;F32&#39;" not in page, "no dict of Python"
     assert "squashlens report --model gemma-3-270m" in page
