@@ -27,5 +27,5 @@ for first in range(top):
         print(f"commas masked from block {first} on:        D = {distance():.4g}")
 
 # One call measures the same for all lengths and layers, with controls and a noise floor:
-ablation = sl.separator_ablation(model, ones, kinds=["mask"], progress=False)
+ablation = sl.separator_ablation(model, ones, kinds=["mask"])
 print(ablation["retained_from"].sel(hook="mask", layer=top, length=30).to_series().round(3).to_string())

@@ -1,4 +1,5 @@
 from . import errors, export, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
+from .bars import quiet
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
 from .engine.proving.effective import applied
@@ -57,6 +58,7 @@ __all__ = [
     "probe",
     "profile",
     "prompts",
+    "quiet",
     "report",
     "results",
     "search_separators",

@@ -59,7 +59,7 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequenc
         The sequence, with n content tokens.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 50, prefix="Can you copy the following number?", suffix="=")
     >>> len(ones)
     50
@@ -216,7 +216,7 @@ def build(
         InputError: if a content text is not one token, or the tokenizer merges the content with the text after it.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.build(model, "111", prefix="How many ones are in the following sequence?", suffix="=")
     >>> text = sl.prompts.tokenize(model, "How many ones are in the following sequence? 111 =")
     >>> tuple(text[0].tolist()) == ones.pair(3).v

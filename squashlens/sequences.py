@@ -172,7 +172,7 @@ class GrowingSequence:
         """v and v* at `length` content tokens; v* repeats the last *content* token, whatever follows in the sequence.
 
         >>> import squashlens as sl
-        >>> model = sl.load("tiny-gemma", progress=False)
+        >>> model = sl.load("tiny-gemma")
         >>> ones = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
         >>> pair = ones.pair(3)   # the sequence continues with a comma, v* with a 1
         >>> len(pair.v_star) - len(pair.v), pair.v_star[-1] == pair.v[-1]

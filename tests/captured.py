@@ -4,15 +4,15 @@ from typing import Any
 
 import squashlens as sl
 
-OF_CAPTURE = {"lengths", "baselines", "n_samples", "seed", "noise_lengths", "passes", "tokens_per_pass", "progress"}
+OF_CAPTURE = {"lengths", "baselines", "n_samples", "seed", "noise_lengths", "passes", "tokens_per_pass"}
 BOTH = ("residuals", "patterns")
 
 
 def _measured(function: Any, keep: Any, replay: int, model: Any, given: Any, options: dict[str, Any]) -> Any:
     said = {name: value for name, value in options.items() if name in OF_CAPTURE}
     rest = {name: value for name, value in options.items() if name not in OF_CAPTURE}
-    if said.keys() - {"progress"}:
-        given = sl.capture(model, given, **{"keep": keep, "noise_lengths": replay, "progress": False} | said)
+    if said:
+        given = sl.capture(model, given, **{"keep": keep, "noise_lengths": replay} | said)
     return function(model, given, **rest)
 
 
@@ -32,7 +32,7 @@ def precision(model: Any, sequence: Any, **options: Any) -> Any:
 def precision_and_blocks(model: Any, given: Any, **options: Any) -> Any:
     """What storing and what rounding one block does, in one result."""
     formats = {name: options[name] for name in ("round_to", "norm", "scale") if name in options}
-    pairs = sl.capture(model, given, **{"keep": "residuals", "progress": False} | {
+    pairs = sl.capture(model, given, **{"keep": "residuals"} | {
         name: value for name, value in options.items() if name not in formats
     })  # fmt: skip
-    return sl.precision(model, pairs, **formats, blocks="all", progress=False)
+    return sl.precision(model, pairs, **formats, blocks="all")

@@ -3,6 +3,7 @@
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
+os.environ["SQUASHLENS_PROGRESS"] = "0"
 os.environ["OMP_NUM_THREADS"] = "1"  # for the programs tests start: workers fill the cores already
 
 import contextlib
@@ -129,7 +130,7 @@ def tiny() -> Any:
     """The bundled model. Tests must leave it as they found it."""
     import squashlens as sl
 
-    return sl.load("tiny-gemma", device="cpu", progress=False)
+    return sl.load("tiny-gemma", device="cpu")
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +142,7 @@ def gemma() -> Any:
         if os.environ.get("SQUASHLENS_REQUIRE_GEMMA"):
             pytest.fail("the extra squashlens[gemma] is not installed")
         pytest.skip("the extra squashlens[gemma] is not installed, so nothing was run on a real Gemma")
-    return sl.load("gemma-3-270m", device="cpu", progress=False)
+    return sl.load("gemma-3-270m", device="cpu")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -185,7 +186,7 @@ def bridge_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
 
     def bridge(name: str, dtype: torch.dtype = torch.float32) -> Any:
         if (name, dtype) not in held:
-            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, progress=False)
+            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype)
         return held[name, dtype]
 
     return bridge
@@ -218,4 +219,4 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "{{ bos_token }}Question: {{ messages[0]['content'] | trim }} {% if add_generation_prompt %}answer :{% endif %}"
     ).replace("Question", "question")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return sl.load(folder, device="cpu", progress=False)
+    return sl.load(folder, device="cpu")

@@ -91,7 +91,7 @@ def _mask(model: Any) -> None:
         assert not torch.allclose(model(IDS[None], use_cache=False), before)
 
 
-GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
+GIVEN: dict[str, Any] = {"bos": "as-given"}
 TRIED: dict[str, Callable[[Any], object]] = {
     "path_bound": lambda model: sl.path_bound(model, IDS, bos="as-given"),
     "certified": lambda model: sl.path_bound(model, IDS, constants="measured", edges="exact", **GIVEN),
@@ -119,7 +119,7 @@ def row(kind: str, folder: Path) -> dict[str, str]:
     model.save_pretrained(folder)
     reasons: dict[str, list[str]] = {}
     try:
-        loaded = sl.load(folder, device="cpu", progress=False)
+        loaded = sl.load(folder, device="cpu")
     except SquashlensError as error:
         return found | {"why not": f"load: {_plainly(error, folder)}"}
     for name, tried in TRIED.items():

@@ -66,22 +66,22 @@ def loading_once(load: Any) -> Any:
     """`sl.load`, which opens a bundled model in float32 once."""
 
     @functools.wraps(load)
-    def loaded(name: str, *, progress: bool = True, **form: Any) -> Any:
+    def loaded(name: str, **form: Any) -> Any:
         usual = {"dtype": "float32", "verify": True}
         plain = name == "tiny-gemma" and all(value == usual.get(key) for key, value in form.items())
-        return _bundled(load) if plain else load(name, progress=progress, **form)
+        return _bundled(load) if plain else load(name, **form)
 
     return loaded
 
 
 @cache
 def _bundled(load: Any) -> Any:
-    return load("tiny-gemma", device="cpu", progress=False)
+    return load("tiny-gemma", device="cpu")
 
 
 @cache
 def model() -> Any:
-    return sl.load("tiny-gemma", device="cpu", progress=False)
+    return sl.load("tiny-gemma", device="cpu")
 
 
 PROMPT = "How many ones are in the following sequence? 11 ="
@@ -94,7 +94,7 @@ def sequence() -> Any:
 
 @cache
 def pairs() -> Any:
-    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2, progress=False)
+    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2)
 
 
 @cache
@@ -117,7 +117,7 @@ def together(name: str, make: Callable[[], T]) -> T:
 
 
 def _measured(name: str) -> Any:
-    m, quiet = model() if name else None, {"progress": False}
+    m, quiet = model() if name else None, {}
     task = sl.tasks.find("taught_count_bernoulli")
     makers: dict[str, Callable[[], Any]] = {
         "sensitivity": lambda: sl.sensitivity(m, PROMPT, **quiet),

@@ -24,6 +24,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     monkeypatch.setattr(bars, "tqdm", make)
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     return made
 
 
@@ -35,18 +36,21 @@ def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any
     assert [one.desc for one in opened if one.was_shown] == ["sensitivity" if prompts == "110 =" else "prompts"]
 
 
-def test_no_bar_without_progress(opened: list[Any], tiny: Any) -> None:
-    sl.sensitivity(tiny, "110 =", progress=False)
+def test_no_bar_where_it_is_quiet(opened: list[Any], tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with sl.quiet():
+        sl.sensitivity(tiny, "110 =")
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "0")
+    sl.sensitivity(tiny, "110 =")
     assert not any(one.was_shown for one in opened)
 
 
 @pytest.mark.slow
 def test_warnings_point_at_the_callers_line(tiny: Any, tmp_path: Path) -> None:
-    model = sl.load("tiny-gemma", dtype="bf16", verify=False, progress=False)
+    model = sl.load("tiny-gemma", dtype="bf16", verify=False)
     calls = (
-        lambda: sl.jacobian_norms(model, "0 =", norm="frobenius", progress=False),
-        lambda: sl.path_bound(model, "0 =", constants="measured", from_layer=5, progress=False),
-        lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius", progress=False),
+        lambda: sl.jacobian_norms(model, "0 =", norm="frobenius"),
+        lambda: sl.path_bound(model, "0 =", constants="measured", from_layer=5),
+        lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius"),
     )
     for call in calls:
         with warnings.catch_warnings(record=True) as said:

@@ -184,14 +184,14 @@ def test_words_that_no_model_has_are_refused_before_one_is_loaded(
     [
         ("query=9 is not a position", "--query 9 is not a position"),
         ("freeze= has no effect with constants='paper'.", "--freeze has no effect with --constants paper."),
-        ("Give progress=False or dtype=torch.bfloat16.", "Give --no-progress or --dtype bfloat16."),
+        ("Give verify=False or dtype=torch.bfloat16.", "Give --no-verify or --dtype bfloat16."),
         ("length=9, mode='cot', name='x' and every=3", "--lengths 9, --mode cot, --model x and --sequence-every 3"),
         ("The word 'query=9' of the model's prompt", "The word 'query=9' of the model's prompt"),
         ("other=3 and --query=9", "other=3 and --query=9"),
     ],
 )
 def test_python_is_spelled_as_it_is_typed(python: str, typed: str) -> None:
-    known = "query freeze constants progress dtype lengths mode model sequence_every"
+    known = "query freeze constants verify dtype lengths mode model sequence_every"
     assert _options.as_typed(python, known.split()) == typed
 
 
@@ -221,13 +221,13 @@ def test_a_verb_prints_a_table_and_saves(
     verb: str, name: str, ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Any
 ) -> None:
     out = tmp_path / f"x.{ending}"
-    main([verb, "--prompt", PROMPT, "--out", str(out), "--device", "cpu", "--no-progress"])
+    main([verb, "--prompt", PROMPT, "--out", str(out), "--device", "cpu", "--quiet"])
     said = capsys.readouterr().out
     assert f"saved: {out}" in said
     assert "<bos>" in said
     if ending != "csv":
         result = sl.results.open(out)
-        expected = getattr(sl, verb.replace("-", "_"))(tiny, PROMPT, progress=False)
+        expected = getattr(sl, verb.replace("-", "_"))(tiny, PROMPT)
         assert result.name == name
         assert (result == expected).all()
         assert f"{float(result.values[1]):.5g}" in said
@@ -236,11 +236,11 @@ def test_a_verb_prints_a_table_and_saves(
 @cache
 def _calls() -> dict[str, tuple[list[str], Any]]:
     """A command line and the same call in Python, for verbs that no other test runs."""
-    model = sl.load("tiny-gemma", progress=False)
+    model = sl.load("tiny-gemma")
     ones = sl.prompts.repeated(model, "1", 6)
     asked = sl.prompts.repeated(model, "1", 6, suffix="=")
     commas = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
-    quiet = {"progress": False}
+    quiet = {}
     return {
         "substitution_effect": (
             ["--prompt", PROMPT, "--positions", "1", "2"],
@@ -282,7 +282,7 @@ def test_a_verb_gives_what_the_function_gives(verb: str, tmp_path: Path, capsys:
     words, call = _calls()[verb]
     out, figure = tmp_path / "x.nc", tmp_path / "x.html"
     drawn = ["--figure", str(figure)] if VERBS[verb].figures else []
-    main([verb, *words, "--out", str(out), *drawn, "--no-progress"])
+    main([verb, *words, "--out", str(out), *drawn, "--quiet"])
     said = capsys.readouterr().out
     kept, expected = sl.results.open(out), call()
     assert kept.identical(expected) or kept.equals(expected)
@@ -362,7 +362,7 @@ def test_interventions_as_typed() -> None:
 
 
 def test_squash_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["squash-map", "--prompt", "110 =", "--method", "none", "--out", str(tmp_path / "m.html"), "--no-progress"])
+    main(["squash-map", "--prompt", "110 =", "--method", "none", "--out", str(tmp_path / "m.html"), "--quiet"])
     assert f"map: {tmp_path / 'm.html'}" in capsys.readouterr().out
     assert "sl-map" in (tmp_path / "m.html").read_text(encoding="utf-8")
 

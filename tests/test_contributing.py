@@ -14,7 +14,7 @@ USED = """
 import contextlib, io
 import squashlens as sl
 from squashlens.cli import main
-found = sl.attention_entropy(sl.load("tiny-gemma", progress=False), "110 =")
+found = sl.attention_entropy(sl.load("tiny-gemma"), "110 =")
 assert sl.figures.of(found).data[0].y.tolist() == found.values.tolist()
 assert sl.figures.attention_entropy(found) == sl.figures.of(found)
 assert len(sl.results.table(found)) == found.size

@@ -80,7 +80,7 @@ def test_circuitsvis_has_a_button_for_each_layer_with_one_scale(tiny: Any) -> No
 
 
 def test_circuitsvis_draws_the_patterns_of_a_capture(tiny: Any) -> None:
-    capture = sl.capture(tiny, PROMPT, layers=[4, 1], progress=False)
+    capture = sl.capture(tiny, PROMPT, layers=[4, 1])
     element, given = drawn_by_circuitsvis(capture)
     assert element == "AttentionHeads"
     assert given["attentionHeadNames"] == [f"L{block}H{head}" for block in (1, 4) for head in range(4)]
@@ -90,7 +90,7 @@ def test_circuitsvis_draws_the_patterns_of_a_capture(tiny: Any) -> None:
 
 @pytest.mark.parametrize("view", ["head", "model"])
 def test_bertviz_draws_the_blocks_that_were_captured(tiny: Any, view: Any) -> None:
-    capture = sl.capture(tiny, PROMPT, layers=[4, 1], progress=False)
+    capture = sl.capture(tiny, PROMPT, layers=[4, 1])
     given = drawn_by_bertviz(capture, view=view)
     assert given["include_layers"] == [1, 4]
     (patterns,) = given["attention"]
@@ -113,7 +113,7 @@ def hostile_array() -> xr.DataArray:
 
 
 def hostile_capture(tiny: Any) -> Any:
-    capture = sl.capture(tiny, "1 1 0 1 1 0 =", layers=[0], progress=False)
+    capture = sl.capture(tiny, "1 1 0 1 1 0 =", layers=[0])
     return replace(capture, labels=[NASTY])
 
 
@@ -136,7 +136,7 @@ def test_tokens_end_no_script(tiny: Any) -> None:
     for drawn in (hostile_array(), capture):
         assert Elements(sl.export.circuitsvis(drawn).cdn_src).names == ["div", "div", "script"]
     assert drawn_by_circuitsvis(hostile_array())[1]["tokens"][3] == f"&{JOINER}lt;b&{JOINER}gt;"
-    usual = sl.export.bertviz(sl.capture(tiny, "110 =", progress=False)).data
+    usual = sl.export.bertviz(sl.capture(tiny, "110 =")).data
     assert Elements(sl.export.bertviz(capture).data).names == Elements(usual).names
     (patterns,) = drawn_by_bertviz(capture)["attention"]
     assert [text.replace(JOINER, "") for text in patterns["left_text"]] == AS_TEXT
@@ -160,7 +160,7 @@ def test_tokens_are_text_in_a_browser(browser: Any) -> None:
 def test_a_tool_that_is_missing_is_named(package: str, name: str, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf"needs {name}, which cannot be imported .*squashlens\[viewers\]"):
-        getattr(sl.export, package)(sl.capture(tiny, "110 =", progress=False))
+        getattr(sl.export, package)(sl.capture(tiny, "110 ="))
 
 
 @pytest.mark.parametrize("export", ["circuitsvis", "inseq"])

@@ -16,7 +16,6 @@ PROMPT, OTHER = (
     "How many ones are in the following sequence? 1101 =",
     "How many ones are in the following sequence? 1001 =",
 )
-QUIET: dict[str, Any] = {"progress": False}
 
 
 def nudge(z: torch.Tensor) -> torch.Tensor:
@@ -47,7 +46,7 @@ def test_a_proof_leaves_nothing_on_a_bridge() -> None:
     model = TransformerBridge.boot_transformers(str(sl.zoo.folder("tiny-gemma")), device="cpu").eval()
     model(torch.tensor([[2, 5, 6]]))
     before = state(model)
-    result = sl.sensitivity(model, PROMPT, **QUIET)
+    result = sl.sensitivity(model, PROMPT)
     assert sl.results.provenance(result)["proof"] == "verified as it stands"
     assert state(model) == before
 

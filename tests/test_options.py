@@ -28,7 +28,7 @@ SUBJECT = {
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
     "seed", "seeds", "n_probes", "n_replacements", "n_samples", "n_placements", "n_train", "n_random_models", "rtol",
-    "tightness", "noise_lengths", "vjp_batch_size", "batch_size", "progress", "resume", "device", "bos", "source",
+    "tightness", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "bos", "source",
     "max_new_tokens",
 }  # fmt: skip
 # How much of a result is kept: its labels say it, and the formats of `precision` are labels.
@@ -41,14 +41,12 @@ PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "c
 
 @cache
 def model() -> Any:
-    return sl.load("tiny-gemma", progress=False)
+    return sl.load("tiny-gemma")
 
 
 @cache
 def pairs() -> Any:
-    return sl.capture(
-        model(), sl.prompts.repeated(model(), "1", 5), baselines=["contrast", "unrelated"], progress=False
-    )
+    return sl.capture(model(), sl.prompts.repeated(model(), "1", 5), baselines=["contrast", "unrelated"])
 
 
 @cache
@@ -60,8 +58,7 @@ def task(name: str = "count_bernoulli") -> Any:
     return sl.tasks.find(f"taught_{name}")
 
 
-QUIET: dict[str, Any] = {"progress": False}
-SHORT: dict[str, Any] = {"lengths": [4, 6], "seeds": 2, "progress": False}
+SHORT: dict[str, Any] = {"lengths": [4, 6], "seeds": 2}
 PLACES: tuple[dict[str, Any], ...] = ({"query": 2}, {"from_layer": 2}, {"to_layer": 3})
 NORM_SCALE: tuple[dict[str, Any], ...] = ({"norm": "l2"}, {"scale": "absolute"})
 UNIFORM: dict[str, Any] = {"attention": "uniform"}
@@ -73,31 +70,31 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
          {"constants": "measured"}, UNIFORM, {"attention": "topological"}, *PLACES),
     ),
     "path_bound, certified": (
-        lambda **more: sl.path_bound(model(), PROMPT, constants="measured", **QUIET, **more),
+        lambda **more: sl.path_bound(model(), PROMPT, constants="measured", **more),
         ({"freeze": ["attention"]}, {"edges": "exact"}, *PLACES),
     ),
     "path_bound, exact": (
-        lambda **more: sl.path_bound(model(), PROMPT, constants="measured", edges="exact", **QUIET, **more),
+        lambda **more: sl.path_bound(model(), PROMPT, constants="measured", edges="exact", **more),
         ({"n_composed": 2},),
     ),
     "jacobian_norms": (
-        lambda **more: sl.jacobian_norms(model(), PROMPT, **QUIET, **more),
+        lambda **more: sl.jacobian_norms(model(), PROMPT, **more),
         ({"norm": "frobenius"}, {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}, *PLACES),
     ),
     "jacobian": (
-        lambda **more: sl.jacobian(model(), PROMPT, **QUIET, **more),
+        lambda **more: sl.jacobian(model(), PROMPT, **more),
         ({"freeze": ["attention"]}, {"freeze": ["norms", "gates"]}, *PLACES[:2]),
     ),
     "sensitivity": (
-        lambda **more: sl.sensitivity(model(), PROMPT, **QUIET, **more),
+        lambda **more: sl.sensitivity(model(), PROMPT, **more),
         ({"norm": "frobenius"}, {"query": 2}, {"method": "sketch"}),
     ),
     "substitution_effect": (
-        lambda **more: sl.substitution_effect(model(), PROMPT, **QUIET, **more),
+        lambda **more: sl.substitution_effect(model(), PROMPT, **more),
         ({"candidates": [5, 6, 7]}, *PLACES[::2]),
     ),
     "knockout_effect": (
-        lambda **more: sl.knockout_effect(model(), PROMPT, **QUIET, **more),
+        lambda **more: sl.knockout_effect(model(), PROMPT, **more),
         ({"kind": "embedding"}, {"query": 2}),
     ),
     "composition": (lambda **more: sl.paths.composition(model(), PROMPT, **more), (UNIFORM, {"query": 2})),
@@ -109,11 +106,11 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
     ),
     "depth_limit": (lambda **more: sl.paths.depth_limit(model(), PROMPT, **more), ({"depth": 8}, {"query": 2})),
     "profile": (
-        lambda **more: sl.profile(model(), "1 =", n_random_models=0, **QUIET, **more),
+        lambda **more: sl.profile(model(), "1 =", n_random_models=0, **more),
         ({"norm": "frobenius"}, {"method": "sketch_upper"}),
     ),
     "needle": (
-        lambda **more: sl.needle(model(), [[2, 5, 6, 7, 8]], [2], [("a", 1)], **QUIET, **more),
+        lambda **more: sl.needle(model(), [[2, 5, 6, 7, 8]], [2], [("a", 1)], **more),
         ({"norm": "spectral"}, {"candidates": [9, 10, 11]}),
     ),
     "collapse": (
@@ -125,31 +122,31 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
     ),
     "mechanism": (lambda **more: sl.mechanism(model(), pairs(), **more), ({"norm": "l2"},)),
     "precision": (
-        lambda **more: sl.precision(model(), pairs(), blocks=[1], round_to="bfloat16", **QUIET, **more), NORM_SCALE,
+        lambda **more: sl.precision(model(), pairs(), blocks=[1], round_to="bfloat16", **more), NORM_SCALE,
     ),
     "separator_ablation": (
         lambda **more: sl.separator_ablation(
             model(), sl.prompts.repeated(model(), "1", 6, separator=",", every=3), kinds=["substitute", "mask"],
-            from_blocks=[0, 5], **QUIET, **more,
+            from_blocks=[0, 5], **more,
         ),
         ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),
     ),
     "tokenization": (
-        lambda **more: sl.tokenization(model(), 3, **QUIET, **more), (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}),
+        lambda **more: sl.tokenization(model(), 3, **more), (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}),
     ),
     "compare": (
-        lambda **more: sl.compare(model(), digits(), {"w": sl.hooks.sliding_window(3)}, lengths=[6], **QUIET, **more),
+        lambda **more: sl.compare(model(), digits(), {"w": sl.hooks.sliding_window(3)}, lengths=[6], **more),
         NORM_SCALE,
     ),
     "compare, families": (
         lambda **more: sl.compare(
-            model(), {"digits": digits()}, {"w": sl.hooks.sliding_window(3)}, n_samples=2, lengths=[4], **QUIET, **more
+            model(), {"digits": digits()}, {"w": sl.hooks.sliding_window(3)}, n_samples=2, lengths=[4], **more
         ),
         (*NORM_SCALE, {"method": "sketch"}),
     ),
     "search_separators": (
         lambda **more: sl.search_separators(
-            model(), digits(), separator=[","], every=[2], n_samples=2, n_placements=5, lengths=[6], **QUIET, **more
+            model(), digits(), separator=[","], every=[2], n_samples=2, n_placements=5, lengths=[6], **more
         ),
         NORM_SCALE,
     ),
@@ -217,7 +214,7 @@ def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str,
 
 
 def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
-    one, other = usual("sensitivity"), sl.sensitivity(model(), PROMPT, norm="frobenius", **QUIET)
+    one, other = usual("sensitivity"), sl.sensitivity(model(), PROMPT, norm="frobenius")
     with pytest.raises(InputError) as caught:
         sl.results.concat({"a": one, "b": other}, dim="norm")
     left_out = re.search(r"drop_vars\((\[.*?\])\)", caught.value.remedy)

@@ -134,13 +134,13 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
     assert list(sequence.pair(4).v) == whole
     assert sequence.pair(4).suffix == 4
     assert Path(chatty.tokenizer.name_or_path).name == "model"
-    ds = captured.collapse(chatty, sequence, progress=False)
+    ds = captured.collapse(chatty, sequence)
     assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]
 
 
 def test_text_is_encoded_and_never_looked_up() -> None:
     """The vocabulary of tiny-prose has entries for bytes, whose names look like letters that have two bytes."""
-    prose = sl.load("tiny-prose", device="cpu", progress=False)
+    prose = sl.load("tiny-prose", device="cpu")
     assert "é" in prose.tokenizer.get_vocab()
     with pytest.raises(InputError, match="'é' is 2 tokens"):
         sl.prompts.repeated(prose, "é", 6)

@@ -19,9 +19,9 @@ from tests import captured, odd
 WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
 KINDS: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: odd.result(name) for name in odd.result("")},
-    "certified": lambda: sl.path_bound(odd.model(), "11", constants="measured", to_layer=[1, "y"], progress=False),
+    "certified": lambda: sl.path_bound(odd.model(), "11", constants="measured", to_layer=[1, "y"]),
     "several prompts": lambda: sl.path_bound(odd.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
-    "unequal prompts": lambda: sl.sensitivity(odd.model(), ["110 =", "How many in 11?"], progress=False),
+    "unequal prompts": lambda: sl.sensitivity(odd.model(), ["110 =", "How many in 11?"]),
     "capture": lambda: sl.capture(odd.model(), "110 =", layers=[0, 1]).to_xarray(),
     "joined": lambda: sl.results.concat({"a": odd.result("collapse"), "b": odd.result("collapse")}, dim="model"),
     "one number": lambda: sl.path_bound(odd.model(), "110 =")[2],
@@ -92,7 +92,7 @@ def test_csv_is_read_as_the_page_says(tmp_path: Path) -> None:
 
 
 def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:
-    ds = captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3), progress=False)
+    ds = captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3))
     table = pd.read_csv(sl.results.save(ds, tmp_path / "x.csv"))
     assert len(table) == sum(v.size for v in ds.data_vars.values())
     row = table.query("variable == 'attention_tv' and block == 4 and head == 2 and length == 3")
@@ -103,10 +103,8 @@ def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: 
 
 
 def test_provenance_says_what_made_it() -> None:
-    model = sl.load("tiny-gemma", device="cpu", progress=False)  # other tests may have replaced code under a shared one
-    facts = sl.results.provenance(
-        sl.jacobian_norms(model, "110 =", norm="frobenius", freeze="attention", progress=False)
-    )
+    model = sl.load("tiny-gemma", device="cpu")  # other tests may have replaced code under a shared one
+    facts = sl.results.provenance(sl.jacobian_norms(model, "110 =", norm="frobenius", freeze="attention"))
     assert facts["model"] == "tiny-gemma"
     assert facts["matmul_precision"] == torch.get_float32_matmul_precision()
     assert (facts["dtype"], facts["device"], facts["bos_count"], facts["proof"]) == ("float32", "cpu", 1, "verified")

@@ -11,8 +11,8 @@ PROMPT = "110 ="
 
 
 def test_a_bound_a_jacobian_and_a_collapse(tiny: Any) -> None:
-    bound = sl.path_bound(tiny, PROMPT, constants="measured", edges="exact", progress=False)
-    norms = sl.jacobian_norms(tiny, PROMPT, progress=False)
+    bound = sl.path_bound(tiny, PROMPT, constants="measured", edges="exact")
+    norms = sl.jacobian_norms(tiny, PROMPT)
     assert (norms <= bound * (1 + 1e-5)).all()
     truth = jacobian_by_jacrev(tiny.original_model, sl.prompts.tokenize(tiny, PROMPT), 4)
     expected = np.linalg.svd(truth.detach().numpy(), compute_uv=False)[:, 0]

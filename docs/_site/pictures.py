@@ -33,7 +33,7 @@ README = {  # what the panels on collapse measure: the question of the other pan
 
 def readme_collapse(model: Any, longest: int = 64) -> dict[str, xr.Dataset]:
     """Collapse in the panels of the README, by their titles."""
-    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"], "progress": False}
+    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"]}
     return {
         title: sl.collapse(model, sl.capture(model, sl.prompts.repeated(model, "1", longest, **text), **kept))
         for title, text in README.items()
@@ -42,8 +42,8 @@ def readme_collapse(model: Any, longest: int = 64) -> dict[str, xr.Dataset]:
 
 def readme() -> go.Figure:
     """The figure of the README: influence of each token, and collapse with and without a question."""
-    model = sl.load("tiny-gemma", progress=False)
-    influence = sl.figures.attribution(sl.sensitivity(model, sl.zoo.EXAMPLE_PROMPT, progress=False))
+    model = sl.load("tiny-gemma")
+    influence = sl.figures.attribution(sl.sensitivity(model, sl.zoo.EXAMPLE_PROMPT))
     parts = {"Over-squashing: influence on the answer": influence}
     parts |= {title: sl.figures.collapse_curve(one, trained=48) for title, one in readme_collapse(model).items()}
     page = sl.figures.panels(parts, columns=3, share="none")
@@ -56,7 +56,7 @@ GEMMA, SENTENCE = "gemma-3-270m", "The Eiffel Tower is in Paris. The capital of 
 def gemma_collapse(model: Any, longest: int = 64) -> xr.Dataset:
     """Collapse of ones alone on the real Gemma, as in figure 5."""
     ones = sl.prompts.repeated(model, "1", longest, alphabet="01")
-    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"], "progress": False}
+    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"]}
     return sl.collapse(model, sl.capture(model, ones, **kept))
 
 

@@ -8,10 +8,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import make_dataclass
 from importlib.metadata import version
 from typing import Annotated, Any, Union
 
+from squashlens.bars import quiet
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import SquashlensError
 
@@ -20,8 +22,8 @@ __all__ = ["main"]
 ABOUT = (
     "Measure how decoder-only transformers lose information on the way to the last token. Each verb but `tasks`, "
     "`families`, `study` and `cache` is a function of squashlens, or of squashlens.paths, with the same name. "
-    "`squashlens VERB --help` lists its options; `squashlens --version` prints the version. In names of verbs and "
-    "options, - and _ are the same."
+    "`squashlens VERB --help` lists its options; `--quiet` shows no progress; `squashlens --version` prints the "
+    "version. In names of verbs and options, - and _ are the same."
 )
 
 
@@ -33,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _say(message)
-            _command(given)
+            with quiet() if "--quiet" in given else nullcontext():
+                _command([word for word in given if word != "--quiet"])
     except SquashlensError as error:
         _say(error)
         raise SystemExit(2) from None

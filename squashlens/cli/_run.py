@@ -50,7 +50,7 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
         _maker_of(verb, given)  # before the model is loaded
     refuse_words_of(given["model"], _texts(given))
     loading = _arguments(verb, given, "load")
-    model = sl.load(given["model"], **{name: loading[name] for name in ("device", "progress")} if runs else loading)
+    model = sl.load(given["model"], **{"device": loading["device"]} if runs else loading)
     if verb.name in FILES:
         FILES[verb.name](verb.function(model, **arguments), given)
         return

@@ -8,9 +8,9 @@ import time
 from functools import cache
 
 import torch
-from tqdm.auto import tqdm
 
 from squashlens._typing import Bridge
+from squashlens.bars import shown, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, parameters, projected, text_config, width, windows
 from squashlens.engine.memory import available, human, require_room
 from squashlens.errors import CapacityError, UnsoundModelError
@@ -143,10 +143,12 @@ def tell(
     model: Bridge, what: str, products: float, tokens: int, cheaper: str, dtype: torch.dtype | None = None
 ) -> None:
     """Print what `products` vector–Jacobian products, passes through the blocks, will take on some tokens, if long."""
+    if not shown():
+        return
     weights = sum(p.numel() for block in model.blocks for p in parameters(block))
     seconds = 2.0 * products * weights * tokens / speed(device_of(model), dtype or dtype_of(model))
     if seconds > TOLD:
-        tqdm.write(f"{what}: about {_round(seconds)} on this machine. {cheaper}")
+        write(f"{what}: about {_round(seconds)} on this machine. {cheaper}")
 
 
 @cache

@@ -49,7 +49,7 @@ def circuitsvis(result: xr.DataArray | xr.Dataset | Capture) -> Any:
             values; or several columns with NaN or with values too small for six decimals.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> drawn = sl.export.circuitsvis(sl.path_bound(model, "110 ="))  # doctest: +SKIP
     """
     tool = _import("circuitsvis", "CircuitsVis")
@@ -109,7 +109,7 @@ def bertviz(capture: Capture, *, view: Literal["head", "model"] = "head") -> Any
         InputError: BertViz is not installed, the capture has several prompts, or it has no patterns.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> drawn = sl.export.bertviz(sl.capture(model, "110 ="), view="model")  # doctest: +SKIP
     """
     tool = _import("bertviz", "BertViz")
@@ -266,7 +266,7 @@ def inseq(result: xr.DataArray | xr.Dataset, path: str | Path) -> Path:
         OutputError: the file cannot be written.
 
     >>> import squashlens as sl, tempfile
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     sl.export.inseq(sl.path_bound(model, "110 ="), f"{folder}/bound.json").name
     'bound.json'

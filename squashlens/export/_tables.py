@@ -66,7 +66,7 @@ def table(
             measurements, or `reference` for a result that is no audit.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> bound, null = sl.path_bound(model, "11 ="), sl.path_bound(model, "11 =", attention="uniform")
     >>> found = sl.results.table({"bound": bound, "null": null})
     >>> found.columns.tolist()

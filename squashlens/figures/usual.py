@@ -51,7 +51,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
         InputError: if there is no figure for this result.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> figure = sl.figures.of(sl.paths.composition(model, "110 ="))
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
@@ -149,8 +149,8 @@ def panels(
         InputError: if `parts` is empty, or has a figure that is not of squashlens or has several parts already.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> results = {prompt: sl.sensitivity(model, prompt, progress=False) for prompt in ("110 =", "111 =")}
+    >>> model = sl.load("tiny-gemma")
+    >>> results = {prompt: sl.sensitivity(model, prompt) for prompt in ("110 =", "111 =")}
     >>> figure = sl.figures.styled(sl.figures.panels(results), theme="paper")
     """
     if not parts:

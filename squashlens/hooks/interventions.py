@@ -345,7 +345,7 @@ def find_positions(
         InputError: if no token fits, or if there are several prompts.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> prompt = "Can you copy the following number? 110 ="
     >>> sl.hooks.find_positions(model, prompt, "1"), sl.hooks.find_positions(model, prompt, str.isdigit)
     ((8, 9), (8, 9, 10))

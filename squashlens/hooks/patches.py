@@ -54,7 +54,7 @@ def patch_residual(
         StaleCaptureError: if the capture was taken with other weights.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> clean, other = (f"What is the last digit in this sequence? 4,{digit} =" for digit in "73")
     >>> digit = sl.hooks.find_positions(model, clean, "7")
     >>> with sl.applied(model, sl.hooks.patch_residual(digit, other, blocks=(0,))):
@@ -80,7 +80,7 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
         InputError: if the prompts of `source` lack one of the positions.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> prompt = "What is the last digit in this sequence? 4,7 ="
     >>> others = [prompt.replace("4", digit) for digit in "0123456789"]
     >>> with sl.applied(model, sl.hooks.mean_residual(sl.hooks.find_positions(model, prompt, "4"), others)):
@@ -146,7 +146,7 @@ def patch_heads(
             without `positions`, if the prompt is longer than the source.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> clean, other = (f"What is the last digit in this sequence? 4,{digit} =" for digit in "73")
     >>> last = sl.hooks.find_positions(model, clean, "=")
     >>> with sl.applied(model, sl.hooks.patch_heads(range(4), other, blocks=(1,), positions=last)):
@@ -199,7 +199,7 @@ def mean_heads(
             `positions`, in the forward pass, if the prompt is longer than they are.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> prompts = [f"What is the last digit in this sequence? 4,{digit} =" for digit in "0123456789"]
     >>> with sl.applied(model, sl.hooks.mean_heads(range(4), prompts, blocks=(1,))):
     ...     str(sl.top_tokens(model, prompts[7])["token"].values[0])  # the right answer is 7

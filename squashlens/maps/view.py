@@ -221,7 +221,6 @@ def squash_map(
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     seed: int | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> SquashMap:
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 
@@ -252,7 +251,6 @@ def squash_map(
             their tokens.
         seed: random seed of the replacements and of the certificate, as in `profile`.
         bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
@@ -268,11 +266,11 @@ def squash_map(
         UnsoundModelError: the model is not causal.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.squash_map(model, "110 =", progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.squash_map(model, "110 =")
     >>> found.save(tmp_path / "map.html").name
     'map.html'
-    >>> sl.squash_map(sl.profile(model, "110 =", method="none", n_random_models=0, progress=False))
+    >>> sl.squash_map(sl.profile(model, "110 =", method="none", n_random_models=0))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
     changes = None if interventions is None else Interventions.of(interventions)
@@ -290,13 +288,13 @@ def squash_map(
         "bos": bos, "spans": spans,
     }  # fmt: skip
     accept = None if changes is None else changes.require
-    held = measure(model, prompt, query=query, progress=progress, accept=accept, **chosen)
+    held = measure(model, prompt, query=query, accept=accept, **chosen)
 
     def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
         options: dict[str, Any] = chosen | {"method": "exact"}
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
-            more = measure(model, prompt, query=one, progress=False, alone=True, tick=tick, **options)
+            more = measure(model, prompt, query=one, alone=True, tick=tick, **options)
         return joined(found, more, one)
 
     return SquashMap(held, again, changes)

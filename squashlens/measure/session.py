@@ -288,17 +288,16 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
             if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
                 return function(*args, **kwargs)
             rest = {name: value for name, value in arguments.items() if name not in ("model", second)}
-            quiet: Any = rest | ({"progress": False} if "progress" in rest else {})
             measured: list[R] = []
-            prompts = bar(each_of(given), desc="prompts", progress=rest.get("progress", True))
+            prompts = bar(each_of(given), desc="prompts")
             for number, prompt in enumerate(prompts):
                 try:
-                    measured.append(cast(Any, function)(model, prompt, **quiet))
+                    measured.append(cast(Any, function)(model, prompt, **rest))
                 except SquashlensError as error:
                     error.args = (f"Prompt {number}: {error}",)
                     raise
-                if "seed" in quiet:  # all prompts have the seed that the first one drew
-                    quiet["seed"] = provenance(measured[0])["call"].get("seed")
+                if "seed" in rest:  # all prompts have the seed that the first one drew
+                    rest["seed"] = provenance(measured[0])["call"].get("seed")
             return side_by_side(measured, lengths)
 
         measure.takes_several = independent and not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans

@@ -43,7 +43,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
             results already have, or a result that has no provenance.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> prompts = {"short": "11 =", "long": "1101 ="}
     >>> both = sl.results.concat({name: sl.path_bound(model, text) for name, text in prompts.items()}, dim="prompt")
     >>> both.dims, both["token"].sel(prompt="short").values.tolist()

@@ -131,7 +131,7 @@ def provenance(result: Result) -> dict[str, Any]:
         InputError: if the result has no provenance.
 
     >>> import squashlens as sl
-    >>> bound = sl.path_bound(sl.load("tiny-gemma", progress=False), "110 =")
+    >>> bound = sl.path_bound(sl.load("tiny-gemma"), "110 =")
     >>> facts = sl.results.provenance(bound)
     >>> facts["model"], facts["call"]["function"], facts["call"]["prompt"], facts["values"]
     ('tiny-gemma', 'path_bound', '110 =', 'measured')
@@ -253,7 +253,7 @@ def save(result: Result, path: str | Path) -> Path:
         OutputError: if the file is read-only or the disk is full.
 
     >>> import squashlens as sl
-    >>> bound = sl.path_bound(sl.load("tiny-gemma", progress=False), "110 =")
+    >>> bound = sl.path_bound(sl.load("tiny-gemma"), "110 =")
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = sl.results.save(bound, f"{folder}/bound.nc")

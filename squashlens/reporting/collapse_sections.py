@@ -48,7 +48,7 @@ class Findings:
     ablation: xr.Dataset | SquashlensError
 
 
-def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
+def measure(model: Bridge, n: int) -> Findings:
     """Measure everything in these sections, for figure 5's sequences of up to `n` content tokens."""
     import torch
 
@@ -62,7 +62,7 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
 
     panels, every = prompts.figure5(model, n), n_blocks(model)
     pairs = {
-        letter: capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=progress)
+        letter: capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED)
         for letter, sequence in panels.items()
     }
     whole = {letter: collapse(model, one, by_head="value") for letter, one in pairs.items()}
@@ -77,7 +77,6 @@ def measure(model: Bridge, n: int, *, progress: bool) -> Findings:
                 panels["d"],
                 kinds=ABLATIONS,
                 scale="relative",
-                progress=progress,
                 from_blocks=range(0, every, -(-every // BLOCKS)),
             )
         ),
@@ -183,10 +182,10 @@ def check_n(n: int) -> None:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 3.")
 
 
-def try_to_measure(model: Bridge, n: int, *, progress: bool) -> Findings | SquashlensError:
+def try_to_measure(model: Bridge, n: int) -> Findings | SquashlensError:
     """The findings, or the error that says why they cannot be measured (for example, digits are not single tokens)."""
     check_n(n)
-    return _or_why_not(lambda: measure(model, n, progress=progress))
+    return _or_why_not(lambda: measure(model, n))
 
 
 def _or_why_not(measured: Callable[[], T]) -> T | SquashlensError:

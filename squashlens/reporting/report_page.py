@@ -33,7 +33,6 @@ def report(
     out: str | Path = "report.html",
     norm: Norm = "spectral",
     n: int = 96,
-    progress: bool = True,
 ) -> Path:
     """Measure over-squashing on one prompt and collapse on figure 5's sequences, and write the results as an HTML page.
 
@@ -46,7 +45,6 @@ def report(
         out: the file to write, with the ending ``.html`` or ``.htm``.
         norm: norm of the Jacobians.
         n: number of content tokens of the longest of figure 5's sequences, at least 3.
-        progress: whether to show progress bars.
 
     Returns:
         The path of the file.
@@ -55,7 +53,7 @@ def report(
         InputError: if `out` cannot be written or `n` is too small.
 
     >>> import squashlens as sl
-    >>> path = sl.report("tiny-gemma", n=8, out=tmp_path / "page.html", progress=False)
+    >>> path = sl.report("tiny-gemma", n=8, out=tmp_path / "page.html")
     >>> path.name
     'page.html'
     """
@@ -67,12 +65,12 @@ def report(
 
     out = require_output(out, (".html", ".htm"))
     check_n(n)
-    bridge = load(model, progress=progress) if isinstance(model, str | Path) else model
-    measured = sensitivity(bridge, prompt, norm=norm, progress=progress)
+    bridge = load(model) if isinstance(model, str | Path) else model
+    measured = sensitivity(bridge, prompt, norm=norm)
     shares = composition(bridge, prompt)
     answer = top_tokens(bridge, prompt)
-    view = squash_map(bridge, prompt, norm=norm, progress=progress)
-    findings = try_to_measure(bridge, n, progress=progress)
+    view = squash_map(bridge, prompt, norm=norm)
+    findings = try_to_measure(bridge, n)
     page = render(measured, shares, answer, findings, view, source=_source(bridge), prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 

@@ -41,14 +41,12 @@ class Engine(Protocol):
     def stop(self, handles: Sequence[Any]) -> None: ...
 
 
-def drive(
-    engine: Engine, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell], progress: bool
-) -> None:
+def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell]) -> None:
     """Run a study with some workers. A worker that dies is replaced; deaths without any progress end the study."""
     handles = {worker: engine.start(task, worker) for worker in range(workers)}
     deaths, before = 0, store.count()
     try:
-        with bar(total=len({cell.key for cell in cells}), desc="cells", unit="cell", progress=progress) as shown:
+        with bar(total=len({cell.key for cell in cells}), desc="cells", unit="cell") as shown:
             for turn in itertools.count():
                 if turn % COUNT == 0 or not handles:
                     now = store.count()

@@ -52,7 +52,7 @@ class Study:
     >>> prompts = {"short": "11 =", "long": "1101 ="}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     study = sl.Study({**grid, "each": {"prompt": prompts}}, store=folder)
-    ...     table = study.run(progress=False)
+    ...     table = study.run()
     ...     bounds = study.combine()
     >>> int(table["done"].sum()), bounds["path_bound"].dims, bounds["prompt"].values.tolist()
     (2, ('prompt', 'position'), ['short', 'long'])
@@ -79,7 +79,6 @@ class Study:
         device: str | None = None,
         resources: Mapping[str, Any] | None = None,
         retry: bool = False,
-        progress: bool = True,
     ) -> pd.DataFrame:
         """Compute all cells that are neither done nor failed.
 
@@ -96,7 +95,6 @@ class Study:
             resources: for Ray, options of an actor (``{"num_gpus": 0.5}``); for Slurm, parameters of submitit's
                 executor (``{"slurm_partition": "gpu", "timeout_min": 240}``).
             retry: also compute the cells, and the prompts of scans, that have failed before.
-            progress: show a progress bar.
 
         Returns:
             The table of `status`.
@@ -122,14 +120,14 @@ class Study:
                     self.store.measure_again(key)
         if engine == "local" and workers == 1:
             total = len({cell.key for cell in self.cells})
-            with threads_set(threads), bar(total=total, desc="cells", unit="cell", progress=progress) as shown:
+            with threads_set(threads), bar(total=total, desc="cells", unit="cell") as shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
         task = {
             "grids": list(map(asdict, self.grids)), "store": self.store.place.url, "cells": digest(self.cells),
             "workers": workers, "threads": threads, "device": device,
         }  # fmt: skip
-        drive(_engine(engine, resources, threads), task, workers, self.store, self.cells, progress)
+        drive(_engine(engine, resources, threads), task, workers, self.store, self.cells)
         return self.status()
 
     def status(self) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import Bos, short_repr
+from squashlens.bars import quiet
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.stored import Result
 from squashlens.study.cells import Cell, Model, cells_of
@@ -94,7 +95,8 @@ class Worker:
             self._fail(cell, f"{deaths} workers died while they computed it: killed, or out of memory.")
             return
         try:
-            result = self._measure(cell)
+            with quiet():
+                result = self._measure(cell)
         except Exception as error:
             if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
                 raise  # its journal is in the store
@@ -117,7 +119,6 @@ class Worker:
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
         given = arguments_for(model, cell.arguments, known)
-        given |= {"progress": False} if "progress" in known else {}
         if "resume" in known:  # if this worker is killed, the next one goes on from here
             given |= {"resume": self.store.journal(cell.key)}
         first = () if model is None else (model,)
@@ -158,7 +159,7 @@ class Worker:
             _free()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                self._loaded = wanted, load(wanted.name, device=self.device, progress=False, **options)
+                self._loaded = wanted, load(wanted.name, device=self.device, **options)
             except SquashlensError as error:
                 self._refused[wanted] = error
                 raise

@@ -41,7 +41,6 @@ def convergence(
     tail: float = 0.5,
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
-    progress: bool = True,
 ) -> xr.Dataset:
     """The distance D of the last tokens of v and v*, δ of their attention rows, and how fast both decrease with length.
 
@@ -53,7 +52,6 @@ def convergence(
         tail: the upper share of the range of log n that exponents are fitted on.
         dtype: dtype of the computation; everything is drawn in float64 and then rounded.
         device: device of the computation.
-        progress: whether to show a progress bar.
 
     Returns:
         Dataset over (seed, layer, length), with layers from 1: `distance`, D; `total_variation`, δ(α_n, α*_{n+1}) with
@@ -79,13 +77,13 @@ def convergence(
 
     Source: Barbero et al. 2024, appendix C.3, figure 8; Theorem B.3.
 
-    >>> ds = convergence(Stack(projections="direct"), [10, 30, 100, 300, 1000, 3000], progress=False)
+    >>> ds = convergence(Stack(projections="direct"), [10, 30, 100, 300, 1000, 3000])
     >>> round(ds["exponent_mean"].item(), 1), bool(ds["premise"].item())
     (-1.0, True)
     """
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     among = tail_of(chosen, tail)
-    found = last_tokens(stack, chosen, seeds=numbers, dtype=dtype, device=device, progress=progress)
+    found = last_tokens(stack, chosen, seeds=numbers, dtype=dtype, device=device)
     apart = distance(found.v, found.star, norm)
     variation, own = found.total_variation.mean(dim=-1), found.self_weight.mean(dim=-1)
     fitted = torch.tensor(chosen, dtype=torch.float64)[among]
@@ -161,7 +159,6 @@ def survey(
     tail: float = 0.5,
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
-    progress: bool = True,
 ) -> xr.Dataset:
     """`convergence` for every combination of options of a stack: D after the last layer, δ in the first layer.
 
@@ -172,7 +169,7 @@ def survey(
         stack: the stack whose options are varied.
         over: options of `Stack`, each with a list of values. ``window`` sets the mask too: None means no window
             (``mask="causal"``).
-        lengths, seeds, norm, tail, dtype, device, progress: as in `convergence`.
+        lengths, seeds, norm, tail, dtype, device: as in `convergence`.
 
     Returns:
         Dataset with one dimension for each option, in the order of `over`: `exponent_mean`, `exponent_low`,
@@ -185,7 +182,7 @@ def survey(
         InputError: if a name in `over` is not an option, an option has no values, or values contradict each other.
 
     >>> over = {"encoding": ["none", "alibi"]}
-    >>> found = survey(Stack(projections="direct"), over, [100, 1000, 3000, 10000], progress=False)
+    >>> found = survey(Stack(projections="direct"), over, [100, 1000, 3000, 10000])
     >>> found["premise"].values.tolist()
     [True, False]
     """
@@ -195,10 +192,7 @@ def survey(
     for cell in cells:
         cell.check_lengths(chosen)
     settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
-    found = [
-        _summary(convergence(cell, chosen, progress=False, **settings))
-        for cell in bar(cells, desc="survey", unit="stack", progress=progress)
-    ]
+    found = [_summary(convergence(cell, chosen, **settings)) for cell in bar(cells, desc="survey", unit="stack")]
     shape, options = tuple(len(each) for each in values.values()), tuple(values)
     variables: dict[str, Variable] = {}
     for name in (*BY_CELL, *BY_SEED):

@@ -232,7 +232,6 @@ def last_tokens(
     seeds: int | Iterable[int] = 5,
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
-    progress: bool = True,
 ) -> LastTokens:
     """Representations of the last token of v (n tokens) and v* (n + 1 tokens, the last repeated) at every length n.
 
@@ -243,7 +242,7 @@ def last_tokens(
     Args:
         stack: the stack to run.
         lengths: n, the numbers of tokens of v, at least 1.
-        seeds, dtype, device, progress: as in `convergence`; results are returned on the CPU.
+        seeds, dtype, device: as in `convergence`; results are returned on the CPU.
 
     Returns:
         `v` and `star`, of shape (seed, layer, length, d), after layers 1 to depth, for ascending lengths.
@@ -256,7 +255,7 @@ def last_tokens(
 
     Source: Barbero et al. 2024, appendix C.3 and Theorem B.3.
 
-    >>> found = last_tokens(Stack(), [10, 100], seeds=2, progress=False)
+    >>> found = last_tokens(Stack(), [10, 100], seeds=2)
     >>> tuple(found.v.shape), bool((found.v - found.star).abs().max() > 0)
     ((2, 1, 2, 64), True)
     """
@@ -268,7 +267,7 @@ def last_tokens(
     with torch.no_grad():
         found = [
             _several(draw(stack, chosen[-1], group, dtype, place), chosen, place)
-            for group in bar(groups, desc="seeds", unit="pass", progress=progress)
+            for group in bar(groups, desc="seeds", unit="pass")
         ]
     return _join(found, dim=0)
 

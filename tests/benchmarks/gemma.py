@@ -26,7 +26,6 @@ PROMPT = "The capital of France is Paris. The capital of Germany is Berlin. The 
 LONG = f"{PROMPT} Rome. The capital of Spain is Madrid. The capital of Portugal is Lisbon. The capital of Poland is"
 FORWARD = "forward pass of 20 tokens, plain transformers"
 SHORT = 5.0  # seconds up to which a call is timed three times
-QUIET: dict[str, Any] = {"progress": False}
 
 
 def main() -> None:
@@ -34,9 +33,9 @@ def main() -> None:
     torch.set_num_threads(2)
     words, rows = sys.argv[1:], rows_of(PAGE.read_text(encoding="utf-8"))
     opened = {
-        "`import squashlens` and `load`": f"import squashlens as sl; sl.load({NAME!r}, progress=False)",
+        "`import squashlens` and `load`": f"import squashlens as sl; sl.load({NAME!r})",
         "`squashlens report`, 16 lengths": f"import squashlens as sl; sl.report({NAME!r}, prompt={PROMPT!r}, n=16, "
-        f"out={str(Path(tempfile.mkdtemp()) / 'gemma.html')!r}, progress=False)",
+        f"out={str(Path(tempfile.mkdtemp()) / 'gemma.html')!r})",
     }
     works: dict[str, Callable[[], Any]] = {}
     for name, program in opened.items():
@@ -56,7 +55,7 @@ def main() -> None:
 
 def in_this_process() -> dict[str, Callable[[], Any]]:
     """The calls by name, on one model that has been measured before."""
-    model = sl.load(NAME, device="cpu", progress=False)
+    model = sl.load(NAME, device="cpu")
     plain = AutoModelForCausalLM.from_pretrained(resolve(NAME), dtype=torch.float32).eval()
     ids = model.to_tokens(PROMPT)
     ones = sl.prompts.repeated(model, "1", 32)
@@ -70,7 +69,7 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
 
     def under_own_hook() -> None:
         with sl.applied(model, ("blocks.9.hook_out", lambda stream, hook: 1.01 * stream)):
-            sl.collapse(model, sl.capture(model, ones, baselines=["contrast"], **QUIET))
+            sl.collapse(model, sl.capture(model, ones, baselines=["contrast"]))
 
     return {
         FORWARD: forward,
@@ -81,16 +80,16 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
         "`path_bound` of 6 prompts": lambda: sl.path_bound(model, many),
         "`collapse` of 1 to 32 repeated ones": lambda: sl.collapse(model, ones),
         "the same with contrast, under an own hook": under_own_hook,
-        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", n_random_models=0, **QUIET),
-        "`sensitivity`": lambda: sl.sensitivity(model, PROMPT, **QUIET),
-        "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT, **QUIET),
-        '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact", **QUIET),
+        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", n_random_models=0),
+        "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
+        "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
+        '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),
         '`jacobian_norms(method="lanczos")` at 3 positions': lambda: sl.jacobian_norms(
-            model, PROMPT, method="lanczos", positions=[5, 10, 15], **QUIET
+            model, PROMPT, method="lanczos", positions=[5, 10, 15]
         ),
-        "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT, **QUIET),
-        "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG, **QUIET),
-        '`path_bound(constants="measured")`': lambda: sl.path_bound(model, PROMPT, constants="measured", **QUIET),
+        "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT),
+        "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG),
+        '`path_bound(constants="measured")`': lambda: sl.path_bound(model, PROMPT, constants="measured"),
     }
 
 

@@ -39,7 +39,7 @@ def folder(vocabulary: int = 512, blocks: int = 8, large: bool = False) -> Path:
 
 
 def opened(**shape: Any) -> Any:
-    return sl.load(folder(**shape), device="cpu", dtype="bfloat16" if "large" in shape else "float32", progress=False)
+    return sl.load(folder(**shape), device="cpu", dtype="bfloat16" if "large" in shape else "float32")
 
 
 def bridge(**shape: Any) -> Any:
@@ -95,7 +95,7 @@ def plain_pass(n: int, **shape: Any) -> Work:
 def collapse(n: int, **shape: Any) -> Work:
     model = bridge(**shape)
     sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    return lambda: sl.collapse(model, sl.capture(model, sequence, keep="residuals", noise_lengths=0, progress=False))
+    return lambda: sl.collapse(model, sl.capture(model, sequence, keep="residuals", noise_lengths=0))
 
 
 def two_passes_a_length(n: int, every: int = 16) -> Work:
@@ -114,7 +114,7 @@ def two_passes_a_length(n: int, every: int = 16) -> Work:
 
 def frobenius(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.jacobian_norms(model, ids, norm="frobenius", progress=False, **options)
+    return lambda: sl.jacobian_norms(model, ids, norm="frobenius", **options)
 
 
 def jacrev(n: int, chunk: int = 32) -> Work:
@@ -129,7 +129,7 @@ def jacrev(n: int, chunk: int = 32) -> Work:
 
 def measured(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.path_bound(model, ids, constants="measured", progress=False, **options)
+    return lambda: sl.path_bound(model, ids, constants="measured", **options)
 
 
 def load(**shape: Any) -> Work:
@@ -148,7 +148,7 @@ def started(code: str) -> Work:
 
 
 def open_bundled() -> Work:
-    return started("import squashlens as sl; sl.load('tiny-gemma', progress=False)")
+    return started("import squashlens as sl; sl.load('tiny-gemma')")
 
 
 def open_by_libraries() -> Work:
@@ -162,7 +162,7 @@ def open_by_libraries() -> Work:
 
 def report(n: int) -> Work:
     page = str((FOLDER / "report.html").resolve())
-    return started(f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r}, progress=False)")
+    return started(f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r})")
 
 
 def resident(key: str) -> float:

@@ -110,7 +110,7 @@ class Subject:
 
     def call(self, work: Work) -> Callable[[], Any]:
         """What is run for a work."""
-        ids, options = self.ids(work.n), {"progress": False}
+        ids, options = self.ids(work.n), {}
         products: dict[str, Any] = options | {"vjp_batch_size": BATCH}
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),

@@ -25,7 +25,6 @@ CASES = [
     for model in recorded(measurement)
     if model != "tiny-gemma" or measurement not in ("certified", "certified_exact")  # which takes minutes
 ]
-QUIET: dict[str, Any] = {"progress": False}
 STACK = sl.synthetic.Stack(depth=1, heads=2, width=8)
 LENGTHS = [8, 12, 16, 24, 32, 48, 64]
 
@@ -34,7 +33,7 @@ def stored(s: cases.Subject, folder: Path) -> Any:
     """What a study stores of one cell, read back; the model is loaded by the study's own worker."""
     grid = {"measurement": "path_bound", "arguments": {"model": str(s.opened)}, "each": {"prompt": {"ids": [s.short]}}}
     study = sl.Study(grid, store=folder / "store")
-    assert int(study.run(device=device_of(s), progress=False)["done"].sum()) == 1
+    assert int(study.run(device=device_of(s))["done"].sum()) == 1
     return study.combine().load()
 
 
@@ -45,40 +44,38 @@ def under(s: cases.Subject, hook: Any) -> Any:
 
 def page(s: cases.Subject, folder: Path) -> Any:
     """The report's numbers are those of the measurements that it makes: only that it is written is compared."""
-    written = sl.report(s.model, prompt="110 =", out=folder / "report.html", progress=False)
+    written = sl.report(s.model, prompt="110 =", out=folder / "report.html")
     return xr.DataArray(written.stat().st_size > 0)
 
 
 # What the record does not have: calls with files, with a device= of their own, and those without golden numbers.
 MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "a capture on disk": lambda s, f: sl.capture(s.model, [s.short], out=f / "capture").to_xarray(),
-    "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s), progress=False), [s.short]).to_xarray(),
-    "jacobian": lambda s, f: sl.jacobian(s.model, [s.short], positions=[1], k=2, **QUIET),
-    "knockout_effect": lambda s, f: sl.knockout_effect(s.model, [s.short], **QUIET),
-    "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding", **QUIET),
+    "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
+    "jacobian": lambda s, f: sl.jacobian(s.model, [s.short], positions=[1], k=2),
+    "knockout_effect": lambda s, f: sl.knockout_effect(s.model, [s.short]),
+    "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
     "natural": lambda s, f: sl.substitution_effect(
-        s.model, [s.short], candidates="predicted", n_replacements=2, seed=0, **QUIET
+        s.model, [s.short], candidates="predicted", n_replacements=2, seed=0
     ),
-    "lanczos": lambda s, f: sl.jacobian_norms(
-        s.model, [s.short], method="lanczos", positions=[1], rtol=0.3, seed=0, **QUIET
-    ),
+    "lanczos": lambda s, f: sl.jacobian_norms(s.model, [s.short], method="lanczos", positions=[1], rtol=0.3, seed=0),
     "local": lambda s, f: sl.path_bound(
-        s.model, [s.short[:3]], constants="measured", edges="local", from_layer=5, seed=0, **QUIET
+        s.model, [s.short[:3]], constants="measured", edges="local", from_layer=5, seed=0
     ),
-    "squash_map": lambda s, f: sl.squash_map(s.model, [s.short], progress=False).result,
+    "squash_map": lambda s, f: sl.squash_map(s.model, [s.short]).result,
     "profile": lambda s, f: sl.profile(
-        s.model, [s.short], method="sketch_upper", n_probes=4, layers=[0], n_random_models=0, seed=0, **QUIET
+        s.model, [s.short], method="sketch_upper", n_probes=4, layers=[0], n_random_models=0, seed=0
     ),
     "adaptive_temperature": lambda s, f: under(s, sl.hooks.adaptive_temperature()),
     "log_scaling": lambda s, f: under(s, sl.hooks.log_scaling("log", 16)),
     "Study": stored,
     "report": page,
     "last_tokens": lambda s, f: xr.DataArray(
-        sl.synthetic.last_tokens(STACK, [4, 8], seeds=2, device=device_of(s), **QUIET).star.cpu().numpy()
+        sl.synthetic.last_tokens(STACK, [4, 8], seeds=2, device=device_of(s)).star.cpu().numpy()
     ),
-    "convergence": lambda s, f: sl.synthetic.convergence(STACK, LENGTHS, seeds=2, device=device_of(s), **QUIET),
+    "convergence": lambda s, f: sl.synthetic.convergence(STACK, LENGTHS, seeds=2, device=device_of(s)),
     "survey": lambda s, f: sl.synthetic.survey(
-        STACK, {"encoding": ["none", "alibi"]}, LENGTHS, seeds=2, device=device_of(s), **QUIET
+        STACK, {"encoding": ["none", "alibi"]}, LENGTHS, seeds=2, device=device_of(s)
     ),
 }
 

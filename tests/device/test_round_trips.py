@@ -35,15 +35,15 @@ def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
 
 
 def profile(model: Any, **options: Any) -> Any:
-    return sl.profile(model, IDS, n_random_models=0, progress=False, **options)
+    return sl.profile(model, IDS, n_random_models=0, **options)
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "path_bound": lambda m: sl.path_bound(m, IDS, progress=False),
-    "path_bound of an early query": lambda m: sl.path_bound(m, IDS, query=3, to_layer=[1, "y"], progress=False),
+    "path_bound": lambda m: sl.path_bound(m, IDS),
+    "path_bound of an early query": lambda m: sl.path_bound(m, IDS, query=3, to_layer=[1, "y"]),
     "hops": lambda m: sl.paths.hops(m, IDS),
-    "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4, progress=False),
-    "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4, progress=False),
+    "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4),
+    "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4),
     "profile without norms": lambda m: profile(m, method="none"),
     "profile with spectral norms": lambda m: profile(m, queries=[5, -1], norm="spectral"),
     "profile with Frobenius norms": lambda m: profile(m, queries=[-1], norm="frobenius"),
@@ -62,7 +62,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], A
             kinds = cases.SLIDING[:2] if config.sliding_window else ["full_attention"]
             config.layer_types = (kinds * blocks)[:blocks]
         folder = cases.save_random(config, tmp_path_factory.mktemp("blocks") / f"{family} {blocks}")
-        return sl.load(folder, device=DEVICE, progress=False)
+        return sl.load(folder, device=DEVICE)
 
     return loaded
 
@@ -102,7 +102,7 @@ def test_patterns_that_do_not_fit_come_block_by_block(model_of: Any, monkeypatch
 def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> None:
     model = model_of(DEFAULT, 2)
     one, many = (
-        waited(model, lambda m, size=size: sl.jacobian_norms(m, IDS, norm=norm, vjp_batch_size=size, progress=False))
+        waited(model, lambda m, size=size: sl.jacobian_norms(m, IDS, norm=norm, vjp_batch_size=size))
         for size in (16, 2)
     )
     assert many == one
@@ -121,4 +121,4 @@ def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
     leak = ("blocks.1.hook_resid_pre", lambda tensor: tensor + tensor[:, -1:])
     said = "lets tokens after position 2 influence"
     with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):
-        getattr(sl, name)(model, IDS, progress=False, **options)
+        getattr(sl, name)(model, IDS, **options)

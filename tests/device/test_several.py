@@ -25,7 +25,7 @@ def spread(ends: str = "lazy:1") -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def subject() -> cases.Subject:
-    model = sl.load("tiny-gemma", device=spread(), progress=False)
+    model = sl.load("tiny-gemma", device=spread())
     assert {str(parameter.device) for parameter in model.parameters()} == {"lazy:0", "lazy:1"}
     return cases.Subject("tiny-gemma", model, "tiny-gemma")
 
@@ -40,8 +40,8 @@ def test_the_numbers_are_those_on_record(name: str, subject: cases.Subject) -> N
 
 CERTIFIED: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda s: sl.path_bound(s.model, [s.short], constants="measured"),
-    "profile": lambda s: sl.profile(s.model, [s.short], certified=True, n_random_models=0, progress=False),
-    "squash_map": lambda s: sl.squash_map(s.model, [s.short], certified=True, progress=False),
+    "profile": lambda s: sl.profile(s.model, [s.short], certified=True, n_random_models=0),
+    "squash_map": lambda s: sl.squash_map(s.model, [s.short], certified=True),
 }
 
 
@@ -55,7 +55,7 @@ def test_certificates_are_refused(name: str, subject: cases.Subject) -> None:
 
 @pytest.mark.slow
 def test_blocks_that_go_back_to_the_first_device(tiny: Any) -> None:
-    model = sl.load("tiny-gemma", device=spread("lazy:0") | {"model.layers.5": "lazy:0"}, progress=False)
+    model = sl.load("tiny-gemma", device=spread("lazy:0") | {"model.layers.5": "lazy:0"})
     require_equal(*(sl.path_bound(m, [[2, 7, 9, 7, 13]]) for m in (tiny, model)))
 
 
@@ -68,7 +68,7 @@ def test_cotangents_are_on_the_device_of_the_output(norm: Any, under: str, tiny:
     for model in (tiny, subject.model):
         hooks = [] if under == "nothing" else [("blocks.4.hook_resid_pre", lambda tensor: 2 * tensor)]
         with sl.applied(model, *hooks):
-            found.append(sl.jacobian_norms(model, [subject.short], norm=norm, progress=False))
+            found.append(sl.jacobian_norms(model, [subject.short], norm=norm))
     by_block = sl.results.provenance(found[1])["attention_implementation"] == "streamed, block by block"
     assert by_block is (under == "nothing")
     require_equal(*found)
@@ -76,4 +76,4 @@ def test_cotangents_are_on_the_device_of_the_output(norm: Any, under: str, tiny:
 
 def test_a_part_left_on_the_cpu_is_offloaded_and_refused() -> None:
     with pytest.raises(ModelAccessError, match="is offloaded.*Give a device= that holds them all"):
-        sl.load("tiny-gemma", device=spread() | {"model.layers.5": "cpu"}, progress=False)
+        sl.load("tiny-gemma", device=spread() | {"model.layers.5": "cpu"})

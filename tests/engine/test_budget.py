@@ -37,14 +37,14 @@ SHAPES: dict[str, Any] = {
 @pytest.mark.few(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: Any) -> None:
-    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu", progress=False)
+    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu")
     sl.path_bound(model, torch.tensor([2, 3, 4]))  # what is proved at first use is not what is estimated
     n, many = 1200, 300
     ids = torch.randint(3, 60, (n,), generator=torch.Generator().manual_seed(0))
     ids[0] = 2
     with torch.no_grad():
         passing = allocated(lambda: forward(model, ids[None], []))
-    options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16, "progress": False}
+    options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16}
     products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
@@ -54,7 +54,7 @@ def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: A
 @pytest.mark.parametrize(("shape", "n", "source"), [("wide heads", 160, 3), ("no gate", 240, 2)])
 def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp_path: Any) -> None:
     """Through few blocks: the profiler keeps every allocation of every product, gigabytes of them through two."""
-    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu", progress=False)
+    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu")
     sl.path_bound(model, torch.tensor([2, 3, 4]))
     size = 80
     ids = torch.tensor([2, *torch.randint(3, 60, (n - 1,), generator=torch.Generator().manual_seed(0)).tolist()])
@@ -63,7 +63,6 @@ def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp
         "edges": "local",
         "from_layer": source,
         "vjp_batch_size": size,
-        "progress": False,
     }
     most = allocated(lambda: sl.path_bound(model, ids, **options))
     vectors = Norms(total=2 * (n + 1), steps=2, seed=0).vectors(128)
@@ -79,7 +78,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(tiny: Any, monk
         sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=128)
     fits = int(str(refusal.value).split("vjp_batch_size=")[-1].rstrip("."))
     assert 1 <= fits <= 40
-    sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=fits, progress=False)
+    sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=fits)
 
 
 def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:

@@ -52,7 +52,7 @@ def test_choice_of_layers(tiny: Any) -> None:
 
 
 def test_stale_captures_are_refused(tmp_path: Path) -> None:
-    model = sl.load(save_random(CONFIGS["gemma"], tmp_path), progress=False)
+    model = sl.load(save_random(CONFIGS["gemma"], tmp_path))
     run = sl.capture(model, IDS)
     fresh = sl.path_bound(model, IDS)
     np.testing.assert_allclose(sl.path_bound(model, run), fresh, rtol=1e-6)

@@ -46,7 +46,7 @@ def edited(folder: Path, into: Path, **settings: Any) -> Path:
 
 
 def load(folder: Path, **how: Any) -> Any:
-    return sl.load(folder, device="cpu", progress=False, **how)
+    return sl.load(folder, device="cpu", **how)
 
 
 def key(weights: Weights, end: str) -> str:
@@ -251,4 +251,4 @@ def test_every_way_of_loading_is_checked(folder_of: Callable[[str], Path], tmp_p
     on_cpu = ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head", "model.layers.0", "model.layers.1")
     places = dict.fromkeys(on_cpu, "cpu") | {"model.layers.2": "disk"}
     with pytest.raises(ModelAccessError, match="is offloaded"):
-        sl.load(folder_of("llama"), device=places, progress=False)
+        sl.load(folder_of("llama"), device=places)

@@ -27,7 +27,7 @@ def without_biases(config: Any, folder: Path) -> Any:
             if name.endswith("bias"):
                 parameter.zero_()
     model.save_pretrained(folder)
-    return sl.load(folder, progress=False)
+    return sl.load(folder)
 
 
 def completeness(model: Any, freeze: Any, query: int = -1) -> float:
@@ -70,7 +70,7 @@ def test_jacobian_of_a_plain_model_with_constants(
     """The twin: a plain model whose patterns, norm factors and gates are numbers, differentiated by jacrev."""
     plain = frozen_model(plain_of(family), IDS, freeze)
     expected = np.linalg.svd(jacobian_by_jacrev(plain, IDS, 5).detach().numpy(), compute_uv=False)[:, 0]
-    found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5, bos="as-given", progress=False)
+    found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5, bos="as-given")
     np.testing.assert_allclose(found.values[:6], expected[:6], rtol=2e-4)
     assert sl.results.provenance(found)["call"]["freeze"] == list(freeze)
 
@@ -91,6 +91,6 @@ def test_the_ratio_at_zero_is_the_slope() -> None:
 
 
 def test_mixtures_of_experts_are_refused(tmp_path: Path) -> None:
-    model = sl.load(save_random(MixtralConfig(**COMMON, num_local_experts=4), tmp_path), progress=False)
+    model = sl.load(save_random(MixtralConfig(**COMMON, num_local_experts=4), tmp_path))
     with pytest.raises(UnsoundModelError, match="Mixtral.* is neither gated nor plain"):
-        sl.jacobian_norms(model, IDS, freeze="gates", bos="as-given", progress=False)
+        sl.jacobian_norms(model, IDS, freeze="gates", bos="as-given")

@@ -148,7 +148,7 @@ def test_hooks_by_position_act_on_whole_prompts(bridge_of: Callable[..., Any]) -
 
 @pytest.mark.cuda
 def test_cuda_says_what_the_cpu_says(folder_of: Callable[[str], Path]) -> None:
-    cpu = sl.load(folder_of("gemma"), device="cpu", dtype=torch.float64, progress=False)
-    gpu = sl.load(folder_of("gemma"), device="cuda", dtype=torch.float64, progress=False)
+    cpu = sl.load(folder_of("gemma"), device="cpu", dtype=torch.float64)
+    gpu = sl.load(folder_of("gemma"), device="cuda", dtype=torch.float64)
     for temperature in (0.0, 1.0):
         assert all_said(gpu, prompts(), temperature=temperature) == all_said(cpu, prompts(), temperature=temperature)

@@ -72,7 +72,7 @@ def test_a_file_gives_the_model_that_it_was_written_from(family: str, tmp_path: 
     plain = random_model(config)
     tensors = {"rope_freqs.weight": factors_of(plain)} if family == "llama 3.1" else {}
     file = write_gguf(plain, tmp_path / "model.gguf", architecture, also=also, tensors=tensors)
-    model = sl.load(file, device="cpu", progress=False)
+    model = sl.load(file, device="cpu")
     ids = torch.tensor([[2, *range(5, 45)]])
     torch.testing.assert_close(model(ids), plain(ids).logits, rtol=1e-5, atol=1e-5)
     space = [WORDS.index("▁")] if architecture == "llama" else []
@@ -105,7 +105,7 @@ def rounded(values: np.ndarray, kind: str) -> np.ndarray:
 def test_quantized_weights_are_those_of_the_format(kind: str, tmp_path: Path) -> None:
     plain = random_model(LlamaConfig(**WIDE))
     file = write_gguf(plain, tmp_path / "model.gguf", "llama", kind=kind)
-    model = sl.load(file, device="cpu", progress=False)
+    model = sl.load(file, device="cpu")
     held = {name.replace("._original_component", ""): p for name, p in model.original_model.named_parameters()}
     name = "model.layers.1.mlp.down_proj.weight"
     expected = rounded(plain.state_dict()[name].numpy(), kind)
@@ -172,16 +172,16 @@ def test_what_would_be_lost_is_refused(case: str, tmp_path: Path) -> None:
     make, complaint = REFUSED[case]
     file = make(tmp_path)
     with pytest.raises(ModelAccessError, match=complaint) as refusal:
-        sl.load(file, device="cpu", progress=False)
+        sl.load(file, device="cpu")
     assert "\n" not in str(refusal.value)
     assert not list((tmp_path / "cache").glob("*")), "nothing is left in the cache"
 
 
 def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelAccessError, match="There is no file"):
-        sl.load(tmp_path / "none.gguf", progress=False)
+        sl.load(tmp_path / "none.gguf")
     with pytest.raises(ModelAccessError, match=r"has no config.json. Give the GGUF file: .*model.gguf"):
-        sl.load(_llama(tmp_path).parent, progress=False)
+        sl.load(_llama(tmp_path).parent)
 
 
 def test_every_byte_of_the_header_matters_or_does_no_harm(tmp_path: Path) -> None:
@@ -204,6 +204,7 @@ def test_a_file_is_converted_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = _llama(tmp_path)
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     sl.load(file, device="cpu")
     assert "converting it once" in capsys.readouterr().out
     (entry,) = cache.entries()
@@ -215,7 +216,7 @@ def test_a_file_is_converted_once(
 
     monkeypatch.setattr(sources, "convert", never)
     moved = file.rename(tmp_path / "renamed.gguf")
-    model = sl.load(moved, device="cpu", progress=False)
+    model = sl.load(moved, device="cpu")
     assert sl.results.provenance(sl.path_bound(model, "110"))["model"] == "renamed.gguf"
     assert AutoModelForCausalLM.from_pretrained(entry.path).config.squashlens_origin["quantization"] == "F32"
     assert cache.delete("model").name == entry.name
@@ -225,5 +226,5 @@ def test_a_file_is_converted_once(
 
 
 def test_words_of_llama_3_are_kept_that_no_merge_makes(tmp_path: Path) -> None:
-    model = sl.load(_llama(tmp_path, rule="llama-bpe"), device="cpu", progress=False)
+    model = sl.load(_llama(tmp_path, rule="llama-bpe"), device="cpu")
     assert sl.prompts.tokenize(model, "cd").tolist() == [[len(WORDS) - 2]]

@@ -14,7 +14,7 @@ from tests.cases import MORE, save_random
 
 def test_a_point_that_never_fires_is_refused(tmp_path: Any) -> None:
     """GPT-NeoX has a hook point for rotated queries that nothing ever passes."""
-    model = sl.load(save_random(MORE["neox"], tmp_path), progress=False)
+    model = sl.load(save_random(MORE["neox"], tmp_path))
     lost = sl.hooks.Hook("lost", "blocks.{block}.attn.hook_rot_q", lambda t: t)
     with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, lost):
         pass

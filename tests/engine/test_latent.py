@@ -28,7 +28,7 @@ def plain(folder: Path) -> Any:
 
 
 def test_values_and_outputs_of_heads_are_edited_as_in_the_plain_model(folder: Path) -> None:
-    model, own = sl.load(folder, device="cpu", progress=False), plain(folder)
+    model, own = sl.load(folder, device="cpu"), plain(folder)
     attention = own.model.layers[1].self_attn
 
     def zero(module: Any, given: Any, out: Tensor) -> Tensor:
@@ -59,14 +59,14 @@ def test_values_and_outputs_of_heads_are_edited_as_in_the_plain_model(folder: Pa
 
 
 def test_what_needs_values_works(folder: Path) -> None:
-    model = sl.load(folder, device="cpu", progress=False)
+    model = sl.load(folder, device="cpu")
     found = sl.mechanism(model, sl.prompts.repeated(model, 5, 6))
     assert (found["observed"] <= found["bound"]).all()
-    norms = sl.jacobian_norms(model, IDS[0], progress=False)
+    norms = sl.jacobian_norms(model, IDS[0])
     for edges in ("analytic", "exact"):
-        assert (sl.path_bound(model, IDS[0], constants="measured", edges=edges, progress=False) >= norms).all()
-    assert sl.profile(model, IDS[0], method="none", progress=False)["value_norm"].notnull().all()
-    assert sl.squash_map(model, IDS[0], progress=False)
+        assert (sl.path_bound(model, IDS[0], constants="measured", edges=edges) >= norms).all()
+    assert sl.profile(model, IDS[0], method="none")["value_norm"].notnull().all()
+    assert sl.squash_map(model, IDS[0])
 
 
 def test_a_bridge_made_elsewhere_shows_heads_before_positions(folder: Path) -> None:

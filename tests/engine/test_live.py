@@ -49,7 +49,7 @@ def without_key(logits: Tensor) -> Tensor:
 def test_masks_act_as_in_the_plain_model(
     kind: str, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, own = sl.load(saved(kind), device="cpu", progress=False), plain(saved(kind))
+    model, own = sl.load(saved(kind), device="cpu"), plain(saved(kind))
     assert delegating(model)
     softmax = F.softmax
     with torch.no_grad():
@@ -68,7 +68,7 @@ def test_edited_patterns_act_as_in_the_plain_model(
     kind: str, way: str, saved: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Heads exchange their patterns in block 1, through `applied` and through TransformerLens alone."""
-    model, own = sl.load(saved(kind), device="cpu", progress=False), plain(saved(kind))
+    model, own = sl.load(saved(kind), device="cpu"), plain(saved(kind))
     home: Any = sys.modules[type(own).__module__]
     eager = home.eager_attention_forward
 
@@ -94,17 +94,17 @@ def test_edited_patterns_act_as_in_the_plain_model(
 
 
 def test_frozen_patterns_of_gemma_4_drop_the_derivative_of_the_softmax(saved: Callable[[str], Path]) -> None:
-    model = sl.load(saved("gemma4_text"), device="cpu", dtype="float64", progress=False)
-    whole = sl.jacobian_norms(model, IDS[0], progress=False)
-    frozen = sl.jacobian_norms(model, IDS[0], freeze="attention", progress=False)
+    model = sl.load(saved("gemma4_text"), device="cpu", dtype="float64")
+    whole = sl.jacobian_norms(model, IDS[0])
+    frozen = sl.jacobian_norms(model, IDS[0], freeze="attention")
     assert abs(whole / frozen - 1).max() > 0.01
 
 
 @pytest.mark.parametrize("kind", ["gemma4_text", "llama4_text"])
 def test_norms_without_hook_points_are_not_frozen_in_part(kind: str, saved: Callable[[str], Path]) -> None:
-    model = sl.load(saved(kind), device="cpu", progress=False)
+    model = sl.load(saved(kind), device="cpu")
     with pytest.raises(UnsoundModelError, match="norm of .* has no hook point for its denominator"):
-        sl.jacobian_norms(model, IDS[0], freeze="norms", progress=False)
+        sl.jacobian_norms(model, IDS[0], freeze="norms")
 
 
 def test_a_hook_without_effect_on_a_bridge_made_elsewhere_is_refused(saved: Callable[[str], Path]) -> None:

@@ -35,7 +35,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 @pytest.mark.parametrize(("name", "options", "error", "complaint"), REFUSED)
 def test_what_cannot_be_loaded_is_refused(name: Any, options: Any, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint) as refusal:
-        raw(sl.load)(name, progress=False, **options)
+        raw(sl.load)(name, **options)
     assert "\n" not in str(refusal.value)
 
 
@@ -64,19 +64,19 @@ def test_encoders_are_refused(tmp_path: Path) -> None:
     T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     for name, error in (("bert", UnsoundModelError), ("t5", ModelAccessError)):
         with pytest.raises(error, match="does not reproduce|not a decoder-only"):
-            sl.load(tmp_path / name, progress=False)
+            sl.load(tmp_path / name)
 
 
 def test_what_does_not_fit_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_random(CONFIGS["gemma"], tmp_path)
     monkeypatch.setattr(memory, "available", lambda device: 10_000)
     with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 10 kB free"):
-        sl.load(folder, device="cpu", progress=False)
+        sl.load(folder, device="cpu")
 
 
 def test_a_dtype_goes_by_its_name_too() -> None:
     for name, dtype in (("bfloat16", torch.bfloat16), ("bf16", torch.bfloat16), ("fp64", torch.float64)):
-        model = sl.load("tiny-gemma", dtype=name, verify=False, progress=False)
+        model = sl.load("tiny-gemma", dtype=name, verify=False)
         assert {p.dtype for p in model.parameters()} == {dtype}
     for short, full in (("fp16", "float16"), ("fp32", "float32")):
         assert load_module._dtype_to_run_in(short) == getattr(torch, full)
@@ -86,11 +86,11 @@ def test_a_dtype_goes_by_its_name_too() -> None:
 def test_model_states_that_are_refused(tmp_path: Path) -> None:
     folder = save_random(CONFIGS["llama"], tmp_path)
     ids = torch.tensor([2, 5, 6])
-    trained = sl.load(folder, progress=False)
+    trained = sl.load(folder)
     trained.original_model.model.layers[1].train()
     with pytest.raises(InputError, match="train mode"):
         sl.path_bound(trained, ids)
-    processed = sl.load(folder, progress=False)
+    processed = sl.load(folder)
     processed.enable_compatibility_mode()
     with pytest.raises(InputError, match="compatibility mode"):
         sl.path_bound(processed, ids)
@@ -103,7 +103,7 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
 def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     """Their grouped products have no float64, so experts are run one by one; the Jacobian is the plain model's."""
     folder = save_random(EXPERTS[family], tmp_path)
-    model = sl.load(folder, device="cpu", dtype="float64", progress=False)
+    model = sl.load(folder, device="cpu", dtype="float64")
     assert status(model) == "verified"
     ids = torch.tensor([2, 5, 6, 9, 9])
     plain = AutoModelForCausalLM.from_pretrained(
@@ -113,7 +113,7 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     y = plain.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[0, -1]
     rows = [torch.autograd.grad(entry, embeddings, retain_graph=True)[0][0] for entry in y]
     truth = torch.linalg.matrix_norm(torch.stack(rows, dim=1), ord=2)
-    found = torch.from_numpy(sl.jacobian_norms(model, ids, progress=False).values)
+    found = torch.from_numpy(sl.jacobian_norms(model, ids).values)
     assert torch.allclose(found, truth, rtol=1e-5)  # both run routers and norms in float32
-    bound = torch.from_numpy(sl.path_bound(model, ids, constants="measured", progress=False).values)
+    bound = torch.from_numpy(sl.path_bound(model, ids, constants="measured").values)
     assert (bound >= truth).all()

@@ -81,17 +81,14 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
     plain = Plain(model)
     for source in (0, 2) if model.cfg.normalization_type == "LN" else (0,):
         truth = torch.linalg.matrix_norm(jacobian(plain, IDS, source), ord=2).numpy()
-        found = sl.jacobian_norms(model, IDS, from_layer=source, progress=False)
+        found = sl.jacobian_norms(model, IDS, from_layer=source)
         np.testing.assert_allclose(found.values, truth, rtol=1e-3, atol=1e-4 * truth.max())
         bounds = [
-            sl.path_bound(model, IDS, constants="measured", edges=edges, from_layer=source, progress=False).values
-            for edges in EDGES
+            sl.path_bound(model, IDS, constants="measured", edges=edges, from_layer=source).values for edges in EDGES
         ]
         for bound in bounds:
             assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
-        whole = sl.path_bound(
-            model, IDS, constants="measured", edges="exact", n_composed=3 - source, from_layer=source, progress=False
-        )
+        whole = sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=3 - source, from_layer=source)
         np.testing.assert_allclose(whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max())
         assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
 
@@ -116,17 +113,15 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
     own = float(alpha[-1, -1])
     frozen = alpha[-1].clone()
     frozen[-1] = (own + math.sqrt(own**2 + 4)) / 2
-    np.testing.assert_allclose(
-        sl.jacobian_norms(model, ids, freeze="attention", progress=False).values, frozen, rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(sl.jacobian_norms(model, ids, freeze="attention").values, frozen, rtol=1e-5, atol=1e-6)
     given = torch.eye(symbols, dtype=torch.float64)[ids]
     away = (given - alpha[-1] @ given).norm(dim=-1)
     free = (alpha[-1] * (1 + (beta * away).square()).sqrt())[:-1]
-    np.testing.assert_allclose(sl.jacobian_norms(model, ids, progress=False).values[:-1], free, rtol=1e-4)
+    np.testing.assert_allclose(sl.jacobian_norms(model, ids).values[:-1], free, rtol=1e-4)
     for edges in EDGES:
-        bound = sl.path_bound(model, ids, constants="measured", edges=edges, progress=False)
+        bound = sl.path_bound(model, ids, constants="measured", edges=edges)
         assert (bound.values[:-1] >= free.numpy()).all(), edges
-        held = sl.path_bound(model, ids, constants="measured", edges=edges, freeze="attention", progress=False)
+        held = sl.path_bound(model, ids, constants="measured", edges=edges, freeze="attention")
         assert (held.values >= frozen.numpy() * (1 - 1e-12)).all(), edges
         if edges == "exact":
             np.testing.assert_allclose(bound.values[:-1], free, rtol=1e-6)
@@ -134,7 +129,7 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
     answer = sl.top_tokens(model, ids)
     assert (int(answer["token_id"][0]), answer["token"].values[0]) == (3, "#3"), "the token before the last"
     assert sl.results.provenance(answer)["proof"] == "verified against its own module"
-    effect = sl.substitution_effect(model, ids, progress=False)
+    effect = sl.substitution_effect(model, ids)
     assert int(effect["effect"].values.argmax()) in (3, 4)
 
 
@@ -152,8 +147,8 @@ def test_interventions_on_logits_take_effect_and_leave_nothing_behind(model: Any
         assert fingerprint_of(model) == mark
         facts = sl.results.provenance(sl.path_bound(model, IDS))
         assert (facts["proof"], facts["fingerprint"]) == ("verified against its own module", mark)
-        norms = sl.jacobian_norms(model, IDS, progress=False)
-        bound = sl.path_bound(model, IDS, constants="measured", progress=False)
+        norms = sl.jacobian_norms(model, IDS)
+        bound = sl.path_bound(model, IDS, constants="measured")
     torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=1e-4)
     exact = torch.linalg.matrix_norm(jacobian(Plain(model, hidden), IDS), ord=2).numpy()
     np.testing.assert_allclose(norms.values, exact, rtol=1e-3, atol=1e-4 * exact.max())

@@ -51,7 +51,7 @@ def test_measurements_of_a_capture_run_no_pass(
     model = bridge_of(family)
     sl.collapse(model, tail(model))  # what is proved of a model, is proved once: that logits follow from y
     with passes_counted(monkeypatch) as counted:
-        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], n_samples=2, progress=False)
+        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], n_samples=2)
         assert len(counted) > 1, "passes are counted"
         counted.clear()
         for name, measure in REDUCTIONS.items():
@@ -73,9 +73,9 @@ def test_measurements_of_a_capture_run_no_pass(
 )
 def test_a_capture_says_what_its_sequence_says(name: str, family: str, bridge_of: Callable[..., Any]) -> None:
     model, measure = bridge_of(family), REDUCTIONS[name]
-    at_once, apart = measure(model, sl.capture(model, tail(model), progress=False)), measure(model, tail(model))
+    at_once, apart = measure(model, sl.capture(model, tail(model))), measure(model, tail(model))
     assert "distance" in at_once or "attention_tv" in at_once or "bits_needed" in at_once
-    size = float(sl.capture(model, tail(model), progress=False).v.values.abs().max())
+    size = float(sl.capture(model, tail(model)).v.values.abs().max())
     for variable in ("distance", "distance_y", "attention_tv", "self_weight", "head_distance", "observed", "bound"):
         if variable in apart:
             np.testing.assert_allclose(at_once[variable], apart[variable], atol=1e-4 * max(1.0, size))
@@ -84,7 +84,7 @@ def test_a_capture_says_what_its_sequence_says(name: str, family: str, bridge_of
 
 def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    pairs = sl.capture(model, tail(model), lengths=[2, 5, 8], baselines=["contrast", "unrelated"], progress=False)
+    pairs = sl.capture(model, tail(model), lengths=[2, 5, 8], baselines=["contrast", "unrelated"])
     ds = sl.collapse(model, pairs, norm="l2")
     v, star = pairs.v.values.double(), pairs.star.values.double()
     np.testing.assert_allclose(ds["distance"], (v - star).norm(dim=-1)[:-1], rtol=1e-6)
@@ -110,7 +110,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
 )  # fmt: skip
 def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    pairs = sl.capture(model, tail(model), baselines=["unrelated"], n_samples=2, progress=False)
+    pairs = sl.capture(model, tail(model), baselines=["unrelated"], n_samples=2)
     sl.collapse(model, pairs)
     edit(pairs)
     with pytest.raises(StaleCaptureError, match="was edited after it was taken"):

@@ -126,7 +126,7 @@ def test_hooks_end_the_sharing(bridge_of: Any) -> None:
 
 def test_sharing_is_tried_before_it_is_believed(folder_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mask that lets branches see one another is found out."""
-    model = sl.load(folder_of("llama"), device="cpu", progress=False)  # of which nothing has been tried
+    model = sl.load(folder_of("llama"), device="cpu")  # of which nothing has been tried
     honest = passes.context
     monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
     assert read(model, TRUNK, [Branch(9, (4,))], SITES).route.startswith("separate, since its prompts")

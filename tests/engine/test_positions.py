@@ -28,7 +28,7 @@ def both_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if name not in made:
             made[name] = save_random(VARIABLE[name], folder)
         plain = AutoModelForCausalLM.from_pretrained(made[name], dtype=dtype, attn_implementation="eager").eval()
-        return sl.load(made[name], dtype=dtype, progress=False), plain
+        return sl.load(made[name], dtype=dtype), plain
 
     return both
 
@@ -57,7 +57,7 @@ def test_collapse_on_both_sides_of_the_switch(
     frequencies of a longer one."""
     model, plain = both_of(name)
     sequence = sl.prompts.build(model, content, prefix=[2, 5], bos="one")
-    ds = captured.collapse(model, sequence, lengths=list(lengths), progress=False)
+    ds = captured.collapse(model, sequence, lengths=list(lengths))
     assert re.match(route, sl.results.provenance(ds)["passes"])
     for length in lengths:
         expected = by_hand(plain, sequence.pair(length))
@@ -65,7 +65,7 @@ def test_collapse_on_both_sides_of_the_switch(
         np.testing.assert_allclose(ds["distance_y"].sel(length=length), expected[-1], atol=2e-5)
     if route != "shared":
         with pytest.raises(InputError, match="depends on the length of the pass"):
-            captured.collapse(model, sequence, lengths=list(lengths), passes="shared", progress=False)
+            captured.collapse(model, sequence, lengths=list(lengths), passes="shared")
 
 
 @pytest.mark.few(1)
@@ -86,7 +86,7 @@ def test_measurements_forget_longer_passes(both_of: Any) -> None:
     model, plain = both_of("dynamic")
     sequence = sl.prompts.build(model, (CONTENT * 2)[:29], prefix=[2, 5], bos="one")  # v* fills the context
     expected = np.stack([by_hand(plain, sequence.pair(n))[:-1] for n in (4, 29)], axis=1)
-    fresh = captured.collapse(model, sequence, lengths=[4, 29], progress=False)
+    fresh = captured.collapse(model, sequence, lengths=[4, 29])
     assert sl.results.provenance(fresh)["passes"] == "shared"
     np.testing.assert_allclose(fresh["distance"], expected, atol=2e-5)
 
@@ -94,7 +94,7 @@ def test_measurements_forget_longer_passes(both_of: Any) -> None:
     with torch.no_grad():
         model.original_model(torch.randint(3, 60, (1, 60)))
     assert not torch.equal(before, model.original_model.model.rotary_emb.original_component.inv_freq)
-    again = captured.collapse(model, sequence, lengths=[29], progress=False)
+    again = captured.collapse(model, sequence, lengths=[29])
     np.testing.assert_array_equal(again["distance"].sel(length=29), fresh["distance"].sel(length=29))
 
 
@@ -113,8 +113,8 @@ def test_a_hidden_dependence_is_found(family: str, from_: int, content: list[int
 
     embed.__dict__["forward"] = scaled
     try:
-        ds = captured.collapse(model, sequence, progress=False)
-        alone = captured.collapse(model, sequence, passes="separate", progress=False)
+        ds = captured.collapse(model, sequence)
+        alone = captured.collapse(model, sequence, passes="separate")
     finally:
         del embed.__dict__["forward"]
     assert sl.results.provenance(ds)["passes"].startswith(

@@ -29,14 +29,14 @@ DAILY = ("sinks", "mixtral", "bloom", "neox")
 @pytest.mark.parametrize("family", [pytest.param(f, marks=() if f in DAILY else pytest.mark.slow) for f in LOADED])
 def test_models_with_attention_alone_load(family: str, tmp_path: Path) -> None:
     """Also with position biases, attention sinks and experts."""
-    assert proof.status(sl.load(save_random(LOADED[family], tmp_path), progress=False)) == "verified"
+    assert proof.status(sl.load(save_random(LOADED[family], tmp_path))) == "verified"
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("family", ["mixtral", "sinks", "bloom"])
 def test_rounding_is_no_influence(family: str, dtype: str, tmp_path: Path) -> None:
-    assert proof.status(sl.load(save_random(LOADED[family], tmp_path), dtype=dtype, progress=False)) == "verified"
+    assert proof.status(sl.load(save_random(LOADED[family], tmp_path), dtype=dtype)) == "verified"
 
 
 def violated(model: Any) -> str | None:
@@ -80,7 +80,7 @@ LEAKS: list[tuple[str, Callable[[Tensor, float], Tensor], float, str]] = [
 def test_what_passes_between_tokens_is_seen(
     module: str, leak: Callable[[Tensor, float], Tensor], size: float, complaint: str, folder_of: Callable[[str], Path]
 ) -> None:
-    model = sl.load(folder_of("llama"), progress=False)
+    model = sl.load(folder_of("llama"))
     inside = model.original_model.model.layers[1].get_submodule(module)
     inside.register_forward_hook(lambda _, given, out: leak(out, size))
     assert re.search(complaint, str(violated(model)))
@@ -88,7 +88,7 @@ def test_what_passes_between_tokens_is_seen(
 
 def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
     """As where the rounding of one block sends a token to other experts in the next."""
-    model = sl.load(folder_of("llama"), progress=False)
+    model = sl.load(folder_of("llama"))
     first, second, _ = (block.mlp for block in model.original_model.model.layers)
     first.register_forward_hook(lambda _, given, out: earlier(out, 1e-7))
     second.register_forward_hook(lambda _, given, out: torch.sin(1e6 * given[0]))

@@ -63,27 +63,27 @@ def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) ->
 def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
     config, complaint = FAULTY[family]
     with pytest.raises(UnsoundModelError, match=complaint):
-        sl.load(save_random(config, tmp_path / "own"), progress=False)
+        sl.load(save_random(config, tmp_path / "own"))
     with pytest.raises(UnsoundModelError, match=complaint):
         sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]), bos="as-given")
-    unverified = sl.load(tmp_path / "own", verify=False, progress=False)
+    unverified = sl.load(tmp_path / "own", verify=False)
     assert proof.status(unverified) == "unverified"
 
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tmp_path: Path) -> None:
     config, ids = FalconH1Config(**COMMON, **MAMBA), torch.tensor([2, 5, 6, 9])
-    model = sl.load(save_random(config, tmp_path), progress=False) if own else foreign(config, tmp_path)
+    model = sl.load(save_random(config, tmp_path)) if own else foreign(config, tmp_path)
     refused = r"In FalconH1ForCausalLM, something besides attention.*Use `collapse`, `jacobian_norms`"
     for attention in ("model", "uniform"):
         with pytest.raises(UnsoundModelError, match=refused):
             sl.path_bound(model, ids, attention=attention)
     with pytest.raises(UnsoundModelError, match=refused):
-        sl.profile(model, ids, method="none", progress=False)
-    bound = sl.path_bound(model, ids, constants="measured", edges="exact", progress=False)
-    norms = sl.jacobian_norms(model, ids, progress=False)
+        sl.profile(model, ids, method="none")
+    bound = sl.path_bound(model, ids, constants="measured", edges="exact")
+    norms = sl.jacobian_norms(model, ids)
     assert (bound >= norms).all()
-    assert "path_bound" not in sl.profile(model, ids, n_random_models=0, progress=False)
+    assert "path_bound" not in sl.profile(model, ids, n_random_models=0)
     assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
 
 
@@ -97,17 +97,17 @@ def test_an_adapter_that_is_not_merged_is_refused(tmp_path: Path) -> None:
 
 def test_norms_that_cannot_be_frozen_are_refused_where_they_are_frozen(tmp_path: Path) -> None:
     """OLMo's bridge cannot go on from an edited scale."""
-    model, ids = sl.load(save_random(OlmoConfig(**NO_HEAD_DIM), tmp_path), progress=False), torch.tensor([2, 5, 6])
+    model, ids = sl.load(save_random(OlmoConfig(**NO_HEAD_DIM), tmp_path)), torch.tensor([2, 5, 6])
     assert (sl.path_bound(model, ids, bos="as-given") > 0).all()
     with pytest.raises(UnsoundModelError, match="OlmoForCausalLM fails"):
-        sl.jacobian_norms(model, ids, bos="as-given", freeze="norms", progress=False)
+        sl.jacobian_norms(model, ids, bos="as-given", freeze="norms")
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("spoil", ["weight", "pattern"])
 def test_the_proof_sees_small_faults(spoil: str, folder_of: Callable[[str], Path]) -> None:
     """A bridge with one weight changed, or one head's pattern, is not the plain model."""
-    model = sl.load(folder_of("gemma"), progress=False)
+    model = sl.load(folder_of("gemma"))
     plain = random_model(CONFIGS["gemma"])
     proof.prove(model, plain)  # the same seed gives the same weights
     if spoil == "weight":

@@ -28,7 +28,6 @@ quantization = pytest.importorskip("torchao.quantization", reason="torchao is mi
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3]])
 WHOLE = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi")
 GIVEN: dict[str, Any] = {"bos": "as-given"}
-QUIET: dict[str, Any] = {"progress": False}
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,7 +52,7 @@ def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
 
     def get(name: str, dtype: torch.dtype = torch.float32) -> Any:
         if (name, dtype) not in held:
-            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, quantize="int8", progress=False)
+            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, quantize="int8")
         return held[name, dtype]
 
     return get
@@ -61,7 +60,7 @@ def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def int8_tiny() -> Any:
-    return sl.load("tiny-gemma", device="cpu", quantize="int8", progress=False)
+    return sl.load("tiny-gemma", device="cpu", quantize="int8")
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def twin_tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("twin") / "tiny-gemma"
     shutil.copytree(zoo.folder("tiny-gemma"), folder)
     twin_of(AutoModelForCausalLM.from_pretrained(folder)).save_pretrained(folder)
-    return sl.load(folder, device="cpu", progress=False)
+    return sl.load(folder, device="cpu")
 
 
 @pytest.mark.parametrize("name", few(WHOLE))
@@ -126,7 +125,7 @@ PROMPT = "How many ones are in the following sequence? 1101, 110 ="
 MEASUREMENTS: dict[str, Callable[[Any], Any]] = {
     "capture": lambda m: sl.path_bound(m, sl.capture(m, PROMPT)),
     "jacobian": lambda m: sl.jacobian_norms(m, PROMPT, norm="frobenius", freeze=("attention", "norms", "gates")),
-    "substitution": lambda m: sl.substitution_effect(m, PROMPT, **QUIET)["effect"],
+    "substitution": lambda m: sl.substitution_effect(m, PROMPT)["effect"],
 }
 
 
@@ -149,7 +148,7 @@ def test_models_quantized_elsewhere_are_proved_and_named(config: str, name: str)
 
 
 def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
-    models = [sl.load(folder_of("llama"), device="cpu", quantize="int8", progress=False) for _ in range(2)]
+    models = [sl.load(folder_of("llama"), device="cpu", quantize="int8") for _ in range(2)]
     before, same = map(fingerprint, models)
     assert before == same
     weight: Any = models[0].original_model.model.layers[1].mlp.down_proj.weight
@@ -164,7 +163,7 @@ def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
 
 
 def test_half_precision(tmp_path: Path, folder_of: Any) -> None:
-    model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8", progress=False)
+    model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8")
     assert dtype_of(model) == torch.bfloat16
     facts = sl.results.provenance(sl.jacobian_norms(model, IDS, **GIVEN))
     assert (facts["dtype"], facts["quantized"]) == ("bfloat16", "int8")
@@ -181,7 +180,7 @@ def test_models_that_cannot_be_rounded_whole_are_refused(folder_of: Any, tmp_pat
     ]
     for folder, message in refused:
         with pytest.raises(ModelAccessError, match=message + r"[^.]*\. Load it without quantize="):
-            sl.load(folder, device="cpu", quantize="int8", progress=False)
+            sl.load(folder, device="cpu", quantize="int8")
 
 
 def test_what_is_missing_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def said(model: Any) -> str:
 @pytest.fixture
 def own(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
     """A family's model that may be changed."""
-    return lambda name, **options: sl.load(folder_of(name), device="cpu", progress=False, **options)
+    return lambda name, **options: sl.load(folder_of(name), device="cpu", **options)
 
 
 def changed(config: Any, **values: Any) -> Any:
@@ -57,7 +57,7 @@ def changed(config: Any, **values: Any) -> Any:
 )
 def test_the_configuration_is_part_of_a_model(values: Any, own: Any, tmp_path: Path) -> None:
     """The same weights with another epsilon or rotary base: captures and journals are refused."""
-    one, other = own("llama"), sl.load(save_random(changed(CONFIGS["llama"], **values), tmp_path), progress=False)
+    one, other = own("llama"), sl.load(save_random(changed(CONFIGS["llama"], **values), tmp_path))
     states = one.original_model.state_dict(), other.original_model.state_dict()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] if "inv_freq" not in name)
     assert fingerprint(one) != fingerprint(other)
@@ -65,7 +65,7 @@ def test_the_configuration_is_part_of_a_model(values: Any, own: Any, tmp_path: P
     with pytest.raises(StaleCaptureError, match="configuration"):
         sl.path_bound(other, run)
     sequence = sl.prompts.build(one, [5, 6, 7, 8], bos="as-given")
-    options: dict[str, Any] = dict(separator=[9], every=[2], n_placements=5, progress=False)
+    options: dict[str, Any] = dict(separator=[9], every=[2], n_placements=5)
     options["resume"] = tmp_path / "journal.json"
     sl.search_separators(one, sequence, **options)
     with pytest.raises(InputError, match="different .*fingerprint"):
@@ -78,7 +78,7 @@ def test_a_folder_has_one_fingerprint_in_every_process(folder_of: Any, own: Any,
     program = (
         "import squashlens as sl; from squashlens.engine.proving.fingerprint import fingerprint;"
         "from squashlens.engine.proving.registry import code_in;"
-        f"model = sl.load({folder.name!r}, progress=False); print(fingerprint(model), code_in(model).digest)"
+        f"model = sl.load({folder.name!r}); print(fingerprint(model), code_in(model).digest)"
     )
     (tmp_path / folder.name).symlink_to(folder)  # another path, and a relative one
     there = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
@@ -89,7 +89,7 @@ def test_a_folder_has_one_fingerprint_in_every_process(folder_of: Any, own: Any,
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["dynamic", "phi3"])
 def test_the_last_pass_leaves_no_trace(kind: str, tmp_path: Path) -> None:
-    model = sl.load(save_random(VARIABLE[kind], tmp_path), progress=False)
+    model = sl.load(save_random(VARIABLE[kind], tmp_path))
     before, verified = fingerprint(model), proof.status(model)
     for length in (50, 3, 20, 9):
         model(torch.arange(length)[None] + 3)
@@ -218,7 +218,7 @@ def test_an_edit_of_weights_is_proved_again(edit: str, own: Any, monkeypatch: py
 def test_accepting_an_unverified_model_lapses(tmp_path: Path) -> None:
     from transformers import StableLmConfig
 
-    model = sl.load(save_random(StableLmConfig(**NO_HEAD_DIM), tmp_path), verify=False, progress=False)
+    model = sl.load(save_random(StableLmConfig(**NO_HEAD_DIM), tmp_path), verify=False)
     assert said(model) == "unverified"
     with torch.no_grad():
         model.blocks[0].attn.q.weight[0] += 1

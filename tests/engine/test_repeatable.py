@@ -10,7 +10,7 @@ from squashlens.errors import InputError, UnsoundModelError
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
-SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+SHARED: dict[str, Any] = {"bos": "as-given"}
 
 
 def first_of_the_batch(z: torch.Tensor) -> torch.Tensor:

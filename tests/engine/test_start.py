@@ -42,7 +42,7 @@ def save_tokenizer(folder: Path, template: str | None, bos: str | None = "<bos>"
 
 
 def load(folder: Path) -> Any:
-    return sl.load(folder, device="cpu", progress=False)
+    return sl.load(folder, device="cpu")
 
 
 @pytest.mark.slow

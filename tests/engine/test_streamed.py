@@ -103,7 +103,7 @@ def test_the_model_is_left_as_it_was(bridge_of: Any) -> None:
 
 def test_sinks_are_part_of_the_softmax(tmp_path: Any) -> None:
     config = GptOssConfig(**COMMON | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 5})
-    model = sl.load(save_random(config, tmp_path), device="cpu", progress=False)
+    model = sl.load(save_random(config, tmp_path), device="cpu")
     with torch.no_grad():
         for block in model.original_model.model.layers:
             block.self_attn.original_component.sinks.add_(1.0)

@@ -17,7 +17,7 @@ from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
-SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+SHARED: dict[str, Any] = {"bos": "as-given"}
 
 
 class Louder(TorchFunctionMode):
@@ -48,7 +48,7 @@ def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
     ids = sl.prompts.tokenize(model, [2, 5, 7])
     with torch.device("meta"):
         assert torch.equal(sl.prompts.tokenize(model, [2, 5, 7]), ids)
-        for use in (lambda: sl.path_bound(model, [2, 5, 7]), lambda: sl.load("tiny-gemma", progress=False)):
+        for use in (lambda: sl.path_bound(model, [2, 5, 7]), lambda: sl.load("tiny-gemma")):
             with pytest.raises(InputError, match="default device of PyTorch is meta.*Leave `with torch.device"):
                 use()
     sl.path_bound(model, [2, 5, 7])

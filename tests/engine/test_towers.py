@@ -35,7 +35,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.mark.parametrize("family", MULTIMODAL)
 def test_the_language_model_gives_the_whole_models_logits(family: str, folders: Callable[[str], Path]) -> None:
-    model = sl.load(folders(family), device="cpu", progress=False)
+    model = sl.load(folders(family), device="cpu")
     whole: Any = AutoModelForMultimodalLM.from_pretrained(folders(family), attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(0)
     for length in range(1, 21):
@@ -47,9 +47,9 @@ def test_the_language_model_gives_the_whole_models_logits(family: str, folders: 
 
 
 def test_gemma_3_with_images_is_measured_like_any_other(folders: Callable[[str], Path], tmp_path: Path) -> None:
-    model = sl.load(folders("gemma3"), device="cpu", progress=False)
+    model = sl.load(folders("gemma3"), device="cpu")
     prompt = "How many ones are in the following sequence? 1101 ="
-    bound, norms = sl.path_bound(model, prompt), sl.jacobian_norms(model, prompt, progress=False)
+    bound, norms = sl.path_bound(model, prompt), sl.jacobian_norms(model, prompt)
     assert (bound > 0).all()
     assert (norms > 0).all()
     facts = sl.results.provenance(bound)
@@ -58,7 +58,7 @@ def test_gemma_3_with_images_is_measured_like_any_other(folders: Callable[[str],
     repeated = sl.prompts.repeated(model, "1", 8)
     assert (sl.collapse(model, repeated)["distance"].sel(layer=1) > 0).all()
     page = tmp_path / "report.html"
-    sl.report(model, prompt=prompt, out=page, n=8, progress=False)
+    sl.report(model, prompt=prompt, out=page, n=8)
     assert "language model of Gemma3ForConditionalGeneration" in page.read_text()
 
 
@@ -83,7 +83,7 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 def test_every_tensor_is_accounted_for(damage: str, folders: Callable[[str], Path], tmp_path: Path) -> None:
     change, complaint = DAMAGED[damage]
     with pytest.raises(ModelAccessError, match=complaint):
-        sl.load(changed(folders("gemma3"), tmp_path / "damaged", change), progress=False)
+        sl.load(changed(folders("gemma3"), tmp_path / "damaged", change))
 
 
 def test_the_text_class_for_a_multimodal_folder_is_refused(folders: Callable[[str], Path], tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_the_text_class_for_a_multimodal_folder_is_refused(folders: Callable[[st
     ):
         (tmp_path / "text/config.json").write_text(json.dumps(given | {"architectures": ["Gemma3ForCausalLM"]}))
         with pytest.raises(ModelAccessError, match=complaint) as refusal:
-            sl.load(tmp_path / "text", progress=False)
+            sl.load(tmp_path / "text")
         assert "_pretrained" not in str(refusal.value)
 
 
@@ -110,7 +110,7 @@ def test_no_folder_makes_transformer_lens_install_packages(
 
     monkeypatch.setattr(helpers, "_ensure_torchvision", called)
     monkeypatch.setattr(source, "load_modality_processor", called)
-    sl.load(folders("gemma3"), device="cpu", progress=False)
+    sl.load(folders("gemma3"), device="cpu")
 
 
 @pytest.mark.parametrize(("family", "kind"), [("gemma4", "embedding"), ("qwen3_5", "attention")])
@@ -118,6 +118,6 @@ def test_a_knockout_that_leaves_something_of_the_token_is_refused(
     family: str, kind: Any, folders: Callable[[str], Path]
 ) -> None:
     """Gemma 4 looks ids up in every layer, and linear attention of Qwen 3.5 reads tokens that no attention reads."""
-    model = sl.load(folders(family), device="cpu", progress=False)
+    model = sl.load(folders(family), device="cpu")
     with pytest.raises(UnsoundModelError, match="by its id|no attention pattern"):
-        sl.knockout_effect(model, [2, 5, 6, 9], kind=kind, bos="as-given", progress=False)
+        sl.knockout_effect(model, [2, 5, 6, 9], kind=kind, bos="as-given")

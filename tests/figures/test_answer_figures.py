@@ -51,14 +51,13 @@ def asked() -> xr.Dataset:
 @pytest.fixture(scope="module")
 def counted(tiny: Any) -> xr.Dataset:
     task = sl.tasks.find("taught_count_bernoulli")
-    return sl.evaluate(tiny, task, lengths=[8, 56], seeds=8, progress=False)
+    return sl.evaluate(tiny, task, lengths=[8, 56], seeds=8)
 
 
 @pytest.fixture(scope="module")
 def mute(tiny: Any) -> xr.Dataset:
     return sl.evaluate(
-        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, mode=["answer_only", "cot"], max_new_tokens=4,
-        progress=False
+        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, mode=["answer_only", "cot"], max_new_tokens=4
     )  # fmt: skip
 
 
@@ -161,7 +160,7 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
 def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
     """Long runs of one digit look like numbers, and are none."""
     task = sl.tasks.find("taught_copy_repeated")
-    copied = sl.evaluate(tiny, task, lengths=[4, 16], progress=False)
+    copied = sl.evaluate(tiny, task, lengths=[4, 16])
     with pytest.raises(InputError, match="not numbers and have no error. Draw accuracy_by_length"):
         sl.figures.error_by_length(copied)
     figure = sl.figures.answer_frequencies(sl.results.answer_frequencies(copied))

@@ -128,7 +128,7 @@ def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hoo
 def test_the_line_under_the_title(tiny: Any) -> None:
     """Model, task, norm, and the hooks that were on the model throughout, not those that were compared."""
     with sl.applied(tiny, sl.hooks.mask_tokens([1])):
-        under = sl.figures.of(sl.sensitivity(tiny, "110 =", progress=False)).layout.title.subtitle.text
+        under = sl.figures.of(sl.sensitivity(tiny, "110 =")).layout.title.subtitle.text
     assert under == "tiny-gemma · mask_tokens(1) at 6 points · spectral norm"
     long = sl.hooks.mask_tokens([*range(1, 40)])
     with sl.applied(

@@ -155,7 +155,7 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(query_has_most: bool
 
 
 def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
-    every = sl.profile(tiny, "1101 =", queries=[1, 3, 4], method="none", n_random_models=0, progress=False)
+    every = sl.profile(tiny, "1101 =", queries=[1, 3, 4], method="none", n_random_models=0)
     found = every["path_bound"]
     by_layer: Any = sl.figures.of(found.sel(query=4))
     assert by_layer.layout.title.text == "Path bound, by layer"
@@ -187,7 +187,7 @@ def test_no_shade_where_all_lengths_are_beyond_k(first: int) -> None:
 @pytest.fixture(scope="module")
 def surveyed() -> xr.Dataset:
     over = {"encoding": ["none", "alibi"], "depth": [1, 2, 3], "window": [None, 4]}
-    return synthetic.survey(Stack(scale=0.5), over, LENGTHS, progress=False)
+    return synthetic.survey(Stack(scale=0.5), over, LENGTHS)
 
 
 def test_a_survey_has_a_panel_for_each_cell_and_open_marks_without_the_premise(surveyed: xr.Dataset) -> None:
@@ -215,7 +215,7 @@ def test_a_study_of_stacks_has_the_numbers_and_the_figure_of_one_survey(surveyed
         "each": {"stack.encoding": ["none", "alibi"], "stack.depth": [1, 2, 3]},
     }
     study = sl.Study(grid, store=tmp_path)
-    assert study.run(progress=False)["done"].tolist() == [6]
+    assert study.run()["done"].tolist() == [6]
     found = study.combine().load()
     for name, expected in surveyed.data_vars.items():
         np.testing.assert_array_equal(found[name], expected)

@@ -73,7 +73,7 @@ def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -
 
 
 def test_a_dataset_of_one_variable_is_drawn_as_this_variable(tiny: Any) -> None:
-    found = sl.sensitivity(tiny, "110 =", progress=False)
+    found = sl.sensitivity(tiny, "110 =")
     one: Any = sl.figures.of(found[["jacobian"]])
     assert one.data == sl.figures.by_token(found["jacobian"]).data
     several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
@@ -119,7 +119,7 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("prompts", [["110 =", "0110 ="], ["110 =", "010 ="]])
 def test_several_prompts_have_a_panel_each(prompts: list[str], tiny: Any) -> None:
-    bound, norms = sl.path_bound(tiny, prompts), sl.sensitivity(tiny, prompts, progress=False)
+    bound, norms = sl.path_bound(tiny, prompts), sl.sensitivity(tiny, prompts)
     cases: Any = ((bound, sl.figures.by_token, 1), (norms, sl.figures.attribution, 5))
     for result, draw, lines in cases:
         figure: Any = sl.figures.of(result)

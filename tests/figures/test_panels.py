@@ -79,7 +79,7 @@ def test_hooks_of_some_results_are_said() -> None:
     plain: Any = odd.result("evaluate")
     with sl.applied(odd.model(), sl.hooks.mask_tokens([1])):
         task = sl.tasks.find("taught_count_bernoulli")
-        hooked = sl.evaluate(odd.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2, progress=False)
+        hooked = sl.evaluate(odd.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2)
     notes = said(sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked}))[1]
     assert "mask_tokens(1) at 6 points in 1 of 2 results" in notes
     assert "in 1 of" not in said(sl.figures.accuracy_by_length({"a": hooked, "b": hooked}))[1]

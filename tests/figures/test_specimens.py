@@ -27,7 +27,7 @@ def test_every_measurement_has_a_specimen(name: str) -> None:
 
 def richer() -> dict[str, Callable[[], Any]]:
     """Real results with what can be asked for besides."""
-    model, sequence, quiet = odd.model(), odd.sequence(), {"progress": False}
+    model, sequence, quiet = odd.model(), odd.sequence(), {}
     baselines = {"noise_lengths": 2, "baselines": ["contrast", "unrelated"]}
     return {
         "collapse": lambda: sl.collapse(

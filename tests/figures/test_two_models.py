@@ -26,7 +26,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Any:
     config = copy.deepcopy(cases.CONFIGS["llama"])
     config.vocab_size, config.max_position_embeddings = len(tokenizer), 128
     tokenizer.save_pretrained(folder)
-    return sl.load(cases.save_random(config, folder), device="cpu", progress=False)
+    return sl.load(cases.save_random(config, folder), device="cpu")
 
 
 @pytest.mark.browser

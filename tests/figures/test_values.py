@@ -366,7 +366,7 @@ def test_a_figure_draws_its_values(case: Callable[[], Pairs]) -> None:
 def test_convergence_draws_d_and_delta_with_their_bands() -> None:
     stacks = {"plain": sl.synthetic.Stack(projections="direct"), "<b>deep</b>": sl.synthetic.Stack(depth=2)}
     lengths = [10, 50, 200, 400, 800]
-    several = {name: sl.synthetic.convergence(stack, lengths, progress=False) for name, stack in stacks.items()}
+    several = {name: sl.synthetic.convergence(stack, lengths) for name, stack in stacks.items()}
     traces = iter(sl.figures.synthetic_convergence(several).data)
     for name, found in several.items():
         for axis, data in (("y", found["distance"][:, -1]), ("y2", found["total_variation"][:, 0])):

@@ -99,11 +99,11 @@ def test_another_file_under_the_name_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(PACKAGED, "gemma-3-270m", changed)
     monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path))
     with pytest.raises(ModelAccessError, match="has the SHA-256 a5fd3b62.* instead of 0000"):
-        sl.load("gemma-3-270m", progress=False)
+        sl.load("gemma-3-270m")
     missing = replace(changed, parts=(("no-such-package", "x"),))
     monkeypatch.setitem(PACKAGED, "gemma-3-270m", missing)
     with pytest.raises(ModelAccessError, match=r"is not installed. pip install squashlens\[gemma\]"):
-        sl.load("gemma-3-270m", progress=False)
+        sl.load("gemma-3-270m")
 
 
 def test_path_bound_and_null(gemma: Any, plain: Any) -> None:
@@ -224,7 +224,7 @@ def _brute_force(gemma: Any, k: int) -> list[float]:
 
 
 def test_the_report(gemma: Any, tmp_path: Path) -> None:
-    path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html", progress=False)
+    path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html")
     page = path.read_text()
     assert "dequantized from Q4_K_M; not the published weights" in page
     assert "is an attention sink: it has 99." in page

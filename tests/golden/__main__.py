@@ -80,7 +80,7 @@ def moved(subject: cases.Subject, folder: Path, seed: int) -> cases.Subject:
         for parameter in plain.parameters():
             parameter.mul_(1 + numbers.MOVED * torch.randn(parameter.shape, generator=generator))
     plain.save_pretrained(folder)
-    return cases.Subject(subject.name, sl.load(folder, device="cpu", progress=False), folder)
+    return cases.Subject(subject.name, sl.load(folder, device="cpu"), folder)
 
 
 if __name__ == "__main__":

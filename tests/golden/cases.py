@@ -88,7 +88,7 @@ class Subject:
 def subject(name: str, root: Path, device: str = "cpu") -> Subject:
     """A model by its name; a random one is written into a folder of `root`."""
     opened = name if name == "tiny-gemma" else families.save_random(CONFIGS[name], root / name)
-    return Subject(name, sl.load(opened, device=device, progress=False), opened)
+    return Subject(name, sl.load(opened, device=device), opened)
 
 
 MEASUREMENTS: dict[str, Callable[[Subject], Calls]] = {}
@@ -98,11 +98,10 @@ def usual(name: str) -> Callable[[Subject], Calls]:
     """The case of a measurement that is called nowhere in this file: with its subject alone, on the bundled model."""
     function = getattr(sl, name)
     takes = [*inspect.signature(function).parameters]
-    options = {"progress": False} if "progress" in takes else {}
 
     def calls(s: Subject) -> Calls:
         subject = s.sequence() if takes[1] == "sequence" else [s.prompt]
-        return {"usual": lambda: function(s.model, subject, **options)} if s.speaks else {}
+        return {"usual": lambda: function(s.model, subject)} if s.speaks else {}
 
     return calls
 
@@ -476,7 +475,7 @@ def synthetic(s: Subject) -> Calls:
 @measurement
 def profile(s: Subject) -> Calls:
     m, short = s.model, [s.short]
-    plain: dict[str, Any] = {"n_random_models": 0, "progress": False}
+    plain: dict[str, Any] = {"n_random_models": 0}
     return {
         "bounds": lambda: sl.profile(m, [s.prompt], method="none", **plain),
         "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius", **plain),

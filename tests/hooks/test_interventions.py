@@ -84,7 +84,7 @@ def test_imposed_window_is_the_native_one(bridge_of: Callable[..., Any], tmp_pat
     random_model(CONFIGS["mistral"]).save_pretrained(tmp_path)
     save_random(config, tmp_path / "free")
     (tmp_path / "free" / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
-    free = sl.load(tmp_path / "free", device="cpu", progress=False)
+    free = sl.load(tmp_path / "free", device="cpu")
     assert not torch.allclose(logits(free), logits(native), atol=1e-3)
     with sl.applied(free, change.sliding_window(5)):
         torch.testing.assert_close(logits(free), logits(native), rtol=1e-5, atol=1e-6)
@@ -154,8 +154,8 @@ def test_measurements_go_with_them(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     with sl.applied(model, change.sliding_window(2)):
         bound = sl.path_bound(model, IDS, bos="as-given")
-        certified = sl.path_bound(model, IDS, constants="measured", bos="as-given", progress=False)
-        truth = sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+        certified = sl.path_bound(model, IDS, constants="measured", bos="as-given")
+        truth = sl.jacobian_norms(model, IDS, bos="as-given")
     for found in (bound, certified, truth):
         assert (found.values[: N - 1 - 3] == 0).all()
         assert (found.values[N - 1 - 3 :] > 0).all()

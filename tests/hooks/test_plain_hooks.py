@@ -17,7 +17,7 @@ from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
 SITE = "blocks.1.attn.hook_z"
-AS_GIVEN: dict[str, Any] = {"bos": "as-given", "progress": False}
+AS_GIVEN: dict[str, Any] = {"bos": "as-given"}
 
 
 def alone(z: torch.Tensor) -> torch.Tensor:
@@ -197,7 +197,7 @@ def test_edits_in_place_and_infinities_that_mask_are_allowed(bridge_of: Callable
 def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
     blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
     with pytest.raises(SquashlensError, match="computes NaN .*<lambda>"), tiny.hooks(fwd_hooks=[blind]):
-        sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1, progress=False)
+        sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1)
 
 
 def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
@@ -237,7 +237,7 @@ def test_captures_and_resumed_files_are_for_the_function(tiny: Any, tmp_path: Pa
     def evaluate(hook: Callable[..., Any]) -> Any:
         task, where = sl.tasks.find("taught_count_bernoulli"), tmp_path / "a.sqlite"
         with sl.applied(tiny, (SITE, hook)):
-            return sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=where, progress=False)
+            return sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=where)
 
     first = evaluate(another(0.5))
     assert evaluate(another(0.5)).identical(first)  # another function with the same code, and the same factor

@@ -113,7 +113,7 @@ def test_the_rule_of_ministral_is_that_of_its_own_module(tmp_path: Any) -> None:
         config = Ministral3Config(**COMMON, rope_parameters=rope | {"llama_4_scaling_beta": beta})
         save_random(config, tmp_path / str(beta))
     native = AutoModelForCausalLM.from_pretrained(tmp_path / "0.1", attn_implementation="eager").eval()
-    model = sl.load(tmp_path / "0.0", device="cpu", progress=False)
+    model = sl.load(tmp_path / "0.0", device="cpu")
     with torch.no_grad():
         expected = native(IDS, use_cache=False).logits
     assert (logits(model) - expected).abs().max() > 1e-3
@@ -179,12 +179,12 @@ def test_derivatives_go_through_the_entropy(bridge_of: Any) -> None:
     assert any(adaptive(scores[0, 0, i, : i + 1].tolist(), i) > 1 for i in range(5))
     model = bridge_of("gemma2", torch.float64)
     with sl.applied(model, change.adaptive_temperature()):
-        truth = sl.jacobian_norms(model, IDS, bos="as-given", progress=False)
+        truth = sl.jacobian_norms(model, IDS, bos="as-given")
         certified = sl.path_bound(
-            model, IDS, constants="measured", edges="exact", bos="as-given", progress=False
+            model, IDS, constants="measured", edges="exact", bos="as-given"
         )  # derived edges are those of a softmax, and are refused
         with pytest.raises(UnsoundModelError, match="does not have the form"):
-            sl.path_bound(model, IDS, constants="measured", bos="as-given", progress=False)
+            sl.path_bound(model, IDS, constants="measured", bos="as-given")
     assert (truth.values > 0).all()
     assert (certified.values >= truth.values * (1 - 1e-9)).all()
 
@@ -208,7 +208,7 @@ GATED: dict[str, Any] = {
 @pytest.mark.parametrize("family", GATED)
 def test_constant_gates_are_gates_without_weights(family: str, tmp_path: Any) -> None:
     """Zero rows of weights make a gate of ½ in the plain model, and outputs twice as large one of 1."""
-    model = sl.load(save_random(GATED[family], tmp_path), device="cpu", progress=False)
+    model = sl.load(save_random(GATED[family], tmp_path), device="cpu")
     plain = random_model(GATED[family])
     with torch.no_grad():
         for number, layer in enumerate(plain.model.layers):

@@ -13,7 +13,6 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.maps.given import Interventions, _number
 
-QUIET = {"progress": False}
 NAME = "=</td><b>\u202esharper"  # of an intervention, which is any text
 CHANGES = {"window of 3": sl.hooks.sliding_window(3), NAME: sl.hooks.log_scaling("log", 4)}
 PREFIX = "How many ones"
@@ -27,7 +26,7 @@ def same(text: str, value: float) -> bool:
 @pytest.fixture(scope="module")
 def one(tiny: Any) -> Any:
     sequence = sl.prompts.repeated(tiny, "1", 3, prefix=PREFIX, suffix="=")
-    return sl.compare(tiny, sequence, CHANGES, lengths=[2, 3], noise_lengths=2, **QUIET)
+    return sl.compare(tiny, sequence, CHANGES, lengths=[2, 3], noise_lengths=2)
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +34,12 @@ def families(tiny: Any) -> Any:
     form = sl.prompts.bernoulli(tiny, 3, prefix=PREFIX, suffix="=", seed=1)
     commas = form.every(2, form.suffix[0])  # of another form than the map's prompt
     given = {"counting": form, "</script>": form, "commas": commas}
-    return sl.compare(tiny, given, CHANGES, n_samples=6, lengths=[3], prompt=["11 = 2"], method="sketch", **QUIET)
+    return sl.compare(tiny, given, CHANGES, n_samples=6, lengths=[3], prompt=["11 = 2"], method="sketch")
 
 
 @pytest.fixture(scope="module")
 def found(tiny: Any) -> Any:
-    return sl.squash_map(tiny, f"{PREFIX} 111 =", method="none", **QUIET).result
+    return sl.squash_map(tiny, f"{PREFIX} 111 =", method="none").result
 
 
 def rows_of(page: Any, number: int = 0) -> list[list[str]]:
@@ -118,23 +117,23 @@ def test_the_numbers_of_families_with_their_intervals(watched: Any, found: Any, 
 
 
 def test_a_map_of_a_model_checks_before_it_measures(tiny: Any, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = sl.squash_map(tiny, f"{PREFIX} 11 =", method="none", interventions=one, **QUIET)
+    shown = sl.squash_map(tiny, f"{PREFIX} 11 =", method="none", interventions=one)
     (table,) = shown._data()["changes"]
     assert table["length"] == 2
     assert "path bound of the first content token" not in [column["label"] for column in table["columns"]]
     assert "# interventions= was a result of sl.compare with 'as it is', 'window of 3'" in shown._data()["code"]
     monkeypatch.setattr("squashlens.measure.squashing.map_cells.profile", None)
     with pytest.raises(InputError, match="other prompts"):
-        sl.squash_map(tiny, f"{PREFIX} 110 =", interventions=one, **QUIET)
+        sl.squash_map(tiny, f"{PREFIX} 110 =", interventions=one)
 
 
 def test_another_model_is_refused(tiny: Any, bridge_of: Any, found: Any, one: Any) -> None:
     ids = [min(int(token), 50) for token in found["token_id"].values]
-    other = sl.squash_map(bridge_of("llama"), ids, bos="as-given", method="none", **QUIET).result
+    other = sl.squash_map(bridge_of("llama"), ids, bos="as-given", method="none").result
     with pytest.raises(InputError, match="another model than the map: its fingerprint is"):
         sl.squash_map(other, interventions=one)
     with sl.applied(tiny, sl.hooks.mask_tokens([0])):
-        masked = sl.squash_map(tiny, f"{PREFIX} 111 =", method="none", **QUIET).result
+        masked = sl.squash_map(tiny, f"{PREFIX} 111 =", method="none").result
     with pytest.raises(InputError, match="its ambient hooks is"):
         sl.squash_map(masked, interventions=one)
 

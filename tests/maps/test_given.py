@@ -9,13 +9,12 @@ import squashlens as sl
 from squashlens.errors import InputError
 from tests.maps.test_payload import numbers
 
-QUIET = {"progress": False}
 LONG = "x" * 10_000
 
 
 @pytest.fixture(scope="module")
 def found(tiny: Any) -> Any:
-    return sl.squash_map(tiny, "110 =", query=3, **QUIET).result
+    return sl.squash_map(tiny, "110 =", query=3).result
 
 
 def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
@@ -31,7 +30,7 @@ def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
 
 
 def test_the_order_of_dimensions_changes_no_number(tiny: Any, found: Any) -> None:
-    profile = sl.profile(tiny, "110 =", method="none", n_random_models=0, **QUIET)
+    profile = sl.profile(tiny, "110 =", method="none", n_random_models=0)
     for whole in (found, profile):
         turned = whole.transpose(*reversed([*whole.dims]))
         assert sl.squash_map(turned).page() == sl.squash_map(whole).page()
@@ -77,7 +76,7 @@ def test_options_of_a_measurement_are_refused(found: Any) -> None:
 
 def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:
     for model, prompt in ((tiny, [4, 76]), (bridge_of("gpt2"), [4, 6])):  # GPT-2 has none in front of a text
-        shown = sl.squash_map(model, prompt, bos="as-given", **QUIET)
+        shown = sl.squash_map(model, prompt, bos="as-given")
         data = shown._data()
         assert len(data["tokens"]) == 2
         assert data["opened"] == 1

@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
 PROMPT = f"How many ones are in the following sequence? {'1' * 60} ="
 SECONDS = 240  # until a kernel has imported PyTorch on a busy machine
 CELLS = (
-    "import squashlens as sl\nmodel = sl.load('tiny-gemma', device='cpu', progress=False)\n"
-    f"live = sl.squash_map(model, {PROMPT!r}, progress=False).live()\nlive",
+    "import squashlens as sl\nmodel = sl.load('tiny-gemma', device='cpu')\n"
+    f"live = sl.squash_map(model, {PROMPT!r}).live()\nlive",
     "print('measured', live.result['jacobian'].sel(query=5, layer=0).values[:6].tolist())",
     "import torch\nwith torch.no_grad():\n    next(model.original_model.parameters()).mul_(1.01)\nprint('changed', 1)",
 )
@@ -144,7 +144,7 @@ def test_measure_cancel_and_error(browser: Any, lab: str, tiny: Any) -> None:
         assert shares[-1] == 1
         assert layer.input_value() == "1"  # the reader's choices stay
         layer.select_option("0")
-        norms = sl.jacobian_norms(tiny, PROMPT, query=5, progress=False).values
+        norms = sl.jacobian_norms(tiny, PROMPT, query=5).values
         labels = [page.locator(f".sl-ribbon [data-start='{at}']").get_attribute("aria-label") for at in range(6)]
         np.testing.assert_allclose([float(text.rpartition(", ")[2]) for text in labels], norms[:6], rtol=1e-3)
         notebook.run(1)

@@ -14,13 +14,12 @@ from squashlens.errors import InputError
 from squashlens.maps.view import program, styles
 
 PROMPT = "110 ="
-QUIET = {"progress": False}
 
 
 @pytest.fixture(scope="module")
 def shown(tiny: Any) -> Any:
     """A map, which no widget of it changes."""
-    return sl.squash_map(tiny, PROMPT, **QUIET)
+    return sl.squash_map(tiny, PROMPT)
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_a_query_is_measured_and_joined(live: Any, shown: Any, tiny: Any) -> Non
     shares = [message["share"] for message in live.said if message["kind"] == "progress"]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1)
-    norms = sl.jacobian_norms(tiny, PROMPT, query=2, **QUIET)
+    norms = sl.jacobian_norms(tiny, PROMPT, query=2)
     np.testing.assert_allclose(live.result["jacobian"].sel(query=2, layer=0), norms, rtol=1e-4)
     for name in before.data_vars:
         if "query" in before[name].dims:
@@ -87,8 +86,8 @@ def test_errors_are_shown(live: Any) -> None:
 @pytest.mark.slow
 def test_a_model_that_was_changed_since_is_not_joined() -> None:
     pytest.importorskip("anywidget", reason="anywidget is not installed")
-    model = sl.load("tiny-gemma", device="cpu", progress=False)
-    live = sl.squash_map(model, PROMPT, **QUIET).live()
+    model = sl.load("tiny-gemma", device="cpu")
+    live = sl.squash_map(model, PROMPT).live()
     live.said = []
     live.send = lambda message, *_: live.said.append(message)
     with torch.no_grad():
@@ -112,7 +111,7 @@ def test_a_model_in_use_is_an_error_and_no_wait(live: Any, tiny: Any) -> None:
 
 def test_a_map_of_a_result_is_not_live(tiny: Any) -> None:
     with pytest.raises(InputError, match="no model to measure"):
-        sl.squash_map(sl.squash_map(tiny, PROMPT, method="none", **QUIET).result).live()
+        sl.squash_map(sl.squash_map(tiny, PROMPT, method="none").result).live()
 
 
 @pytest.mark.browser
@@ -173,8 +172,8 @@ def test_in_a_real_kernel() -> None:
     manager, kernel = client.start_new_kernel(kernel_name="python3", startup_timeout=300)
     try:
         code = (
-            "import squashlens as sl\nmodel = sl.load('tiny-gemma', progress=False)\n"
-            f"live = sl.squash_map(model, {PROMPT!r}, progress=False).live()\nlive"
+            "import squashlens as sl\nmodel = sl.load('tiny-gemma')\n"
+            f"live = sl.squash_map(model, {PROMPT!r}).live()\nlive"
         )
         kernel.execute(code)
         comm = _first(kernel, lambda m: m["msg_type"] == "comm_open" and "_esm" in str(m["content"]["data"])[: 10**7])

@@ -14,35 +14,34 @@ import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.squashing.map_cells import joined, measure, spread
 
-QUIET = {"progress": False}
 PROMPT = "How many ones are in the following sequence? 1101 ="
 FAMILIES = ("llama", "gpt2", "gemma2", "neox")
 
 
 @pytest.fixture(scope="module")
 def found(tiny: Any) -> Any:
-    return sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, seed=0, **QUIET).result
+    return sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, seed=0).result
 
 
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None:
     last = found.sizes["position"] - 1
-    whole = sl.profile(tiny, PROMPT, method="none", n_random_models=0, certified=True, seed=0, **QUIET)
+    whole = sl.profile(tiny, PROMPT, method="none", n_random_models=0, certified=True, seed=0)
     for name in ("path_bound", "null", "certified"):
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-12)
     np.testing.assert_allclose(found["bound_over_null"].sel(query=5, layer=0)[:6], (
         sl.path_bound(tiny, PROMPT, query=5) / sl.path_bound(tiny, PROMPT, query=5, attention="uniform")
     )[:6], rtol=1e-5)  # fmt: skip
-    norms = sl.jacobian_norms(tiny, PROMPT, **QUIET)
+    norms = sl.jacobian_norms(tiny, PROMPT)
     np.testing.assert_allclose(found["jacobian"].sel(query=last, layer=0), norms, rtol=1e-4)
-    effect = sl.substitution_effect(tiny, PROMPT, n_replacements=2, **QUIET)
+    effect = sl.substitution_effect(tiny, PROMPT, n_replacements=2)
     np.testing.assert_allclose(found["effect"].sel(query=last), effect["effect"], rtol=1e-4, equal_nan=True)
 
 
 def test_norms_can_be_sketched(tiny: Any) -> None:
-    found = sl.squash_map(tiny, PROMPT, method="sketch", seed=0, **QUIET).result.isel(query=-1)
-    exact = sl.jacobian_norms(tiny, PROMPT, method="exact", **QUIET)
-    one = sl.jacobian_norms(tiny, PROMPT, method="sketch", seed=0, **QUIET)
+    found = sl.squash_map(tiny, PROMPT, method="sketch", seed=0).result.isel(query=-1)
+    exact = sl.jacobian_norms(tiny, PROMPT, method="exact")
+    one = sl.jacobian_norms(tiny, PROMPT, method="sketch", seed=0)
     np.testing.assert_allclose(found["jacobian"].sel(layer=0), one, rtol=1e-4)
     assert ((found["jacobian_low"].sel(layer=0) <= exact) & (exact <= found["jacobian_high"].sel(layer=0))).all()
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
@@ -52,7 +51,7 @@ def test_what_was_not_measured_is_not_a_number(tiny: Any, found: Any) -> None:
     assert found["jacobian"].sel(query=slice(0, found.sizes["query"] - 2)).isnull().all()
     assert found["effect"].sel(query=3).isnull().all()
     assert found["bound_over_null"].sel(query=3, position=4).isnull().all()
-    without = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
+    without = sl.squash_map(tiny, "110 =", method="none").result
     assert not {"jacobian", "certified", "effect", "kl"} & {*without.data_vars}
 
 
@@ -78,7 +77,7 @@ def walked(patterns: list[torch.Tensor], query: int, cell: tuple[int, int]) -> d
 def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
     model = bridge_of(family)
     ids = torch.tensor([[3, 5, 7, 5, 9]])
-    found = sl.squash_map(model, ids, method="none", bos="as-given", **QUIET).result
+    found = sl.squash_map(model, ids, method="none", bos="as-given").result
     captured = sl.capture(model, ids, bos="as-given")
     patterns = [captured.patterns[block][0].double() for block in sorted(captured.patterns)]
     for query, block, start in ((4, 0, 1), (4, len(patterns) - 1, 2), (3, 0, 0), (2, 0, 2), (0, 0, 0)):
@@ -115,7 +114,7 @@ def test_paths_are_the_strongest(tiny: Any, found: Any) -> None:
 def test_the_end_of_the_prompt_against_two_runs(bridge_of: Any, dtype: torch.dtype) -> None:
     model = bridge_of("llama", dtype)
     ids = torch.tensor([[3, 5, 7, 5, 9]])
-    found = sl.squash_map(model, ids, method="none", bos="as-given", **QUIET).result
+    found = sl.squash_map(model, ids, method="none", bos="as-given").result
     streams = [sl.capture(model, each, bos="as-given") for each in (ids, torch.tensor([[3, 5, 7, 5, 9, 9]]))]
     short, long = ([one.residuals[layer][0].double() for layer in range(3)] for one in streams)
     for layer in range(3):
@@ -134,19 +133,19 @@ def test_a_prompt_whose_last_token_sees_what_follows_is_refused(bridge_of: Any) 
     mix = ("blocks.0.attn.hook_z", lambda z: z + z.mean(1, keepdim=True))
     with sl.applied(model, mix):
         with pytest.raises(UnsoundModelError, match="tokens after position 4 influence"):
-            sl.profile(model, ids, method="none", n_random_models=0, bos="as-given", **QUIET)
+            sl.profile(model, ids, method="none", n_random_models=0, bos="as-given")
         with pytest.raises(UnsoundModelError, match="tokens after position 2 influence"):
-            sl.substitution_effect(model, ids, query=2, bos="as-given", **QUIET)
-        assert sl.substitution_effect(model, ids, bos="as-given", **QUIET)["effect"].min() > 0
+            sl.substitution_effect(model, ids, query=2, bos="as-given")
+        assert sl.substitution_effect(model, ids, bos="as-given")["effect"].min() > 0
 
 
 def test_a_capture_and_hooks(tiny: Any) -> None:
     """A map of a capture has the numbers of its prompt; hooks on the model are kept and named."""
-    plain = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
-    held = sl.squash_map(tiny, sl.capture(tiny, "110 ="), method="none", **QUIET).result
+    plain = sl.squash_map(tiny, "110 =", method="none").result
+    held = sl.squash_map(tiny, sl.capture(tiny, "110 ="), method="none").result
     np.testing.assert_allclose(held["way_share"], plain["way_share"], rtol=1e-4)
     with sl.applied(tiny, sl.hooks.mask_tokens([0])):
-        masked = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
+        masked = sl.squash_map(tiny, "110 =", method="none").result
     assert len(sl.results.provenance(masked)["ambient_hooks"]) > 0
     reads = masked["way_share"].where(masked["way_head"] >= 0).sel(position=0, traced=4).fillna(0)
     assert float(reads.where(masked["way_position"].sel(position=0, traced=4) > 0).max()) == 0
@@ -159,21 +158,21 @@ def test_a_saved_map_opens_as_the_same_page(tiny: Any, found: Any, tmp_path: Pat
 
 
 def test_refusals(tiny: Any) -> None:
-    kept = sl.profile(tiny, "110 =", method="none", keep="distances", n_random_models=0, **QUIET)
+    kept = sl.profile(tiny, "110 =", method="none", keep="distances", n_random_models=0)
     for arguments, message in (
         ((tiny,), "prompt= is missing"), ((kept,), "keep='positions'"), ((tiny, ["110 =", "111 ="]), "single prompt"),
-        ((tiny, [[2]]), "at least 2 tokens"), ((sl.sensitivity(tiny, "110 =", **QUIET),), "'sensitivity'"),
+        ((tiny, [[2]]), "at least 2 tokens"), ((sl.sensitivity(tiny, "110 ="),), "'sensitivity'"),
         ((kept, "110 ="), "Leave prompt= out"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
-            sl.squash_map(*arguments, **QUIET)
+            sl.squash_map(*arguments)
     for options in ({"method": "sketch_upper"}, {"norm": "l2"}, {"n_replacements": -1}, {"query": 99}):
         with pytest.raises(InputError):
-            sl.squash_map(tiny, "110 =", **options, **QUIET)  # type: ignore[arg-type]
+            sl.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
 
 
 def test_a_map_of_derived_values_says_so(tiny: Any) -> None:
-    plain = sl.squash_map(tiny, "110 =", method="none", **QUIET)
+    plain = sl.squash_map(tiny, "110 =", method="none")
     assert "These are derived values" not in plain.page()
     changed = plain.result.assign(path_bound=2 * plain.result["path_bound"])
     assert "These are derived values" in sl.squash_map(changed).page()
@@ -195,7 +194,7 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 def test_certificates_of_further_queries_add_their_probabilities(bridge_of: Any) -> None:
     ids: Any = [2, 7, 11, 30]
     asked: dict[str, Any] = {"method": "none", "norm": "spectral", "certified": True, "n_replacements": 0}
-    asked |= {"seed": 1, "bos": "as-given", "progress": False}
+    asked |= {"seed": 1, "bos": "as-given"}
     one, more = measure(bridge_of("llama"), ids, query=3, **asked), measure(bridge_of("llama"), ids, query=1, **asked)
     chances = [sl.results.provenance(each)["certificate"]["failure_probability"] for each in (one, more)]
     both = sl.results.provenance(joined(one, more, 1))["certificate"]

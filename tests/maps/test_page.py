@@ -17,7 +17,7 @@ WIDTHS = (390, 900, 1600)
 
 @pytest.fixture(scope="module")
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    found = sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, progress=False)
+    found = sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2)
     return found.save(tmp_path_factory.mktemp("map") / "map.html"), found.result
 
 
@@ -154,7 +154,7 @@ def test_groups_of_tokens_show_the_largest_number(watched: Any, written: tuple[P
 @pytest.mark.slow
 def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
     spans = {"</b>question": range(1, 6), "ones": [8, 6], "\u202eone more": [10]}
-    found = sl.squash_map(tiny, PROMPT, method="none", spans=spans, progress=False)
+    found = sl.squash_map(tiny, PROMPT, method="none", spans=spans)
     data = found._data()["spans"]
     assert data["names"] == ["</b>question", "ones", "\\u202eone more"]
     assert data["of"][:11] == [-1, 0, 0, 0, 0, 0, 1, -1, 1, -1, 2]
@@ -282,7 +282,7 @@ def test_a_notebook_that_was_executed_and_exported_keeps_it(watched: Any, tmp_pa
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
     shell = pytest.importorskip("IPython.core.interactiveshell", reason="ipykernel is not installed").InteractiveShell
-    data, metadata = shell.instance().display_formatter.format(sl.squash_map(tiny, PROMPT, progress=False))
+    data, metadata = shell.instance().display_formatter.format(sl.squash_map(tiny, PROMPT))
     shell.clear_instance()
     shown = nbformat.v4.new_output("execute_result", data, metadata=metadata, execution_count=1)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("sl.squash_map(...)", outputs=[shown])])

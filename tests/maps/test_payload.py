@@ -14,15 +14,13 @@ from squashlens.maps.payload import MOST, _of_precision, payload, text_of
 from squashlens.maps.view import _code
 from tests.maps.made import HOSTILE, made
 
-QUIET = {"progress": False}
-
 
 def numbers(data: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(base64.b64decode(data["blob"]), dtype="<f4")
 
 
 def test_the_page_has_the_results_numbers(tiny: Any) -> None:
-    found = sl.squash_map(tiny, "110 =", certified=True, n_replacements=1, **QUIET).result
+    found = sl.squash_map(tiny, "110 =", certified=True, n_replacements=1).result
     data = payload(found, "code")
     blob = numbers(data)
     for one in data["quantities"]:
@@ -61,7 +59,7 @@ def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(n: int, layers: i
 
 
 def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
-    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", n_random_models=0, **QUIET)
+    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", n_random_models=0)
     data = payload(sl.squash_map(profile).result, "")
     assert (data["queries"], data["layers"], data["opened"], data["traces"]) == ([1, 4], [0, 3], 4, None)
     assert "2 of 5 queries were measured." in data["notes"]
@@ -75,7 +73,7 @@ def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
 )
 def test_a_result_without_all_positions_is_no_map(tiny: Any, cut: dict[str, list[int]]) -> None:
     """The page counts tokens from 0, and would show the numbers of one token for another."""
-    found = sl.squash_map(tiny, "110 =", method="none", **QUIET).result
+    found = sl.squash_map(tiny, "110 =", method="none").result
     with pytest.raises(InputError, match="whole prompt"):
         sl.squash_map(found.sel(cut))
     chosen = sl.squash_map(found.sel(query=[2, 4], layer=[0, 3]))
@@ -83,7 +81,7 @@ def test_a_result_without_all_positions_is_no_map(tiny: Any, cut: dict[str, list
 
 
 def test_what_is_missing_is_said(tiny: Any) -> None:
-    data = payload(sl.squash_map(tiny, "110 =", method="none", **QUIET).result, "")
+    data = payload(sl.squash_map(tiny, "110 =", method="none").result, "")
     assert {
         "The Jacobian was not measured.",
         "Certified bound: not measured.",
@@ -107,7 +105,7 @@ def test_no_token_ends_the_data() -> None:
 
 
 def test_a_certificate_in_half_precision_is_said(tiny: Any) -> None:
-    found = sl.squash_map(tiny, "110 =", method="none", certified=True, **QUIET).result
+    found = sl.squash_map(tiny, "110 =", method="none", certified=True).result
     for dtype, notes in (("bfloat16", 1), ("float32", 0)):
         said = _of_precision(found, {"dtype": dtype})
         assert len(said) == notes
@@ -116,7 +114,7 @@ def test_a_certificate_in_half_precision_is_said(tiny: Any) -> None:
 
 
 def test_the_code_makes_the_same_map(tiny: Any) -> None:
-    found = sl.squash_map(tiny, "110 =", method="none", query=3, **QUIET)
+    found = sl.squash_map(tiny, "110 =", method="none", query=3)
     (line,) = re.findall(r"^sl\.squash_map.*(?=\.save)", found._data()["code"], flags=re.MULTILINE)
     again = eval(line, {"sl": sl, "model": tiny})  # noqa: S307
     assert again.result.equals(found.result)
@@ -124,21 +122,21 @@ def test_the_code_makes_the_same_map(tiny: Any) -> None:
 
 def test_the_code_names_the_dtype_and_the_hooks(tiny: Any) -> None:
     with sl.applied(tiny, sl.hooks.mask_tokens([0])):
-        found = sl.squash_map(tiny, "110 =", method="none", **QUIET)
+        found = sl.squash_map(tiny, "110 =", method="none")
     code = found._data()["code"]
     (hook, *_) = sl.results.provenance(found.result)["ambient_hooks"]
     assert f"# measured under: {hook!r}" in code
     assert "dtype=" not in code
     assert "dtype='bfloat16'" in _code({**sl.results.provenance(found.result), "dtype": "bfloat16"})
-    assert "measured under" not in sl.squash_map(tiny, "110 =", method="none", **QUIET)._data()["code"]
+    assert "measured under" not in sl.squash_map(tiny, "110 =", method="none")._data()["code"]
 
 
 @pytest.mark.slow
 def test_ways_leave_room_for_numbers() -> None:
     """For prompts of some hundred tokens all ways would fill the page, and hardly a query would be left."""
-    model = sl.load("tiny-prose", device="cpu", **QUIET)
+    model = sl.load("tiny-prose", device="cpu")
     ids = [3 + k % 40 for k in range(300)]
-    found = sl.squash_map(model, ids, method="none", bos="as-given", **QUIET)
+    found = sl.squash_map(model, ids, method="none", bos="as-given")
     data = found._data()
     assert len(found.page().encode()) <= MOST
     assert data["layers"] == found.result["layer"].values.tolist()

@@ -27,7 +27,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 def test_each_prompt_has_the_numbers_of_its_own_call(
     verb: Any, options: dict[str, Any], tiny: Any, tmp_path: Path
 ) -> None:
-    options = options if verb is sl.path_bound and not options else options | {"progress": False}
+    options = options if verb is sl.path_bound and not options else options | {}
     found = verb(tiny, PROMPTS, **options)
     assert found["n_tokens"].values.tolist() == LENGTHS
     assert found.sizes["prompt"] == 3
@@ -82,7 +82,7 @@ def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: 
 
 def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 4)
-    pairs = sl.capture(tiny, ones, progress=False)
+    pairs = sl.capture(tiny, ones)
     of_prompts: list[Any] = [
         sl.path_bound, sl.jacobian_norms, sl.sensitivity, sl.substitution_effect, sl.audit, sl.top_tokens,
         sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit,

@@ -64,7 +64,7 @@ def test_relevances_of_the_averaging_llama(tmp_path: Path) -> None:
     c, n = 0.7, 7
     plain = averaging_llama(c)
     plain.save_pretrained(tmp_path / "model")
-    model = sl.load(tmp_path / "model", device="cpu", dtype=torch.float64, progress=False)
+    model = sl.load(tmp_path / "model", device="cpu", dtype=torch.float64)
     ids = torch.full((n,), TOKEN)
     x = plain.get_input_embeddings().weight[TOKEN].detach()  # pyright: ignore
     with torch.no_grad():

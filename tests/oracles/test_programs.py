@@ -17,7 +17,7 @@ from squashlens.measure.squashing.audit import one_cotangent
 
 STORED = np.load(Path(__file__).with_name("programs.npz"))
 TEXT = "abacab"  # after BOS, so that its letters are at 1 … 6
-SHARED: Any = {"bos": "as-given", "progress": False}
+SHARED: Any = {"bos": "as-given"}
 
 
 @dataclass(frozen=True)

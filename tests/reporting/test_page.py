@@ -21,7 +21,7 @@ PROMPT = sl.zoo.EXAMPLE_PROMPT
 def report(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """A report, and the state of the process before and after it."""
     out, before = tmp_path_factory.mktemp("page") / "report.html", process_state()
-    return sl.report(tiny, prompt=PROMPT, out=out, n=6, progress=False), before, process_state()
+    return sl.report(tiny, prompt=PROMPT, out=out, n=6), before, process_state()
 
 
 @pytest.fixture
@@ -113,13 +113,13 @@ def test_the_page_can_be_read_by_everyone(desk: Opened) -> None:
 
 @pytest.mark.slow
 def test_token_text_is_escaped(tiny: Any) -> None:
-    measured = sl.sensitivity(tiny, "110 =", progress=False)
+    measured = sl.sensitivity(tiny, "110 =")
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
     evil = "<img src=x onerror=alert(1)>"
     for result in (measured, shares, answer):
         result["token"][0 if "rank" in result.dims else 1] = evil
     findings = InputError(f"{evil} is 2 tokens.", "Use another.")
-    view = sl.squash_map(tiny, "110 =", progress=False)
+    view = sl.squash_map(tiny, "110 =")
     text = render(measured, shares, answer, findings, view, source=evil, prompt=f"'{evil}'", n=9)
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
@@ -129,10 +129,10 @@ NASTY = "a\nb\r\t\x1b[2J\x07 'q' \"d\" \\x41 $HOME `id` \u202e\u2028\x85\xad\U00
 
 
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
-    measured = sl.sensitivity(tiny, "110 =", progress=False)
+    measured = sl.sensitivity(tiny, "110 =")
     shares, answer = sl.paths.composition(tiny, "110 ="), sl.top_tokens(tiny, "110 =")
     measured = sealed(measured, sl.results.provenance(measured) | {"model": f"m{NASTY}"})
-    view = sl.squash_map(tiny, "110 =", progress=False)
+    view = sl.squash_map(tiny, "110 =")
     text = render(
         measured, shares, answer, InputError("Too long.", "Use another."), view, source=f"m{NASTY}", prompt=NASTY, n=9
     )
@@ -181,7 +181,7 @@ def test_figures_fit_on_paper(desk: Opened) -> None:
 
 @pytest.mark.browser
 def test_hover_shows_the_datasets_value(desk: Opened, tiny: Any) -> None:
-    ds, page = sl.sensitivity(tiny, PROMPT, progress=False), desk.page
+    ds, page = sl.sensitivity(tiny, PROMPT), desk.page
     names = page.evaluate("document.querySelector('.js-plotly-plot').data.map(t => t.name)")
     trace, place = names.index("true Jacobian"), 11
     point = page.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place)

@@ -17,7 +17,7 @@ from squashlens.reporting.markup import latex, markdown
 from squashlens.reporting.paper import parts, write
 from tests import typeset
 
-QUIET: Any = {"progress": False, "n": 6, "lengths": [4, 76], "seeds": 2}
+QUIET: Any = {"n": 6, "lengths": [4, 76], "seeds": 2}
 HOSTILE = r"\input{/etc/passwd} 100% $x^2$ #1 & a_b ~ <b> |`''--,,\"' é ü 中 🙂 \end{document} " + "δ∞−½…“”→≤·"
 
 
@@ -238,7 +238,7 @@ def test_captions_say_how_the_answers_were_drawn(tiny: Any, tmp_path: Path) -> N
 
 
 def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = parts.Settings("", 6, (4,), 2, ("answer_only",), "none", False)
+    chosen = parts.Settings("", 6, (4,), 2, ("answer_only",), "none")
     taught = [part.about["task"] for part in parts.parts_of(3, tiny, chosen)]
     monkeypatch.setattr(parts, "model_name", lambda _: "google/gemma-7b-it")
     assert taught == ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]
@@ -273,7 +273,7 @@ def test_any_text_stays_text_in_latex(tmp_path: Path) -> None:
 def test_all_figures_and_the_document_that_includes_them(tiny: Any, tmp_path: Path) -> None:
     if not os.environ.get("SQUASHLENS_REQUIRE_BROWSER") and shutil.which("chromium") is None:
         pytest.skip("chromium is not installed, so no PDF was drawn")
-    found = sl.paper(tiny, out=tmp_path, progress=False)
+    found = sl.paper(tiny, out=tmp_path)
     assert found == {number: tmp_path / f"fig{number}.pdf" for number in parts.NUMBERS}
     said = compiled(tmp_path)
     assert all(f"Figure {number}: " in said for number in parts.NUMBERS)

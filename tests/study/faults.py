@@ -17,7 +17,7 @@ import sys, squashlens as sl
 store, notes, cells, workers, seconds = sys.argv[1:]
 grid = {"measurement": "tests.study.fakes:noted", "arguments": {"notes": notes, "seconds": float(seconds)},
         "each": {"x": list(range(int(cells)))}}
-sl.Study(grid, store=store).run(workers=int(workers), progress=False)
+sl.Study(grid, store=store).run(workers=int(workers))
 """
 
 

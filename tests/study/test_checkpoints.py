@@ -39,7 +39,7 @@ def stored(store: Path) -> list[Path]:
 
 
 def bounds(one: sl.Study) -> Any:
-    one.run(progress=False)
+    one.run()
     return one.combine()["path_bound"]
 
 
@@ -68,7 +68,7 @@ def test_a_worker_looks_before_it_stores(folder: Path, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(loading, "load", late)
     with pytest.raises(InputError, match=CHANGED):
-        old.run(progress=False)
+        old.run()
     assert not stored(tmp_path / "store")
 
 

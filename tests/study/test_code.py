@@ -39,7 +39,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
 
 
 def areas(study: sl.Study) -> list[float]:
-    study.run(progress=False)
+    study.run()
     return study.combine()["area"].values.tolist()
 
 

@@ -42,7 +42,7 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     planned = capsys.readouterr().out.splitlines()
     assert planned[1].split() == ["tests.study.fakes:broken", "3", "0", "0", "3", "0"]
     assert not (tmp_path / "store").exists()
-    main(["study", "run", described, "--no-progress"])
+    main(["study", "run", described, "--quiet"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["tests.study.fakes:broken", "3", "2", "1", "0", "0"]
     assert lines[2] == "failed: 1 × RuntimeError: no measurement of 3"
@@ -52,7 +52,7 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     assert "saved: " in capsys.readouterr().out
     assert sl.results.open(tmp_path / "all.nc")["area"].sel(x=2).values.tolist() == [4, 5, 6]
     other = str(tmp_path / "other")
-    main(["study", "run", described, "--retry", "--no-progress", "--store", other])
+    main(["study", "run", described, "--retry", "--quiet", "--store", other])
     assert capsys.readouterr().out.splitlines() == lines
     assert Path(other, "cells").is_dir()
 
@@ -65,7 +65,7 @@ def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(text)
     code = "import sys; sys.path.remove(''); from squashlens.cli import main; main(sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", code, "study", "run", "study.yaml", "--workers", "2", "--no-progress"],
+        [sys.executable, "-c", code, "study", "run", "study.yaml", "--workers", "2", "--quiet"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -86,7 +86,7 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
         (BOUND | {"each": {"querry": [1]}}, "Similar names: query"),
         (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),
-        (BOUND | {"each": {"progress": [True]}}, "progress= cannot be given"),
+        (BOUND | {"each": {"resume": ["x"]}}, "resume= cannot be given"),
         (BOUND | {"each": {"query": [float("nan")]}}, "JSON"),
         (BOUND | {"each": {"query": [1, 1]}}, "twice"),
         (BOUND | {"each": {"dtype": ["float32", "flot32"]}}, "'flot32' is not a dtype"),

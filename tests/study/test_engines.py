@@ -55,11 +55,11 @@ def test_ray_writes_the_same_files(cluster: Any, tmp_path: Path) -> None:
     """Begun by Ray, and one worker killed: its actor is restarted, and its cell is computed again."""
     notes = tmp_path / "notes"
     made = sl.Study(grids(notes), store=tmp_path / "ray")
-    table = made.run(engine="ray", workers=2, progress=False)
+    table = made.run(engine="ray", workers=2)
     assert table[["done", "failed"]].to_numpy().tolist() == [[20, 0], [1, 1], [2, 0]]
     assert Counter(notes.read_text().split()).most_common(1)[0][1] == 1
     here = sl.Study(grids(notes), store=tmp_path / "here")
-    here.run(progress=False)
+    here.run()
     assert files(tmp_path / "here") == files(tmp_path / "ray")
 
 
@@ -82,7 +82,7 @@ def test_ray_goes_on_without_a_node_and_without_a_worker(cluster: Any, tmp_path:
 
     spoiling = threading.Thread(target=spoil)
     spoiling.start()
-    assert made.run(engine="ray", workers=2, progress=False)["done"].tolist() == [20]
+    assert made.run(engine="ray", workers=2)["done"].tolist() == [20]
     spoiling.join()
     counts = Counter(notes.read_text().split())
     assert len(counts) == 20
@@ -98,13 +98,13 @@ def test_slurm_writes_the_same_files(tmp_path: Path) -> None:
     with slurm(tmp_path / "one-node"):
         begun = grids(notes)
         begun[0]["each"] = {"x": [0, 1, 2]}
-        sl.Study(begun, store=tmp_path / "slurm").run(progress=False)
+        sl.Study(begun, store=tmp_path / "slurm").run()
         made = sl.Study(grids(notes), store=tmp_path / "slurm")
-        table = made.run(engine="slurm", workers=1, resources={"timeout_min": 5}, progress=False)
+        table = made.run(engine="slurm", workers=1, resources={"timeout_min": 5})
     assert table[["done", "failed"]].to_numpy().tolist() == [[20, 0], [1, 1], [2, 0]]
     assert set(Counter(notes.read_text().split()).values()) == {1}
     here = sl.Study(grids(notes), store=tmp_path / "here")
-    here.run(progress=False)
+    here.run()
     assert files(tmp_path / "here") == files(tmp_path / "slurm")
 
 
@@ -117,7 +117,7 @@ def test_a_job_is_requeued_on_a_signal(tmp_path: Path) -> None:
         made = sl.Study(grids(notes, seconds=1.0)[:1], store=tmp_path / "slurm")
         driver = subprocess.Popen(
             [sys.executable, "-c", "import sys, json, squashlens as sl\n"
-             "sl.Study(json.loads(sys.argv[1]), store=sys.argv[2]).run(engine='slurm', progress=False)",
+             "sl.Study(json.loads(sys.argv[1]), store=sys.argv[2]).run(engine='slurm')",
              __import__("json").dumps(grids(notes, seconds=1.0)[:1]), str(tmp_path / "slurm")],
             cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip

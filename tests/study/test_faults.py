@@ -44,28 +44,28 @@ def test_a_full_disk_ends_a_study_that_continues_with_more_space(small_disk: Pat
     grid = {"measurement": "tests.study.fakes:square", "each": {"x": list(range(100))}}
     made = sl.Study(grid, store=small_disk / "store")
     with pytest.raises(OutputError, match="disk is full"):
-        made.run(workers=workers, progress=False)
+        made.run(workers=workers)
     before = made.status()
     assert 0 < before["done"].item() < 100
     assert before["failed"].item() == 0
     remount(small_disk, "size=4m")
-    assert made.run(progress=False)["done"].item() == 100
+    assert made.run()["done"].item() == 100
 
 
 def test_a_read_only_store_is_refused_and_can_be_read(small_disk: Path) -> None:
     grid = {"measurement": "tests.study.fakes:square", "each": {"x": [1, 2]}}
-    sl.Study(grid, store=small_disk / "store").run(progress=False)
+    sl.Study(grid, store=small_disk / "store").run()
     remount(small_disk, "ro")
     more = sl.Study(grid | {"each": {"x": [1, 2, 3]}}, store=small_disk / "store")
     with pytest.raises(OutputError, match="read-only"):
-        more.run(progress=False)
+        more.run()
     assert more.status()["done"].item() == 2
     assert more.combine()["area"].sel(x=2).values.tolist() == [4, 5, 6]
     numbers = [[x, x * x + place // 10 - 1] for x in (1, 2) for place in (10, 20, 30)]
     query = "select x, value from tests_study_fakes_square order by x, place"
     assert more.sql(query).to_numpy().tolist() == numbers
     remount(small_disk, "rw")
-    assert more.run(progress=False)["done"].item() == 3
+    assert more.run()["done"].item() == 3
 
 
 def test_a_full_disk_while_a_journal_is_written_is_no_failure_of_the_cell(
@@ -80,5 +80,5 @@ def test_a_full_disk_while_a_journal_is_written_is_no_failure_of_the_cell(
     (tmp_path / "notes").touch()
     monkeypatch.setattr("squashlens.saving.journal.Journal.get", full)
     with pytest.raises(OutputError, match="disk is full"):
-        made.run(progress=False)
+        made.run()
     assert made.status()[["failed", "left"]].to_numpy().tolist() == [[0, 1]]

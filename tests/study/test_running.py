@@ -28,10 +28,10 @@ def test_a_study_runs_once(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     one = study(tmp_path / "store", "noted", {"x": [1, 2, 3]}, notes=str(notes))
     assert one.status()["left"].tolist() == [3]
-    assert one.run(progress=False)["done"].tolist() == [3]
-    assert one.run(progress=False)["done"].tolist() == [3]
+    assert one.run()["done"].tolist() == [3]
+    assert one.run()["done"].tolist() == [3]
     more = study(tmp_path / "store", "noted", {"x": [1, 2, 3, 4]}, notes=str(notes))
-    assert more.run(progress=False)["done"].tolist() == [4]
+    assert more.run()["done"].tolist() == [4]
     assert Counter(notes.read_text().split()) == {"1": 1, "2": 1, "3": 1, "4": 1}
 
 
@@ -41,21 +41,21 @@ def test_a_cell_that_fails_stops_nothing_and_can_be_retried(tmp_path: Path) -> N
     both = sl.Study(
         [asdict(one.grids[0]), {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}}], store=tmp_path / "store"
     )
-    table = both.run(progress=False).set_index("grid")
+    table = both.run().set_index("grid")
     assert table["failed"].to_dict() == {FAKE + "fixed": 2, FAKE + "broken": 1}
     assert table["done"].to_dict() == {FAKE + "fixed": 0, FAKE + "broken": 2}
     reasons = both.failures()
     assert reasons["reason"].tolist() == 2 * ["RuntimeError: not yet"] + ["RuntimeError: no measurement of 3"]
     assert reasons["x"].tolist() == [1, 2, 3]
     allowed.touch()
-    assert both.run(progress=False)["failed"].sum() == 3  # a failure is not tried again by itself
-    assert both.run(retry=True, progress=False)["failed"].tolist() == [0, 1]
+    assert both.run()["failed"].sum() == 3  # a failure is not tried again by itself
+    assert both.run(retry=True)["failed"].tolist() == [0, 1]
     assert both.status()["done"].tolist() == [2, 2]
 
 
 def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
     one = study(tmp_path, "plain", {"x": [1]})
-    one.run(progress=False)
+    one.run()
     assert one.failures()["reason"].item() == (
         f"{FAKE}plain returned 1. Return an xarray DataArray or Dataset.")  # fmt: skip
 
@@ -63,11 +63,11 @@ def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
 def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     one = study(tmp_path / "store", "noted", {"x": [1, 2]}, notes=str(notes))
-    one.run(progress=False)
+    one.run()
     whole = files(tmp_path / "store")
     one.store.place.write(name_of(one.cells[0].key), b"half a cell")
     assert one.status()[["done", "left"]].to_numpy().tolist() == [[1, 1]]
-    one.run(progress=False)
+    one.run()
     assert files(tmp_path / "store") == whole
     assert Counter(notes.read_text().split()) == {"1": 2, "2": 1}
 
@@ -76,7 +76,7 @@ def test_cells_that_are_missing_or_damaged_are_left_out(tmp_path: Path) -> None:
     one = study(tmp_path, "square", {"x": [1, 2, 3]})
     with pytest.raises(InputError, match="No cell"):
         one.combine()
-    one.run(progress=False)
+    one.run()
     one.store.place.remove(name_of(one.cells[0].key))
     one.store.place.write(name_of(one.cells[1].key), b"half a cell")
     both = one.combine()
@@ -89,9 +89,9 @@ def test_cells_that_are_missing_or_damaged_are_left_out(tmp_path: Path) -> None:
 def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
     one = study(tmp_path / "store", "journaled", {"x": [3]}, notes=str(tmp_path / "notes"))
     with pytest.raises(KeyboardInterrupt):
-        one.run(progress=False)
+        one.run()
     assert one.status()["left"].item() == 1
-    assert one.run(progress=False)["done"].item() == 1
+    assert one.run()["done"].item() == 1
     assert (tmp_path / "notes").read_text().split() == ["0", "1", "2"]
     assert list((tmp_path / "store" / "journals").iterdir()) == []
 
@@ -117,7 +117,7 @@ def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
             "model": "tiny-gemma", "sequence": {"repeated": {"token": "1", "n": 4}}, "round_to": "bf16"}},
     ]  # fmt: skip
     made = sl.Study(grids, store=tmp_path)
-    assert made.run(progress=False)["done"].tolist() == [4, 1]
+    assert made.run()["done"].tolist() == [4, 1]
     assert loaded == ["tiny-gemma"]
     both = made.combine("path_bound")
     assert both["path_bound"].dims == ("prompt", "hooks", "position")
@@ -164,7 +164,7 @@ def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
     grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
         "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip
     made = sl.Study(grid, store=tmp_path)
-    assert made.run(progress=False)["failed"].tolist() == [2]
+    assert made.run()["failed"].tolist() == [2]
     found = made.combine()
     axis = next(name for name in map(str, found["path_bound"].dims) if name.endswith("to_layer"))
     assert sl.results.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
@@ -176,7 +176,7 @@ def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
 
 def test_combine_has_a_dimension_for_each_varied_argument(tmp_path: Path) -> None:
     one = study(tmp_path, "square", {"x": [1, 2, 3], "y": [0, 10]})
-    one.run(progress=False)
+    one.run()
     both = one.combine()
     assert both["area"].dims == ("x", "y", "place")
     expected = both["x"] ** 2 + both["y"] + xr.DataArray([0, 1, 2], dims="place")
@@ -189,10 +189,10 @@ def test_combine_has_a_dimension_for_each_varied_argument(tmp_path: Path) -> Non
 
 def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(tmp_path: Path) -> None:
     one = study(tmp_path / "units", "square", {"x": [1], "units": ["m", "s", "m or s"]})
-    one.run(progress=False)
+    one.run()
     assert one.combine()["area"].attrs["units"] == "m or s or m or s"
     other = study(tmp_path / "forms", "labelled", {"x": [1, 2, 3]})
-    other.run(progress=False)
+    other.run()
     with pytest.raises(InputError, match="different variables or dimensions"):
         other.combine()
 
@@ -202,13 +202,13 @@ def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Pat
     """One of the cells kills its worker, which is replaced; no other cell is computed twice."""
     notes = tmp_path / "notes"
     shared = study(tmp_path / "two", "deadly", {"x": list(range(12))}, notes=str(notes))
-    table = shared.run(workers=2, progress=False)
+    table = shared.run(workers=2)
     assert table[["done", "failed"]].to_numpy().tolist() == [[11, 1]]
     assert "workers died" in shared.failures()["reason"].item()
     counts = Counter(notes.read_text().split())
     assert counts.pop("1") == 3
     assert set(counts.values()) == {1}
-    study(tmp_path / "one", "deadly", {"x": [0, *range(2, 12)]}, notes=str(notes)).run(progress=False)
+    study(tmp_path / "one", "deadly", {"x": [0, *range(2, 12)]}, notes=str(notes)).run()
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 

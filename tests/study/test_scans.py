@@ -65,7 +65,7 @@ def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
     with open(over["file"], "a") as file:
         file.write("no JSON\n")
     one = scan(tmp_path / "store", over)
-    assert one.run(progress=False)[["cells", "done", "failed"]].to_numpy().tolist() == [[3, 3, 0]]
+    assert one.run()[["cells", "done", "failed"]].to_numpy().tolist() == [[3, 3, 0]]
     table = one.sql("select * from letters order by row")
     assert table["row"].tolist() == list(range(28))
     assert [row for row in range(28) if table["error"].notna()[row]] == [8, 9, 27]
@@ -103,7 +103,7 @@ def test_prompts_of_equal_length_are_measured_in_one_call(
     over = written("jsonl", tmp_path, prompts)
     one = sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "over": over, "name": "bounds"},
                    store=tmp_path / "store")  # fmt: skip
-    one.run(progress=False)
+    one.run()
     table = one.sql("select * from bounds order by row")
     assert sorted(calls) == [1, 4, 4]
     assert [row for row in range(9) if table["error"].notna()[row]] == [4]
@@ -119,17 +119,15 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(tiny: Any, tmp_path: Path) 
     prompts = [[2, 9, 5, 7], [2, 10, 8, 6]]
     one = sl.Study({"measurement": "substitution_effect", "arguments": {"model": "tiny-gemma"}, "name": "swaps",
                     "over": written("jsonl", tmp_path, prompts)}, store=tmp_path / "store")  # fmt: skip
-    one.run(progress=False)
+    one.run()
     for row, found in enumerate(one.sql("select effect from swaps order by row")["effect"]):
-        np.testing.assert_allclose(
-            found, sl.substitution_effect(tiny, prompts[row], progress=False)["effect"], rtol=1e-5
-        )
+        np.testing.assert_allclose(found, sl.substitution_effect(tiny, prompts[row])["effect"], rtol=1e-5)
 
 
 def test_a_scan_needs_no_model(tmp_path: Path) -> None:
     over = written("jsonl", tmp_path, ["1", "", "333"])
     one = sl.Study({"measurement": "tests.study.fakes:size", "name": "sizes", "over": over}, store=tmp_path / "store")
-    assert one.run(progress=False)[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
+    assert one.run()[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
     assert one.sql("select size from sizes where error is null order by row")["size"].tolist() == [1, 3]
     with pytest.raises(InputError, match="neither prompts nor sequences"):
         sl.Study({"measurement": "tests.study.fakes:square", "over": over}, store=tmp_path)
@@ -147,19 +145,19 @@ def with_permission(folder: Path, **more: Any) -> sl.Study:
 @pytest.mark.slow
 def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) -> None:
     one = with_permission(tmp_path)
-    assert one.run(progress=False)[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[5, 0, 3]]
-    assert one.run(progress=False)["failed_rows"].tolist() == [3]  # not by itself
+    assert one.run()[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[5, 0, 3]]
+    assert one.run()["failed_rows"].tolist() == [3]  # not by itself
     notes = tmp_path / "notes"
     notes.unlink()
-    assert one.run(retry=True, progress=False)["failed_rows"].tolist() == [3]
+    assert one.run(retry=True)["failed_rows"].tolist() == [3]
     assert sorted(notes.read_text().splitlines()) == ["prompt 0 late", "prompt 17 late", "prompt 8 late"]
     (tmp_path / "allowed").touch()
-    assert one.run(retry=True, progress=False)["failed_rows"].tolist() == [0]
+    assert one.run(retry=True)["failed_rows"].tolist() == [0]
     assert len(notes.read_text().splitlines()) == 6
     assert one.failures().empty
     again = with_permission(tmp_path)
     again.store = Store(tmp_path / "fresh")
-    again.run(progress=False)
+    again.run()
     shards = [sorted((tmp_path / name / "shards").rglob("*.parquet")) for name in ("store", "fresh")]
     assert [file.read_bytes() for file in shards[0]] == [file.read_bytes() for file in shards[1]]
 
@@ -167,7 +165,7 @@ def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) 
 def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
     over = written("jsonl", tmp_path, PROMPTS) | {"shard": 10}
     one = scan(tmp_path / "store", over)
-    one.run(progress=False)
+    one.run()
     shards = sorted((tmp_path / "store" / "shards").rglob("*.parquet"))
     before = {shard: shard.read_bytes() for shard in shards}
     assert len(shards) == 3
@@ -175,7 +173,7 @@ def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
     shards[1].write_bytes(before[shards[1]][:-5])
     assert one.status()[["done", "left"]].to_numpy().tolist() == [[2, 1]]
     assert one.sql("select count(*) as many from letters")["many"].tolist() == [25 - rows]
-    one.run(progress=False)
+    one.run()
     assert {shard: shard.read_bytes() for shard in shards} == before
     other = scan(tmp_path / "store", over | {"shard": 5})
     assert {c.span for c in other.cells if c.key in {cell.key for cell in one.cells}} == {(20, 25)}  # the same rows
@@ -191,7 +189,7 @@ def changed(prompt: str, file: str) -> xr.Dataset:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_file_that_changed_since_the_study_was_described_is_refused(kind: str, tmp_path: Path) -> None:
     one = scan(tmp_path / "store", written(kind, tmp_path, PROMPTS[:3]))
-    one.run(progress=False)
+    one.run()
     over = written(kind, tmp_path, [*PROMPTS[:2], "another"])
     for use in (one.run, one.status):
         with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
@@ -205,7 +203,7 @@ def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path)
     one = sl.Study({"measurement": "tests.study.test_scans:changed", "arguments": over, "over": over,
                     "name": "sizes"}, store=tmp_path / "store")  # fmt: skip
     with pytest.raises(InputError, match="changed after the study was described"):
-        one.run(progress=False)
+        one.run()
     assert one.store.count() == 0
 
 
@@ -213,7 +211,7 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
     over, arguments = written("jsonl", tmp_path, ["110", "1101", [2, 4, 4, 76]]), {"model": "tiny-gemma"}
     grids = [{"measurement": name, "arguments": arguments, "over": over} for name in ("path_bound", "collapse")]
     one = sl.Study(grids, store=tmp_path / "store")
-    one.run(progress=False)
+    one.run()
     table = one.sql("select * from path_bound order by row")
     assert table["error"].isna().all()
     assert list(table["path_bound"][1]) == sl.path_bound(tiny, "1101").values.tolist()
@@ -257,12 +255,12 @@ def test_what_cannot_be_scanned_is_refused(
 def test_numbers_of_cells_in_sql(tmp_path: Path) -> None:
     grid = {"measurement": "tests.study.fakes:square", "each": {"x": [1, 2, 3], "y": [0, 10]}, "name": "areas"}
     one = sl.Study(grid | {"each": {"x": [1, 2], "y": [0, 10]}}, store=tmp_path)
-    one.run(progress=False)
+    one.run()
     query = "select x, y, place, value from areas where place >= 20 order by x, y, place"
     rows = [[x, y, place, x * x + y + place // 10 - 1] for x in (1, 2) for y in (0, 10) for place in (20, 30)]
     assert one.sql(query).to_numpy().tolist() == rows
     more = sl.Study(grid, store=tmp_path)
-    more.run(progress=False)
+    more.run()
     assert len(more.sql(query)) == 12
     assert one.sql(query).to_numpy().tolist() == rows  # a study sees its own cells only
     with pytest.raises(InputError, match="refuses"):
@@ -284,7 +282,7 @@ def test_one_query_about_two_grids(tmp_path: Path) -> None:
     grids = [{"measurement": "tests.study.fakes:square", "name": name, "each": {"x": each}}
              for name, each in (("low", [1, 2]), ("high", [3, 4]))]  # fmt: skip
     one = sl.Study(grids, store=tmp_path)
-    one.run(progress=False)
+    one.run()
     query = "select low.x, High.x, high.value from LOW join high using (place) where place = 10 order by all"
     assert one.sql(query).to_numpy().tolist() == [[1, 3, 9], [1, 4, 16], [2, 3, 9], [2, 4, 16]]
     with pytest.raises(InputError, match="one name in SQL"):
@@ -301,7 +299,7 @@ def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
         each = {axis: dict.fromkeys(labels, [] if axis == "hooks" else "float32")}
         numbers = square | {"each": {"x": dict.fromkeys(labels, 2)}}
         one = sl.Study([numbers, letters | {"each": each}], store=tmp_path / "store")
-        one.run(progress=False)
+        one.run()
         found = [one.sql("select x, value from areas where place = 10 order by x"),
                  one.sql(f"select {axis}, count(*) from letters group by all order by all")]  # noqa: S608 # fmt: skip
         return [table.to_numpy().tolist() for table in found]
@@ -312,8 +310,8 @@ def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("use", "package", "extra"), [
-    (lambda one: one.run(engine="ray", progress=False), "ray", "ray"),
-    (lambda one: one.run(engine="slurm", progress=False), "submitit", "slurm"),
+    (lambda one: one.run(engine="ray"), "ray", "ray"),
+    (lambda one: one.run(engine="slurm"), "submitit", "slurm"),
     (lambda one: one.sql("select 1"), "duckdb", "study"),
 ])  # fmt: skip
 def test_a_missing_extra_is_named(

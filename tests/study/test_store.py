@@ -36,8 +36,8 @@ def test_a_study_is_the_same_in_every_place(store: Store, tmp_path: Path) -> Non
         {"measurement": "tests.study.fakes:size", "name": "sizes", "over": {"file": str(tmp_path / "prompts.jsonl")}},
     ]
     here, there = sl.Study(grids, store=tmp_path / "here"), sl.Study(grids, store=store.place.url)
-    assert there.run(progress=False).equals(here.run(progress=False))
-    assert there.run(retry=True, progress=False).equals(here.status())
+    assert there.run().equals(here.run())
+    assert there.run(retry=True).equals(here.status())
     for cell in here.cells:
         assert here.store.place.read(name_of(cell.key)) == there.store.place.read(name_of(cell.key))
     for query in ("select x, value from areas order by all", "select prompt, size, error from sizes order by row"):
@@ -125,7 +125,7 @@ def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pat
     study = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path / "file")
     began = time.monotonic()
     with pytest.raises((OutputError, InputError), match="file"):
-        study.run(progress=False)
+        study.run()
     assert time.monotonic() - began < 5
 
 
@@ -177,5 +177,5 @@ def test_a_damaged_record_of_a_failure_is_none(store: Store) -> None:
 def test_a_store_in_memory_is_for_one_process() -> None:
     study = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store="memory://one")
     with pytest.raises(InputError, match="this process only"):
-        study.run(workers=2, progress=False)
-    assert study.run(progress=False)["done"].item() == 1
+        study.run(workers=2)
+    assert study.run()["done"].item() == 1

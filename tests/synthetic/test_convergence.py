@@ -25,7 +25,6 @@ from squashlens.synthetic.convergence import HALVING, of_draws, power_law, rate,
 from squashlens.synthetic.stack import draw, sinusoids
 
 LENGTHS = [10, 30, 100, 200, 400, 800, 1600]
-QUIET: dict[str, Any] = {"progress": False}
 
 
 def spaced(low: int, high: int, count: int) -> list[int]:
@@ -82,8 +81,8 @@ def test_means_and_intervals_against_scipy() -> None:
 @pytest.mark.parametrize("norm", ["linf", "l1", "l2"])
 def test_convergence_is_what_the_last_tokens_say(norm: Any) -> None:
     stack = Stack(depth=2, heads=2, encoding="rope", residual=True, norm="rms")
-    found = convergence(stack, LENGTHS, norm=norm, **QUIET)
-    tokens = last_tokens(stack, LENGTHS, **QUIET)
+    found = convergence(stack, LENGTHS, norm=norm)
+    tokens = last_tokens(stack, LENGTHS)
     gap = (tokens.v - tokens.star).numpy()
     expected = np.linalg.norm(gap, axis=-1, ord={"linf": np.inf, "l1": 1, "l2": 2}[norm])
     np.testing.assert_allclose(found["distance"], expected, rtol=1e-12)
@@ -111,7 +110,7 @@ def test_theorem_b3s_bound_holds_with_measured_values() -> None:
             place = torch.arange(401)
             x = drawn.inputs(torch.tensor([*range(400), 399]), place)
             sizes = (x @ drawn.layers[0].value @ drawn.layers[0].output).abs().sum(-1).amax(-1)
-        found = convergence(stack, [40, 100, 200, 400], seeds=2, tail=1.0, **QUIET).isel(layer=0)
+        found = convergence(stack, [40, 100, 200, 400], seeds=2, tail=1.0).isel(layer=0)
         bound = found["total_variation"].isel(length=-1).values * sizes.numpy()
         apart = found["distance"].isel(length=-1).values
         assert (apart <= bound).all()
@@ -121,8 +120,8 @@ def test_theorem_b3s_bound_holds_with_measured_values() -> None:
 def test_without_positions_the_difference_is_the_new_tokens_share() -> None:
     """D = α*_{n+1,n+1} ‖value_a − z_n‖₁ exactly, and δ = 2 α*_{n+1,n+1}: all other weights shrink alike."""
     stack = Stack(projections="direct")
-    found = convergence(stack, LENGTHS, **QUIET).isel(layer=0)
-    tokens = last_tokens(stack, LENGTHS, **QUIET)
+    found = convergence(stack, LENGTHS).isel(layer=0)
+    tokens = last_tokens(stack, LENGTHS)
     values = draw(stack, 1600, range(5), torch.float64, torch.device("cpu")).direct[2][:, np.array(LENGTHS) - 1]
     apart = (values - tokens.v[:, 0]).abs().sum(-1) * tokens.self_weight[:, 0, :, 0]
     np.testing.assert_allclose(found["distance"], apart, rtol=1e-9)
@@ -135,7 +134,7 @@ def test_without_positions_the_difference_is_the_new_tokens_share() -> None:
 def test_figure_8s_convergence_is_that_of_averages() -> None:
     """With q, k, v drawn themselves, E ‖D‖₂² = Σ w², since values have variance 1/d: it falls without δ → 0."""
     stack, n = PAPER["queries_keys"], 300
-    found = convergence(stack, [100, 200, n], seeds=200, norm="l2", tail=1.0, **QUIET).isel(layer=0)
+    found = convergence(stack, [100, 200, n], seeds=200, norm="l2", tail=1.0).isel(layer=0)
     drawn = draw(stack, n, range(200), torch.float64, torch.device("cpu"))
     from tests.synthetic import twin
 
@@ -153,7 +152,7 @@ def test_figure_8s_convergence_is_that_of_averages() -> None:
 
 def test_figure_8_in_both_readings() -> None:
     lengths = spaced(10, 3000, 20)
-    found = {name: convergence(stack, lengths, **QUIET).isel(layer=0) for name, stack in PAPER.items()}
+    found = {name: convergence(stack, lengths).isel(layer=0) for name, stack in PAPER.items()}
     averaged, kept = found["queries_keys"], found["inputs"]
     assert -0.7 < averaged["exponent_mean"] < -0.4  # D falls, as in the figure
     assert averaged["variation_exponent_high"] < 0  # δ creeps down to a level, which is no decay
@@ -187,24 +186,22 @@ def test_orders_that_can_be_derived(options: Any, expected: float | None) -> Non
     ],
 )
 def test_a_floor_that_short_lengths_do_not_show(stack: Stack, lengths: list[int]) -> None:
-    found = convergence(stack, lengths, **QUIET)
+    found = convergence(stack, lengths)
     assert (found["variation_exponent_high"] < HALVING).all()  # by sight it decays
     assert not found["premise"].any()
-    assert not survey(stack, {"base": [100.0, 10_000.0]}, lengths, **QUIET)["premise"].any()
+    assert not survey(stack, {"base": [100.0, 10_000.0]}, lengths)["premise"].any()
 
 
 def test_alibis_floor_is_that_of_two_geometric_laws() -> None:
     """Equal scores: v* has v's weights one place on, so δ = 2 (1 − e^−m) in a head of slope m."""
-    found = last_tokens(Stack(encoding="alibi", heads=4, scale=1e-9), [20_000], seeds=1, **QUIET)
+    found = last_tokens(Stack(encoding="alibi", heads=4, scale=1e-9), [20_000], seeds=1)
     floors = 2 * (1 - np.exp(-(2.0 ** -np.array([2, 4, 6, 8]))))
     np.testing.assert_allclose(found.total_variation[0, 0, 0], floors, rtol=1e-6)
 
 
 def test_a_window_never_forgets_the_last_token() -> None:
     """Scores near 0 make every weight 1/window: δ = 2/window at every length beyond it."""
-    found = convergence(Stack(mask="window", window=8, scale=1e-6), LENGTHS, **QUIET).isel(
-        layer=0, length=slice(1, None)
-    )
+    found = convergence(Stack(mask="window", window=8, scale=1e-6), LENGTHS).isel(layer=0, length=slice(1, None))
     np.testing.assert_allclose(found["self_weight"], 1 / 8, rtol=1e-6)
     np.testing.assert_allclose(found["total_variation"], 2 / 8, rtol=1e-6)
     assert not found["premise"].item()
@@ -282,7 +279,7 @@ def test_figure_9_refuses_what_it_cannot_fit() -> None:
 def surveyed() -> xr.Dataset:
     stack = Stack(heads=2, residual=True)
     over = {"encoding": ["none", "alibi"], "depth": [1, 2], "window": [None, 8]}
-    return survey(stack, over, LENGTHS, **QUIET)
+    return survey(stack, over, LENGTHS)
 
 
 @pytest.mark.slow
@@ -294,7 +291,7 @@ def test_a_survey_is_its_stacks_one_by_one(surveyed: xr.Dataset) -> None:
             for window in (None, 8):
                 mask: Any = {"mask": "window", "window": 8} if window else {}
                 stack = Stack(heads=2, residual=True, encoding=encoding, depth=depth, **mask)
-                alone = convergence(stack, LENGTHS, **QUIET)
+                alone = convergence(stack, LENGTHS)
                 cell = surveyed.sel(encoding=encoding, depth=depth, window=str(window or "all"))
                 for name in ("exponent_mean", "exponent_low", "exponent_high"):
                     assert cell[name].item() == alone[name].values[-1]
@@ -318,7 +315,7 @@ def test_surveys_refuse_what_is_no_option() -> None:
         ({"encoding": ["none", "learned"]}, "the learned table has 9 rows"),
     ):
         with pytest.raises(InputError, match=words):
-            survey(Stack(table=9), over, LENGTHS, **QUIET)
+            survey(Stack(table=9), over, LENGTHS)
 
 
 def sines(place: np.ndarray) -> np.ndarray:
@@ -331,8 +328,8 @@ def sines(place: np.ndarray) -> np.ndarray:
 def test_keys_and_values_of_the_same_tokens_do_not_converge(part: Any) -> None:
     """As in a Transformer, both are projected from one token: values depend on scores, and do not average out."""
     lengths = [3000, 5000, 10_000]
-    together = convergence(Stack(encoding="sinusoidal_qk", **part), lengths, tail=1.0, **QUIET)["distance"]
-    apart = convergence(PAPER["queries_keys"], lengths, tail=1.0, **QUIET)["distance"]
+    together = convergence(Stack(encoding="sinusoidal_qk", **part), lengths, tail=1.0)["distance"]
+    apart = convergence(PAPER["queries_keys"], lengths, tail=1.0)["distance"]
     assert together.min() > 0.5
     assert apart.max() < 0.1
 
@@ -344,7 +341,7 @@ def test_what_keys_and_values_of_the_same_tokens_leave() -> None:
     that does not depend on x.
     """
     stack, lengths = Stack(encoding="sinusoidal_qk"), [10_000, 30_000]
-    found = last_tokens(stack, lengths, seeds=4, **QUIET)
+    found = last_tokens(stack, lengths, seeds=4)
     (weights,) = draw(stack, 1, range(4), torch.float64, torch.device("cpu")).layers
     for at, n in enumerate(lengths):
         here, there = sinusoids(torch.tensor([n - 1, n]), 64, 1e4)

@@ -26,7 +26,7 @@ ENCODINGS = ["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "lear
 
 def check(stack: Stack, lengths: list[int], seeds: list[int]) -> None:
     """v, v*, δ and the self-weight against whole sequences, one by one."""
-    found = last_tokens(stack, lengths, seeds=seeds, progress=False)
+    found = last_tokens(stack, lengths, seeds=seeds)
     drawn = draw(stack, max(lengths), seeds, F64, CPU)
     for s in range(len(seeds)):
         for place, n in enumerate(sorted(set(lengths))):
@@ -67,7 +67,7 @@ def test_any_stack_against_the_twin(
         depth=depth, heads=heads, encoding=encoding, residual=residual, norm=norm, mlp=mlp, scale=scale, **mask, **SMALL
     )
     drawn = draw(stack, max(lengths), [1], F64, CPU)
-    found = last_tokens(stack, lengths, seeds=[1], progress=False)
+    found = last_tokens(stack, lengths, seeds=[1])
     for place, n in enumerate(sorted(set(lengths))):
         for content, values in ((list(range(n)), found.v), ([*range(n), n - 1], found.star)):
             expected = np.stack([layer[-1] for layer in twin.run(stack, drawn, 0, content)[0]])
@@ -94,26 +94,26 @@ def test_a_stack_against_pytorchs_attention() -> None:
         (x @ m).unflatten(-1, (4, 16)).transpose(1, 2) for m in (w.query, w.key, w.value)
     )  # (seed, head, token, dot)
     expected = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ w.output
-    found = last_tokens(stack, range(1, n + 1), seeds=2, progress=False)
+    found = last_tokens(stack, range(1, n + 1), seeds=2)
     torch.testing.assert_close(found.v[:, 0], expected, rtol=1e-11, atol=1e-12)
 
 
 def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack(depth=3, heads=2, encoding="rope", residual=True, norm="layer", mlp=2, mask="prefix", prefix=6)
-    whole = last_tokens(stack, range(2, 30), seeds=3, progress=False)
+    whole = last_tokens(stack, range(2, 30), seeds=3)
     monkeypatch.setattr(stack_passes, "CELLS", 1)
     monkeypatch.setattr(stack_passes, "NUMBERS", 1)
-    pieces = last_tokens(stack, range(2, 30), seeds=3, progress=False)
+    pieces = last_tokens(stack, range(2, 30), seeds=3)
     for name in vars(whole):
         torch.testing.assert_close(getattr(pieces, name), getattr(whole, name), rtol=1e-11, atol=1e-13)
 
 
 def test_a_longer_sequence_begins_with_the_shorter_one() -> None:
     stack = Stack(depth=2, encoding="t5", residual=True)
-    short, long = (last_tokens(stack, n, seeds=[4], progress=False) for n in ([5, 17], [5, 17, 333]))
+    short, long = (last_tokens(stack, n, seeds=[4]) for n in ([5, 17], [5, 17, 333]))
     torch.testing.assert_close(long.v[:, :, :2], short.v, rtol=1e-12, atol=1e-14)
-    deeper = last_tokens(Stack(depth=3, encoding="t5", residual=True, mlp=1), [5], seeds=[4], progress=False)
-    shallow = last_tokens(Stack(depth=1, encoding="t5", residual=True, mlp=1), [5], seeds=[4], progress=False)
+    deeper = last_tokens(Stack(depth=3, encoding="t5", residual=True, mlp=1), [5], seeds=[4])
+    shallow = last_tokens(Stack(depth=1, encoding="t5", residual=True, mlp=1), [5], seeds=[4])
     torch.testing.assert_close(deeper.v[:, :1], shallow.v, rtol=1e-12, atol=1e-14)
 
 
@@ -135,7 +135,7 @@ def test_alibi_against_its_closed_form() -> None:
     assert (-alibi(torch.tensor([[1, -3]]), 8)[:, 0, 0]).tolist() == [2.0**-h for h in range(1, 9)]
     stack = Stack(heads=8, encoding="alibi", scale=1e-9)
     n = 700
-    own = last_tokens(stack, [n], seeds=1, progress=False).self_weight[0, 0, 0]
+    own = last_tokens(stack, [n], seeds=1).self_weight[0, 0, 0]
     ratio = np.exp(-(2.0 ** -np.arange(1, 9)))
     np.testing.assert_allclose(own, (1 - ratio) / (1 - ratio ** (n + 1)), rtol=1e-9)
 
@@ -172,19 +172,19 @@ def test_contradictions_are_refused(wrong: Any, words: str, monkeypatch: pytest.
 
 def test_wrong_requests_are_refused() -> None:
     with pytest.raises(InputError, match="has 11 tokens, and the learned table has 10 rows"):
-        last_tokens(Stack(encoding="learned", table=10), [10], progress=False)
-    assert last_tokens(Stack(encoding="learned", table=11), [10], seeds=1, progress=False).v.shape == (1, 1, 1, 64)
+        last_tokens(Stack(encoding="learned", table=10), [10])
+    assert last_tokens(Stack(encoding="learned", table=11), [10], seeds=1).v.shape == (1, 1, 1, 64)
     for lengths in ([], [0, 3]):
         with pytest.raises(InputError, match="are not numbers of tokens"):
-            last_tokens(Stack(), lengths, progress=False)
+            last_tokens(Stack(), lengths)
     for seeds in ([], [-1], [1, 1]):
         with pytest.raises(InputError, match="does not give any draws"):
-            last_tokens(Stack(), [3], seeds=seeds, progress=False)
+            last_tokens(Stack(), [3], seeds=seeds)
 
 
 def test_a_long_row_needs_no_square() -> None:
     """At n = 60,000 a pattern of n × n would be 29 GB."""
-    found = last_tokens(Stack(width=8, encoding="rope"), [60_000], seeds=1, progress=False)
+    found = last_tokens(Stack(width=8, encoding="rope"), [60_000], seeds=1)
     assert found.self_weight.item() < 1e-2
     assert found.v.isfinite().all()
 
@@ -194,6 +194,6 @@ def test_a_long_row_needs_no_square() -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_cuda_equals_cpu(encoding: Any) -> None:
     stack = Stack(depth=2, heads=2, encoding=encoding, residual=True, norm="rms", mlp=2)
-    cpu, gpu = (last_tokens(stack, [3, 40, 500], device=d, progress=False) for d in ("cpu", "cuda"))
+    cpu, gpu = (last_tokens(stack, [3, 40, 500], device=d) for d in ("cpu", "cuda"))
     for name in vars(cpu):
         torch.testing.assert_close(getattr(gpu, name), getattr(cpu, name), rtol=1e-10, atol=1e-12)

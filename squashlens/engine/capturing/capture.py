@@ -15,9 +15,9 @@ import torch
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from squashlens._typing import Baseline, Bos, Bridge, Passes, Target, Tensors, one_of, several
+from squashlens.bars import write
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
     check_layer,
@@ -157,7 +157,6 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
     noise_lengths: int = 4,
     passes: Passes = "auto",
     tokens_per_pass: int | None = None,
-    progress: bool = True,
 ) -> Capture | PairCapture:
     """Run the model once and keep activations, so that later measurements need no forward pass.
 
@@ -194,7 +193,6 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
             the pass ("longrope", "dynamic"). ``"shared"`` raises an error in these cases. The provenance says which way
             was used, and why.
         tokens_per_pass: number of branch tokens in one pass; by default, as many as fit into about one gigabyte.
-        progress: show a progress bar, and print the size of a large capture.
 
     Returns:
         A `Capture` for a prompt, a `PairCapture` for a sequence.
@@ -205,11 +203,11 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
         CapacityError: the activations do not fit; the message has their size.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> run = sl.capture(model, "How many ones are in the following sequence? 110 =", layers=[0, 6])
     >>> run.residuals[6].shape, sorted(run.patterns)
     (torch.Size([1, 14, 128]), [0])
-    >>> pairs = sl.capture(model, sl.prompts.repeated(model, "1", 12), lengths=[4, 12], progress=False)
+    >>> pairs = sl.capture(model, sl.prompts.repeated(model, "1", 12), lengths=[4, 12])
     >>> pairs.v.values.shape   # layers 0 to 6 and y, lengths, coordinates
     torch.Size([8, 2, 128])
     >>> sl.collapse(model, pairs)["distance"].dims
@@ -231,14 +229,14 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
                 f"keep={keep!r} leaves out the residual streams, which every capture of a sequence keeps.",
                 "Add 'residuals'.",
             )
-        return capture_pairs(model, prompt, patterns="patterns" in kept, progress=progress, **of_sequence)
+        return capture_pairs(model, prompt, patterns="patterns" in kept, **of_sequence)
     _require_options_of(of_sequence, "a sequence", "a prompt")
     if not kept:
         raise InputError("keep= is empty.", "Name 'residuals', 'patterns' or both.")
     layers = None if layers is None else list(layers)
     if layers == []:
         raise InputError("layers= is empty.", "Give at least one layer, or leave it out for all.")
-    return _of_prompt(model, prompt, kept, layers, out, bos, progress)
+    return _of_prompt(model, prompt, kept, layers, out, bos)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
@@ -253,7 +251,7 @@ def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) ->
 
 def _of_prompt(
     model: Bridge, prompts: Prompts, kinds: Collection[Tensors], layers: Iterable[int] | None,
-    folder: str | Path | None, bos: Bos, progress: bool,
+    folder: str | Path | None, bos: Bos,
 ) -> Capture:  # fmt: skip
     if folder is not None:
         prepared_folder(folder)  # before the model is run
@@ -267,8 +265,8 @@ def _of_prompt(
     path = None if folder is None else prepared_folder(folder, size)
     if path is None:
         require_room(size, torch.device("cpu"), "This capture", "Use out=, fewer layers=, or keep='residuals'.")
-    if progress and size > REPORT_ABOVE:
-        tqdm.write(f"capture: storing {human(size)} {f'in {path}' if path else 'in CPU memory'}")
+    if size > REPORT_ABOVE:
+        write(f"capture: storing {human(size)} {f'in {path}' if path else 'in CPU memory'}")
 
     kept: dict[str, dict[int, Tensor]] = {kind: {} for kind in KINDS}
     tensors_of = {} if path is None else {kind: TensorsOnDisk(path, kind) for kind in KINDS}

@@ -54,7 +54,6 @@ class PairRun:
     ids: Int[Tensor, "prompt position"]
     passes: Passes = "auto"
     tokens_per_pass: int | None = None
-    progress: bool = True
 
     @property
     def layers(self) -> list[int]:
@@ -68,7 +67,7 @@ class PairRun:
 
     def read(self, branches: Sequence[Branch], sites: Sequence[str], **options: Any) -> Readings:
         """Read all prompts at all sites, on the trunk that ends in the longest v*."""
-        how = {"passes": self.passes, "tokens_per_pass": self.tokens_per_pass, "progress": self.progress}
+        how = {"passes": self.passes, "tokens_per_pass": self.tokens_per_pass}
         return read(self.model, self.trunk, branches, sites, **how | options)
 
     def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> Streams:
@@ -160,7 +159,7 @@ class PairCapture(CaptureBase):
 
     def run(self, model: Bridge) -> PairRun:
         """The run of the same sequence at the same lengths, for running it again under hooks."""
-        return PairRun(model, self.sequence, self.lengths, self.ids, *passes_of(self), progress=False)
+        return PairRun(model, self.sequence, self.lengths, self.ids, *passes_of(self))
 
 
 SequenceOrCapture = GrowingSequence | PairCapture  # what measurements of collapse take
@@ -206,7 +205,6 @@ def prepare_run(
     lengths: Iterable[Any] | None,
     passes: Passes,
     tokens_per_pass: int | None,
-    progress: bool,
 ) -> PairRun:
     """Check model, sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
     one_of(passes, Passes, "passes")
@@ -223,7 +221,7 @@ def prepare_run(
         raise InputError(f"lengths={chosen!r} are not increasing numbers.", "Give each length once, in order.")
     longest = [sequence.doubled(n) for n in chosen][-1]  # raises an error for a length outside the sequence
     ids = checked_ids(sound, torch.tensor([longest.ids(sequence.trunk)]), sequence.bos)
-    return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass, progress)
+    return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass)
 
 
 def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
@@ -238,12 +236,11 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
     noise_lengths: int = 4,
     passes: Passes = "auto",
     tokens_per_pass: int | None = None,
-    progress: bool = True,
 ) -> PairCapture:
     """Capture a growing sequence; `squashlens.capture` documents the parameters."""
     positive(n_samples, "n_samples", "a number of sequences")
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
-    run = prepare_run(model, sequence, lengths, passes, tokens_per_pass, progress)
+    run = prepare_run(model, sequence, lengths, passes, tokens_per_pass)
     contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
     v, star = pairs = run.pairs(_attention_sites(run.model) if patterns else ())
     unrelated = _draw_unrelated(run, n_samples, seed) if "unrelated" in baselines else ()

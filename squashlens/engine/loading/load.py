@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
+from squashlens.bars import shown
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.live import make_live
@@ -44,7 +45,6 @@ def load(
     quantize: Quantized | None = None,
     revision: str | None = None,
     verify: bool = True,
-    progress: bool = True,
 ) -> Bridge:
     """Load a decoder-only model as a `TransformerBridge` and verify that the bridge reproduces it.
 
@@ -87,7 +87,7 @@ def load(
         UnsoundModelError: the bridge does not reproduce the Hugging Face model, or tokens depend on later ones.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> model.cfg.n_layers
     6
     """
@@ -99,8 +99,8 @@ def load(
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = _dtype_to_run_in(dtype)
     require_quantizer(quantize, dtype)
-    with _uncollected(), _libraries_silenced(progress):
-        found = source_of(name, progress=progress)
+    with _uncollected(), _libraries_silenced():
+        found = source_of(name)
         source = found.path
         require_revisions(name, source, revision)
         if not Path(source).is_dir():
@@ -112,7 +112,7 @@ def load(
         require_plausible(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
-            _require_fit(empty, found.label, device, dtype, progress)
+            _require_fit(empty, found.label, device, dtype)
         try:
             tokenizer = read_tokenizer(source, revision)  # before the weights, since a damaged one costs less time then
             model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
@@ -143,8 +143,8 @@ def _uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def _libraries_silenced(progress: bool) -> Iterator[None]:
-    """Silence the warnings of libraries while loading, and progress bars without `progress`; then restore both.
+def _libraries_silenced() -> Iterator[None]:
+    """Silence the warnings of libraries while loading, and their progress bars if quiet; then restore both.
 
     The problems that transformers' loading report warns of raise errors here, and so do weights that accelerate
     offloads. torchao warns of CUDA kernels that int8 weights do not use.
@@ -154,7 +154,7 @@ def _libraries_silenced(progress: bool) -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in ("transformers", "accelerate", "torchao", "torch.utils._pytree")]
     levels = [logger.level for logger in loggers]
     bars = transformers_logging.is_progress_bar_enabled()
-    if not progress:
+    if not shown():
         transformers_logging.disable_progress_bar()
     for logger in loggers:
         logger.setLevel(logging.ERROR)
@@ -223,13 +223,13 @@ def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
     return dtype
 
 
-def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype, progress: bool) -> None:
+def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype) -> None:
     """Print the model's size, and raise an error if it does not fit into memory."""
     count = sum(p.numel() for p in empty.parameters())
     size = count * dtype.itemsize
     label = Path(source).name if Path(source).exists() else source
     kind = dtype_name(dtype)
-    if progress:
+    if shown():
         free = human(available(device))
         print(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}")
     require_room(size, device, f"{label} in {kind}", "Use a smaller model, dtype=torch.bfloat16, or a larger device.")

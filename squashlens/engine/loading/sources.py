@@ -11,6 +11,7 @@ from pathlib import Path
 
 from squashlens import zoo
 from squashlens._typing import short_repr
+from squashlens.bars import shown
 from squashlens.engine.loading.converting import cache
 from squashlens.engine.loading.converting.gguf import convert
 from squashlens.engine.loading.converting.header import is_gguf
@@ -52,7 +53,7 @@ class Source:
     file: str | None = None
 
 
-def source_of(name: str | Path, *, progress: bool = False) -> Source:
+def source_of(name: str | Path) -> Source:
     """What a name refers to. A GGUF file is converted to a folder in the cache, unless that was done before."""
     text = str(name)
     if not text.strip():
@@ -67,9 +68,9 @@ def source_of(name: str | Path, *, progress: bool = False) -> Source:
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
     if text in PACKAGED:
-        return _packaged(text, progress)
+        return _packaged(text)
     if path.is_file():
-        return _from_file(path.resolve(), progress)
+        return _from_file(path.resolve())
     looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or path.suffix == ".gguf"
     if looks_local or text.count("/") > 1:
         what = "file" if path.suffix == ".gguf" else "folder"
@@ -107,17 +108,16 @@ def nearest(text: str) -> str:
     return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder or GGUF file, or a Hugging Face name."
 
 
-def _packaged(name: str, progress: bool) -> Source:
+def _packaged(name: str) -> Source:
     model = PACKAGED[name]
     digest = cache.digest_of(model.paths())
-    if progress:
+    if shown():
         print(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
-
-    folder = _converted(name, name, digest, model.convert, progress)
+    folder = _converted(name, name, digest, model.convert)
     return Source(folder, name, model.file)
 
 
-def _from_file(path: Path, progress: bool) -> Source:
+def _from_file(path: Path) -> Source:
     if not is_gguf(path):
         raise ModelAccessError(f"{path} is a file and no GGUF file.", "Give a model folder or a GGUF file.")
     digest = cache.digest_of([path])
@@ -127,16 +127,16 @@ def _from_file(path: Path, progress: bool) -> Source:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         convert(path, sha256, folder)
 
-    return Source(_converted(path.name, path.stem, digest, make, progress), str(path), path.name)
+    return Source(_converted(path.name, path.stem, digest, make), str(path), path.name)
 
 
-def _converted(name: str, label: str, digest: str, make: Callable[[Path], None], progress: bool) -> str:
-    """The folder that `make` writes. Without `progress`, the bar of transformers is left out too: it has no setting."""
+def _converted(name: str, label: str, digest: str, make: Callable[[Path], None]) -> str:
+    """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
 
     def told(folder: Path) -> None:
-        if progress:
+        if shown():
             print(f"{name}: converting it once, which may take a minute, into {cache.location()}")
-        with nullcontext() if progress else redirect_stderr(io.StringIO()):
+        with nullcontext() if shown() else redirect_stderr(io.StringIO()):
             make(folder)
 
     return str(cache.kept(label, digest, told))

@@ -51,7 +51,7 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
         UnsoundModelError: edits at a hook point have no effect in this model.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> def halve(z, hook):
     ...     return z / 2
     >>> with sl.applied(model, ("blocks.3.attn.hook_z", halve)):

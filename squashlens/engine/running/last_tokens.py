@@ -47,7 +47,6 @@ def at_last_tokens(
     sites: Sequence[str] = (),
     *,
     batch_size: int | None = None,
-    progress: bool = True,
     label: str = "prompts",
 ) -> LastTokens:
     """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
@@ -72,7 +71,7 @@ def at_last_tokens(
     with (
         torch.inference_mode(False),
         torch.no_grad(),
-        bar(total=len(prompts), desc=label, unit="prompt", progress=progress) as progress_bar,
+        bar(total=len(prompts), desc=label, unit="prompt") as progress_bar,
     ):
         for _, part in batches(map(len, prompts), size):
             ids = torch.tensor([prompts[place] for place in part], device=device)

@@ -99,7 +99,6 @@ def read(
     passes: Passes = "auto",
     tokens_per_pass: int | None = None,
     copies: int = 1,
-    progress: bool = True,
 ) -> Readings:
     """Read activations at the last token of every prompt, in as few forward passes as possible.
 
@@ -115,32 +114,32 @@ def read(
     plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies)
     _require_room(plan, len(branches))
     with torch.inference_mode(False), torch.no_grad():
-        rows, route = _route(plan, passes, tokens_per_pass, progress)
+        rows, route = _route(plan, passes, tokens_per_pass)
     if len(each) < len(branches_on_trunk):
         number = {branch: i for i, branch in enumerate(each)}
         rows = {site: values[[number[b] for b in branches_on_trunk]] for site, values in rows.items()}
     return Readings(rows, route, implementation(model, sites))
 
 
-def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor], str]:
+def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None) -> tuple[dict[str, Tensor], str]:
     if passes == "separate":
-        return _run_separately(plan, progress), "separate"
-    rows, reason = _share(plan, tokens_per_pass, progress)
+        return _run_separately(plan), "separate"
+    rows, reason = _share(plan, tokens_per_pass)
     if rows is not None and reason is None:
         return rows, "shared"
     if passes == "shared":
         raise InputError(f"passes='shared' gives wrong numbers here: {reason}.", "Use passes='auto' or 'separate'.")
-    return _run_separately(plan, progress), f"separate, since {reason}"
+    return _run_separately(plan), f"separate, since {reason}"
 
 
-def _share(plan: Plan, tokens_per_pass: int | None, progress: bool) -> tuple[dict[str, Tensor] | None, str | None]:
+def _share(plan: Plan, tokens_per_pass: int | None) -> tuple[dict[str, Tensor] | None, str | None]:
     """The rows from shared passes, and the reason if they must not be used."""
     reason = "hooks are on the model" if ambient(plan.model) else why_lengths_differ(plan.model, _pass_lengths(plan))
     if reason is None and not _can_share_passes(plan.model):
         reason = "its prompts cannot share a pass"
     if reason is not None:
         return None, reason
-    rows = _run_together(plan, tokens_per_pass, progress)
+    rows = _run_together(plan, tokens_per_pass)
     return rows, _why_wrong(plan, rows)
 
 
@@ -158,7 +157,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
-    alone = _run_separately(few, progress=False)
+    alone = _run_separately(few)
     same = partial(agree, dtype=dtype_of(plan.model), tolerance=SAME_OPERATIONS)
     for site, truth in alone.items():
         found = rows[site][chosen][..., : truth.shape[-1]]
@@ -183,11 +182,11 @@ def _sample(plan: Plan) -> list[int]:
     return sorted(i for i in chosen if plan.branches[i] != trunk)
 
 
-def _run_separately(plan: Plan, progress: bool) -> dict[str, Tensor]:
+def _run_separately(plan: Plan) -> dict[str, Tensor]:
     """Run every prompt as a whole, and those of one length in one batch, unless hooks depend on the trunk."""
     rows = _Rows(plan)
     device = device_of(plan.model)
-    with bar(total=len(plan.branches), desc="prompts", progress=progress) as progress_bar:
+    with bar(total=len(plan.branches), desc="prompts") as progress_bar:
         for numbers in _of_one_length(plan):
             same = [plan.branches[number] for number in numbers]
             ids = torch.tensor([b.ids(plan.trunk) for b in same for _ in range(plan.copies)], device=device)
@@ -215,7 +214,7 @@ def _of_one_length(plan: Plan) -> Iterator[list[int]]:
         yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
-def _run_together(plan: Plan, tokens_per_pass: int | None, progress: bool) -> dict[str, Tensor]:
+def _run_together(plan: Plan, tokens_per_pass: int | None) -> dict[str, Tensor]:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
     rows, model, device = _Rows(plan), plan.model, device_of(plan.model)
     on_trunk = [i for i, b in enumerate(plan.branches) if not b.tokens]
@@ -235,7 +234,7 @@ def _run_together(plan: Plan, tokens_per_pass: int | None, progress: bool) -> di
             forward(model, torch.tensor([plan.trunk[:n]], device=device), rows.watch(on_trunk, ends, keys), extra)
         rows.take(on_trunk)
     groups = list(_groups(plan, leaving, tokens_per_pass or _tokens_per_pass(plan, n)))
-    for group in bar(groups, desc="branches", unit="pass", progress=progress):
+    for group in bar(groups, desc="branches", unit="pass"):
         _on_cache(plan, rows, group, cache, trunk_positions)
     return rows.values
 
@@ -364,9 +363,9 @@ def _try_sharing(model: Bridge) -> bool:
     sites = tuple(residual_site(layer, model) for layer in (n_blocks(model), "y"))
     plan = Plan(model, trunk, tuple(b.along(trunk) for b in crossed), sites)
     with without_ambient(model):
-        truth = _run_separately(plan, progress=False)
+        truth = _run_separately(plan)
         try:
-            found = _run_together(plan, None, progress=False)
+            found = _run_together(plan, None)
         except (*FAILURES, IndexError):  # a model that does not accept such a mask or cache
             found = {}
     return all(site in found and agree(found[site], rows, dtype_of(model)) for site, rows in truth.items())

@@ -139,7 +139,7 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
             the vocabulary; the tokenizer does not know a word; BOS is missing or doubled.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> sl.prompts.tokenize(model, "How many ones are in the following sequence? 110 =").shape
     torch.Size([1, 14])
     """

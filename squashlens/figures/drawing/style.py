@@ -51,8 +51,8 @@ def styled(
         InputError: if squashlens did not draw the figure; if the text leaves no room for the panels.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> figure = sl.figures.attribution(sl.sensitivity(model, "110 =", progress=False))
+    >>> model = sl.load("tiny-gemma")
+    >>> figure = sl.figures.attribution(sl.sensitivity(model, "110 ="))
     >>> sl.figures.styled(figure, theme="paper", width="column").layout.width
     312.0
     """

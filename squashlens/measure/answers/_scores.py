@@ -154,9 +154,7 @@ class Scores:
     prediction: np.ndarray
 
 
-def score_probes(
-    layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str, progress: bool
-) -> Scores:
+def score_probes(layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str) -> Scores:
     """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers."""
     from threadpoolctl import threadpool_limits
 
@@ -169,7 +167,7 @@ def score_probes(
     r2, control, right = np.full((3, len(numbers), len(layers), len(data.lengths)), np.nan)
     residual, variation = np.zeros((2, len(numbers), len(layers)))
     total, times = np.zeros(data.truth.shape), np.zeros(data.truth.shape)
-    progress_bar = bar(numbers, desc=label, unit="split", progress=progress)
+    progress_bar = bar(numbers, desc=label, unit="split")
     with threadpool_limits(1):  # with many small fits, several threads are slower than one
         for place, number in enumerate(progress_bar):
             for layer, at, split, targets, predicted in _predict(rows, data, direction, number):

@@ -30,7 +30,6 @@ def accuracy(
     answer: Answer,
     *,
     lengths: Iterable[int] | None = None,
-    progress: bool = True,
 ) -> xr.DataArray:
     """The share of sequences that the model answers correctly at each length, with greedy decoding and current hooks.
 
@@ -44,7 +43,6 @@ def accuracy(
             `GrowingSequence.unrelated` draws others of the same form.
         answer: function from the texts of the content tokens to the text of the right answer.
         lengths: numbers of content tokens, in increasing order; all from 1 by default.
-        progress: whether to show a progress bar; yes by default.
 
     Returns:
         DataArray (length), dimensionless: the share of correct answers.
@@ -54,10 +52,10 @@ def accuracy(
             whose outputs are not tokens.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> form = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
     >>> drawn = [sl.prompts.bernoulli(model, 12, seed=seed, **form) for seed in range(5)]
-    >>> found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[6, 12], progress=False)
+    >>> found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[6, 12])
     >>> found.dims, bool(found.min() > 0.7)
     (('length',), True)
     """
@@ -67,16 +65,16 @@ def accuracy(
             "sequence= has parts that are not growing sequences with equal numbers of content tokens.",
             "Give at least one sequence from `squashlens.prompts`, all with the same number of content tokens.",
         )
-    run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None, progress=progress)
+    run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None)
     session = sequence_session(run.model, run, "accuracy")
-    right = answered_right(run.model, given, answer, run.lengths, progress=progress)
+    right = answered_right(run.model, given, answer, run.lengths)
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
     return session.array("accuracy", {"length": np.array(run.lengths)}, shares, **facts)
 
 
 def answered_right(
-    model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int], *, progress: bool
+    model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int]
 ) -> np.ndarray:
     """Whether each sequence is answered correctly at each length: truth values of shape (sequence, length)."""
     tokenizer = require_tokenizer(model)
@@ -96,7 +94,7 @@ def answered_right(
         for question in _questions(model, sequence, length, answer)
     ]
     prompts = [ids for *_, ids, _ in questions]
-    predicted = at_last_tokens(model, prompts, progress=progress, label="answers").next.tolist()
+    predicted = at_last_tokens(model, prompts, label="answers").next.tolist()
     right = np.ones((len(sequences), len(lengths)), dtype=bool)
     for (row, column, _, token), said in zip(questions, predicted, strict=True):
         right[row, column] &= ends_answer(said) if token is None else said == token
@@ -140,7 +138,7 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
         InputError: several prompts, or a `k` above the size of the vocabulary.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> str(sl.top_tokens(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
     '7'
     """

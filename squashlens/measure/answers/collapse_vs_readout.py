@@ -56,7 +56,6 @@ def collapse_vs_readout(
     n_random_models: int = N_RANDOM_MODELS,
     batch_size: int | None = None,
     resume: str | Path | None = None,
-    progress: bool = True,
 ) -> xr.Dataset:
     """Accuracy, collapse and a probe of the right answer at each length, and a verdict on the cause of wrong answers.
 
@@ -64,7 +63,7 @@ def collapse_vs_readout(
     if the task requests some. v is the prompt, and v* the same with its last item repeated.
 
     Args:
-        model, lengths, template, batch_size, resume, progress: as in `evaluate`.
+        model, lengths, template, batch_size, resume: as in `evaluate`.
         task, mode, n_train, n_random_models: as in `probe`.
         seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
             would be the same.
@@ -108,9 +107,9 @@ def collapse_vs_readout(
     Source: Barbero et al. 2024, Corollary B.10; the verdicts are ours.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.collapse_vs_readout(model, task, lengths=[8, 64], seeds=32, progress=False)
+    >>> found = sl.collapse_vs_readout(model, task, lengths=[8, 64], seeds=32)
     >>> found["verdict"].values.tolist()
     ['read out', 'undecided']
     >>> print(found["reason"].values[1])
@@ -136,9 +135,9 @@ def collapse_vs_readout(
     data = Answers.of(task, questions, v, n_train)
     journal = answers_file(session, task, resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
-    last = at_last_tokens(sound, [*v, *star], residual_sites(sound), batch_size=batch_size, progress=progress)
+    last = at_last_tokens(sound, [*v, *star], residual_sites(sound), batch_size=batch_size)
     own, other = streams(sound, last).split(len(v), dim=1)
-    answers = answer_questions(sound, prepared, ids, journal, batch_size=batch_size, progress=progress)
+    answers = answer_questions(sound, prepared, ids, journal, batch_size=batch_size)
     scores = score_answers(task, {q: answers[q] for q in questions}, session.facts, prefill=True).isel(mode=0)
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
@@ -162,7 +161,7 @@ def collapse_vs_readout(
         found[name] = (over[:1], scores[name].values, scores[name].attrs["long_name"], "1")
     coords = {"length": scores["length"].values, "seed": scores["seed"].values}
     if data.probed:
-        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models, batch_size, progress)
+        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models, batch_size)
         found |= probes
         session = replace(session, facts={**session.facts, **facts})
         coords |= {"layer": list(range(n_blocks(sound) + 1))}

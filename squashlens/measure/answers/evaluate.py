@@ -99,7 +99,6 @@ def evaluate(
     max_new_tokens: int | None = None,
     batch_size: int | None = None,
     resume: str | Path | None = None,
-    progress: bool = True,
 ) -> xr.Dataset:
     """The model's answers to a task at each length, parsed and compared with the right answers.
 
@@ -128,7 +127,6 @@ def evaluate(
             of a GPU's memory.
         resume: file (SQLite, any name) that keeps every answer at once, so that the same call resumes from it, also
             with more lengths and seeds; none by default. Several processes may share it.
-        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset. Over (mode, length, seed): `prompt`; `answer`; `value`, parsed from it; `truth`, the right answer;
@@ -150,9 +148,9 @@ def evaluate(
     Source: Barbero et al. 2024, section 3 and appendix C.1.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.evaluate(model, task, lengths=[4, 16], seeds=4, progress=False)
+    >>> found = sl.evaluate(model, task, lengths=[4, 16], seeds=4)
     >>> found["accuracy"].values.tolist()
     [[1.0, 1.0]]
     """
@@ -170,15 +168,13 @@ def evaluate(
     )  # fmt: skip
     ids = {question: questions.ids(session.model, question) for question in questions.each}
     journal = answers_file(session, task, resume, temperature)
-    answers = answer_questions(
-        session.model, questions, ids, journal, temperature, max_new_tokens, batch_size, progress
-    )
+    answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens, batch_size)
     return score_answers(task, answers, session.facts, prefill=prefill)
 
 
 def answer_questions(
     model: Bridge, questions: Questions, ids: Mapping[Question, Ids], journal: Journal, temperature: float = 0.0,
-    max_new_tokens: int | None = None, batch_size: int | None = None, progress: bool = True,
+    max_new_tokens: int | None = None, batch_size: int | None = None,
 ) -> dict[Question, Answer]:  # fmt: skip
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
     tokenizer = require_tokenizer(model)
@@ -199,7 +195,6 @@ def answer_questions(
 
     with bar(
         total=len(keys), initial=len(keys) - len(missing), desc=questions.task.name, unit="answer",
-        progress=progress,
     ) as progress_bar:  # fmt: skip
         for batch in generate(model, [prompts[q] for q in missing], temperature=temperature, batch_size=batch_size):
             journal.keep({keys[missing[place]]: as_stored(missing[place], said) for place, said in batch.items()})

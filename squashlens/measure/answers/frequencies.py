@@ -126,9 +126,9 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     Source: Barbero et al. 2024, figures 4 and 7.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.evaluate(model, task, lengths=[5, 10], seeds=4, progress=False)
+    >>> found = sl.evaluate(model, task, lengths=[5, 10], seeds=4)
     >>> shares = sl.results.answer_frequencies(found)
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0

@@ -51,7 +51,6 @@ def probe(
     n_train: int = N_TRAIN,
     n_random_models: int = N_RANDOM_MODELS,
     batch_size: int | None = None,
-    progress: bool = True,
 ) -> xr.Dataset:
     """How well a linear probe reads the right answer from the last token, and its gain over three baselines.
 
@@ -77,7 +76,7 @@ def probe(
       number.
 
     Args:
-        model, lengths, template, batch_size, progress: as in `evaluate`.
+        model, lengths, template, batch_size: as in `evaluate`.
         task: task whose right answers are numbers, from `squashlens.tasks.find` or your own.
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
         mode: form of the question: ``"answer_only"`` (the default), ``"cot"`` or ``"cot_few_shot"``.
@@ -110,9 +109,9 @@ def probe(
     sums over places, are ours.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.probe(model, task, lengths=[24], n_random_models=2, progress=False)
+    >>> found = sl.probe(model, task, lengths=[24], n_random_models=2)
     >>> bool(found["r2_y"] > 0.9), bool(found["gain_y"] > 0)  # the count is there, and in random weights just as well
     (True, False)
     """
@@ -125,9 +124,9 @@ def probe(
     prompts = [questions.ids(sound, question) for question in questions.each]
     data = Answers.of(task, questions.each, prompts, n_train)
     _require_probed(data, questions.each)
-    last = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size, progress=progress)
+    last = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size)
     own = streams(sound, last)
-    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models, batch_size, progress)
+    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models, batch_size)
     session = replace(session, facts={**session.facts, **facts})
     layers = list(range(n_blocks(sound) + 1))
     return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
@@ -148,24 +147,24 @@ def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:
 
 def probe_layers(
     model: Bridge, data: Answers, representations: Float[Tensor, "layer branch d"], prompts: list[Ids],
-    direction: Direction, n_random_models: int, batch_size: int | None, progress: bool,
+    direction: Direction, n_random_models: int, batch_size: int | None,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:  # fmt: skip
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
-    own = score_probes(representations.double().numpy(), data, direction, range(data.splits), "probes", progress)
+    own = score_probes(representations.double().numpy(), data, direction, range(data.splits), "probes")
     r2, control = own.r2, own.control  # (split, layer, length)
     length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
     for seed in range(n_random_models if data.probed else 0):
         other = with_random_weights(model, seed)
         with steady(other):
             last = at_last_tokens(
-                other, prompts, residual_sites(other), batch_size=batch_size, progress=progress,
+                other, prompts, residual_sites(other), batch_size=batch_size,
                 label=f"random weights {seed}",
             )  # fmt: skip
             proofs.append(status(other))
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()
         label = f"probes of random weights {seed}"
-        r2_random[seed::n_random_models] = score_probes(theirs, data, direction, numbers, label, progress).r2
+        r2_random[seed::n_random_models] = score_probes(theirs, data, direction, numbers, label).r2
     found = {
         **_over_layers("r2", interval(r2), "R² of the right answer on test prompts"),
         **_over_layers("r2_random_model", interval(r2_random), "R² in models with random weights"),

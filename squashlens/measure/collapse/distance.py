@@ -82,9 +82,9 @@ def collapse(
     Source: Barbero et al. 2024, Theorem 4.2, figure 5.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 32, prefix="How many ones are in the following sequences?")
-    >>> pairs = sl.capture(model, ones, baselines=["contrast"], progress=False)
+    >>> pairs = sl.capture(model, ones, baselines=["contrast"])
     >>> last = sl.collapse(model, pairs).sel(layer=6, length=32)
     >>> bool(last["distance"] < last["contrast"])
     True

@@ -84,7 +84,7 @@ def mechanism(
     Source: Barbero et al. 2024, Theorem B.3, lines 2 to 5 of its proof.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ds = sl.mechanism(model, sl.prompts.repeated(model, "1", 16))
     >>> bool((ds["observed"] <= ds["bound"]).all()), ds["share"].sum("part").round(6).values.min().item()
     (True, 1.0)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, one_of, several, short_repr
-from squashlens.bars import bar
+from squashlens.bars import bar, quiet
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs
 from squashlens.engine.loading.load import load
@@ -61,7 +61,6 @@ def precision(
     scale: Scale = "relative",
     noise_lengths: int | None = None,
     device: str | torch.device | None = None,
-    progress: bool = True,
 ) -> xr.Dataset:
     """Whether v and v* are bit-identical after rounding to number formats; or their distance in several precisions.
 
@@ -91,7 +90,6 @@ def precision(
         noise_lengths: with `runs`, number of lengths at which each prompt is also run by itself, for the noise floor: a
             D below it may be rounding. 6 by default.
         device: with `runs`, device of the model, such as ``"cpu"`` or ``"cuda"``; CUDA if available by default.
-        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset. Over (format, layer, length): `collapsed`, whether v and v* are bit-identical in the format, NaN if
@@ -124,16 +122,16 @@ def precision(
     Source: Barbero et al. 2024, section 4, on low-precision formats.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 48, prefix="How many ones are in the following sequence?")
-    >>> pairs = sl.capture(model, ones, lengths=[8, 24, 48], progress=False)
+    >>> pairs = sl.capture(model, ones, lengths=[8, 24, 48])
     >>> ds = sl.precision(model, pairs, round_to="bfloat16")
     >>> bool(ds["collapsed"].sel(format="bfloat16", layer=0).all())   # the same token, embedded
     True
-    >>> ds = sl.precision(model, pairs, round_to="bfloat16", blocks=[1, 2], progress=False)
+    >>> ds = sl.precision(model, pairs, round_to="bfloat16", blocks=[1, 2])
     >>> ds["distance"].dims, ds["block"].values.tolist()
     (('format', 'block', 'length'), [1, 2])
-    >>> ds = sl.precision("tiny-gemma", ones, runs=["float32", "bfloat16"], lengths=[8, 48], progress=False)
+    >>> ds = sl.precision("tiny-gemma", ones, runs=["float32", "bfloat16"], lengths=[8, 48])
     >>> ds["run"].values.tolist()
     ['float32', 'bfloat16']
     """
@@ -146,7 +144,7 @@ def precision(
                 "Give the name or folder of the model, and the growing sequence with lengths=.",
             )
         return _by_run(
-            model, sequence, named, lengths=lengths, norm=norm, scale=scale, device=device, progress=progress,
+            model, sequence, named, lengths=lengths, norm=norm, scale=scale, device=device,
             noise_lengths=6 if noise_lengths is None else noise_lengths,
         )  # fmt: skip
     remedy = "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device."
@@ -158,11 +156,11 @@ def precision(
             f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
             "Load it with `load`, or give runs=.",
         )
-    return _of_model(model, sequence, formats, blocks, metric, progress)
+    return _of_model(model, sequence, formats, blocks, metric)
 
 
 def _of_model(
-    model: Bridge, sequence: SequenceOrCapture, formats: list[Stored], blocks: Blocks, metric: Metric, progress: bool
+    model: Bridge, sequence: SequenceOrCapture, formats: list[Stored], blocks: Blocks, metric: Metric
 ) -> xr.Dataset:
     """`precision` without runs: representations of a loaded model, rounded to number formats."""
     require_bridge(model)
@@ -194,7 +192,7 @@ def _of_model(
     axes = coords(pairs) | {"format": formats}
     if rounded_at:
         axes["block"] = rounded_at
-        found |= _rounded_inputs(session.model, pairs, rounded_at, formats, metric, answers=answers, progress=progress)
+        found |= _rounded_inputs(session.model, pairs, rounded_at, formats, metric, answers=answers)
     return session.dataset("precision", axes, found)
 
 
@@ -244,7 +242,7 @@ def _bits_needed(
 
 def _rounded_inputs(
     model: Bridge, pairs: PairCapture, blocks: Sequence[int], formats: Collection[Stored], metric: Metric, *,
-    answers: Tensor | None, progress: bool,
+    answers: Tensor | None,
 ) -> dict[str, Variable]:  # fmt: skip
     """The variables of `precision` over (format, block, length), with the input of each block rounded in its own run.
 
@@ -255,7 +253,7 @@ def _rounded_inputs(
     distance, enters, same = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))
     require_effective(model, [residual_site(block, model) for block in blocks], "residual-stream")
     each = list(product(enumerate(formats), enumerate(blocks)))
-    for (number, form), (place, block) in bar(each, desc="rounding", progress=progress):
+    for (number, form), (place, block) in bar(each, desc="rounding"):
         hook = rounding(form, "residual", (block,))
         try:
             v, star = run.pairs(hooks=lambda _tokens, hook=hook: [hook], branch_hooks=(hook,))
@@ -284,19 +282,18 @@ def _rounded_inputs(
 
 def _by_run(
     name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], *, lengths: Iterable[int] | None, norm: Distance,
-    scale: Scale, noise_lengths: int, device: str | torch.device | None, progress: bool,
+    scale: Scale, noise_lengths: int, device: str | torch.device | None,
 ) -> xr.Dataset:  # fmt: skip
     """The Datasets of `collapse` along `run`, with the length from which v and v* are bit-identical."""
     chosen = None if lengths is None else list(lengths)
     found: dict[str, xr.Dataset] = {}
     refused: dict[str, SquashlensError] = {}
-    for run in bar(runs, desc="runs", progress=progress):
+    for run in bar(runs, desc="runs"):
         try:
             dtype = "float32" if run == "int8" else run
-            model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=device, progress=False)
-            pairs = capture_pairs(
-                model, sequence, lengths=chosen, patterns=False, noise_lengths=noise_lengths, progress=False
-            )
+            with quiet():
+                model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=device)
+            pairs = capture_pairs(model, sequence, lengths=chosen, patterns=False, noise_lengths=noise_lengths)
             found[run] = collapse(model, pairs, norm=norm, scale=scale).pipe(_with_ends)
         except SquashlensError as error:
             remark(f"The run in {run} failed and is left out. {error}")

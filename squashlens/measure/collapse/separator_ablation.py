@@ -59,7 +59,6 @@ def separator_ablation(
     scale: Scale = "absolute",
     seed: int = 0,
     noise_lengths: int = REPLAYED,
-    progress: bool = True,
 ) -> xr.Dataset:
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
 
@@ -85,7 +84,6 @@ def separator_ablation(
             by default.
         noise_lengths: number of lengths at which D is measured a second time, with other passes, for the noise floor;
             4 by default. With 0, `noise_floor` and `retained` are NaN.
-        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset. Over (edit, layer, length): `distance`, where `edit` is ``"none"`` (no separators), ``"separators"``
@@ -103,23 +101,21 @@ def separator_ablation(
     Source: Barbero et al. 2024, section 4.2, which names separators as a remedy.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 12, separator=",", every=3)
-    >>> ds = sl.separator_ablation(model, ones, kinds=["mask"], from_blocks=[6 - 1], progress=False)
+    >>> ds = sl.separator_ablation(model, ones, kinds=["mask"], from_blocks=[6 - 1])
     >>> below = ds["retained_from"].sel(hook="mask", from_block=5, layer=5)   # nothing has happened yet
     >>> bool(((below == 1) | below.isnull()).all())
     True
     """
     metric = Metric(norm, scale)
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
-    run = prepare_run(model, sequence, lengths, *passes_of(sequence), progress=False)
+    run = prepare_run(model, sequence, lengths, *passes_of(sequence))
     if not separators_within(run):
         raise InputError(
             "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
         )
-    found, over, ways, facts = _ablate(
-        run, metric, kinds, from_blocks, substitute, source, seed, noise_lengths, progress
-    )
+    found, over, ways, facts = _ablate(run, metric, kinds, from_blocks, substitute, source, seed, noise_lengths)
     session = sequence_session(
         run.model, run, "separator_ablation", kinds=list(kinds), norm=norm, scale=scale, seed=seed,
         noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
@@ -130,7 +126,7 @@ def separator_ablation(
 
 def _ablate(
     run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, substitute: Token | None,
-    source: Sequence[GrowingSequence] | None, seed: int, replay: int, progress: bool,
+    source: Sequence[GrowingSequence] | None, seed: int, replay: int,
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
     sequence, blocks = run.sequence, _blocks(run, from_blocks)
@@ -141,7 +137,7 @@ def _ablate(
     acting = {(kind, block): hook_separators(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
 
     distances, ways, floors = {}, [], []
-    for name, variant in bar({**inputs, **acting}.items(), desc="ablations", progress=progress):
+    for name, variant in bar({**inputs, **acting}.items(), desc="ablations"):
         own = replace(run, sequence=variant.sequence)
         with patterns_written("hooks inside attention are compared with none"):
             v, star = own.pairs(**variant.options)

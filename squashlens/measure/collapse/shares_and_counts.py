@@ -56,7 +56,7 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
     without positions and a model without a causal mask.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ds = sl.statements.shares_and_counts(model)
     >>> bool(ds["distance_y"].sel(mask="none", positions="none") < 1e-4), bool(ds["distance_y"].max() > 0.1)
     (True, True)

@@ -52,7 +52,6 @@ def tokenization(
     prefix: str = "",
     norm: Distance = "linf",
     scale: Scale = "relative",
-    progress: bool = True,
 ) -> xr.Dataset:
     """How text that repeats a digit or word is tokenized, and what that does to the distance D.
 
@@ -76,7 +75,6 @@ def tokenization(
         norm: as in `collapse`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of the representation of t(n),
             or ``"absolute"``, the model's units.
-        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
@@ -95,10 +93,10 @@ def tokenization(
     Source: Barbero et al. 2024, Theorem 4.2.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> sl.tokenization(model.tokenizer, n=3)["pieces"].sel(form="commas").values.tolist()
     ['1', '1·,·1', '1·,·1·,·1']
-    >>> ds = sl.tokenization(model, n=4, progress=False)
+    >>> ds = sl.tokenization(model, n=4)
     >>> ds["pair"].any("repeats").to_series().to_dict()
     {'joined': True, 'spaced': True, 'commas': False, 'commas spaced': False}
     >>> artefact = abs(ds["naive"] - ds["distance"]).sel(layer=6).max("repeats")
@@ -126,7 +124,7 @@ def tokenization(
     session = Session.without_prompt(
         held, torch.tensor(max(every, key=len)), "family", "tokenization", **asked, norm=norm, scale=scale
     )
-    streams = [_run(held, row, progress).streams([Branch(0, ids) for ids in row]) for row in compared]
+    streams = [_run(held, row).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
     true = torch.stack([metric.gap(text, doubled) for text, _, doubled in thirds])
@@ -144,11 +142,11 @@ def _prompts_to_compare(lead: Ids, row: list[Text]) -> list[Ids]:
     return [*whole[:-1], *whole[1:], *(pair.v_star for pair in pairs)]
 
 
-def _run(model: Bridge, row: list[Ids], progress: bool) -> PairRun:
+def _run(model: Bridge, row: list[Ids]) -> PairRun:
     """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(row, key=len)
     sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
-    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto", None, progress)
+    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto", None)
 
 
 BETWEEN = "·"  # separates tokens where several are displayed in a row

@@ -86,7 +86,7 @@ class Bench:
 
     def compared(
         self, model: Bridge, interventions: Mapping[str, tuple[Any, ...]], norm: Distance, scale: Scale,
-        method: Method | None, noise_lengths: int, progress: bool,
+        method: Method | None, noise_lengths: int,
     ) -> xr.Dataset:  # fmt: skip
         """All interventions, the first of which is the unchanged model, and their differences to it."""
         if self.texts:
@@ -96,7 +96,7 @@ class Bench:
         found = {}
         # A pass that writes patterns and one that does not differ by rounding, and a hook may need them.
         with patterns_written("interventions are compared bit by bit"):
-            for name, parts in bar(interventions.items(), desc="interventions", progress=progress):
+            for name, parts in bar(interventions.items(), desc="interventions"):
                 with applied(model, *hooks_of(parts)):
                     found[name] = one.measured(parts, plain)
         return restated(with_differences(joined(found, "change")), {})
@@ -159,7 +159,7 @@ class _One:
         for form in drawn:
             pairs = capture_pairs(
                 self.model, form, lengths=self.bench.lengths, patterns=False, noise_lengths=self.noise_lengths,
-                passes="separate", progress=False,  # hooks decide whether passes can be shared, and rounding differs
+                passes="separate", # hooks decide whether passes can be shared, and rounding differs
             )  # fmt: skip
             gaps.append(self.metric.between(pairs)[-2])  # the last is y
             floors.append(self.metric.floor(pairs.v, pairs.star, pairs.replay)[-2])
@@ -171,7 +171,7 @@ class _One:
         for n in self.bench.lengths:
             ids = torch.tensor([form.plain(n).ids(form.trunk) for form in drawn])
             norms = jacobian_norms(
-                self.model, ids, method=self.method or "exact", seed=self.bench.seed, bos=drawn[0].bos, progress=False
+                self.model, ids, method=self.method or "exact", seed=self.bench.seed, bos=drawn[0].bos
             )
             rows = torch.from_numpy(np.atleast_2d(norms.values))
             at = [[form.position(number) for number in (1, (n + 1) // 2, n)] for form in drawn]
@@ -182,7 +182,7 @@ class _One:
         """Whether each sample is answered correctly, (length, sample); NaN for a family without answers."""
         if name not in self.bench.answers:
             return np.full((len(self.bench.lengths), len(drawn)), np.nan)
-        right = answered_right(self.model, drawn, self.bench.answers[name], self.bench.lengths, progress=False)
+        right = answered_right(self.model, drawn, self.bench.answers[name], self.bench.lengths)
         return right.T.astype(float)
 
     def _before_logits(self, ids: Tensor) -> Float[Tensor, "position d"]:

@@ -47,7 +47,6 @@ def compare(
     seed: int = 0,
     noise_lengths: int = 0,
     method: Method | None = "exact",
-    progress: bool = True,
 ) -> xr.Dataset:
     """What each intervention does to collapse, to the path bound or the Jacobian, and to the answers of a model.
 
@@ -76,7 +75,6 @@ def compare(
         noise_lengths: number of lengths at which D is measured a second time, for the noise floor; 0, no noise floor,
             by default.
         method: for families, way to compute the norms of the Jacobian, as in `jacobian_norms`; None leaves them out.
-        progress: whether to show a progress bar; yes by default.
 
     Returns:
         Dataset, whose first `change` is the unchanged model, named ``"as it is"``. For one sequence, over (change,
@@ -107,16 +105,16 @@ def compare(
         UnsoundModelError: hooks at points that have no effect in this model.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 12, prefix="How many ones are in the following sequence?", suffix="=")
     >>> ds = sl.compare(
     ...     model, ones, {"window of 4": sl.hooks.sliding_window(4)}, answer=lambda digits: str(digits.count("1")),
-    ...     lengths=[6, 12], progress=False,
+    ...     lengths=[6, 12],
     ... )
     >>> ds["change"].values.tolist(), ds["accuracy"].dims
     (['as it is', 'window of 4'], ('change', 'length'))
     >>> ds = sl.compare(
-    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, n_samples=6, progress=False,
+    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, n_samples=6,
     ... )
     >>> ds["jacobian_norm_ratio"].dims, float(ds["kl_median"][0]), bool(ds["kl_median"][1] > 0)
     (('change', 'family', 'length', 'place'), 0.0, True)
@@ -124,15 +122,15 @@ def compare(
     every = by_name(interventions)
     if isinstance(sequence, Mapping):
         families = Bench.of(model, sequence, answer, prompt, lengths, n_samples, seed)
-        return families.compared(model, every, norm, scale, method, noise_lengths, progress)
+        return families.compared(model, every, norm, scale, method, noise_lengths)
     if prompt is not None or method != "exact" or isinstance(answer, Mapping):
         raise InputError(
             "prompt=, method= and several answers= are for families of sequences, and one sequence is given.",
             'Give the sequence by the name of its family, as {"counting": sequence}, or leave them out.',
         )
     comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
-    chosen = list(prepare_run(model, sequence, lengths, "auto", None, progress=False).lengths)
-    progress_bar = bar(every.items(), desc="interventions", progress=progress)
+    chosen = list(prepare_run(model, sequence, lengths, "auto", None).lengths)
+    progress_bar = bar(every.items(), desc="interventions")
     given = {"form": stated(comparison.sequence, drawn=False)}
     found = {
         name: restated(comparison.measured(model, parts, chosen, norm, scale, noise_lengths), given)
@@ -163,9 +161,7 @@ class Comparison:
         parts = list(parts)
         form = form_under(parts, self.sequence)
         with applied(model, *hooks_of(parts)):
-            pairs = capture_pairs(
-                model, form, lengths=lengths, patterns=False, noise_lengths=noise_lengths, progress=False
-            )
+            pairs = capture_pairs(model, form, lengths=lengths, patterns=False, noise_lengths=noise_lengths)
             found = collapse(model, pairs, norm=norm, scale=scale)
             kept = [name for name in KEPT if name in found]
             found = found[kept].drop_vars("before_separator")
@@ -178,7 +174,7 @@ class Comparison:
         """The accuracy over random sequences of a form; their content is the same for every form."""
         if self.answer is None:
             raise InputError("Accuracy needs the right answers.", "Give answer=.")
-        return accuracy(model, self._drawn(form), self.answer, lengths=lengths, progress=False)
+        return accuracy(model, self._drawn(form), self.answer, lengths=lengths)
 
     def expected(self, model: Bridge) -> list[str] | None:
         """The right answers at the longest length, which identify the answer function in a resumed search."""
@@ -193,7 +189,7 @@ class Comparison:
     def _bound(self, model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
         """The path bound of each content token of the longest prompt."""
         ids = torch.tensor(form.plain(longest).ids(form.trunk))
-        bound = path_bound(model, ids, bos=form.bos, progress=False)
+        bound = path_bound(model, ids, bos=form.bos)
         places = [form.position(number) for number in range(1, longest + 1)]
         here = bound[places].drop_vars(["position", "token", "token_id"]).rename(position="content")
         return here.assign_coords(content=range(1, longest + 1))

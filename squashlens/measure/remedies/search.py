@@ -49,7 +49,6 @@ def search_separators(
     n_placements: int = 40,
     seed: int = 0,
     resume: str | Path | None = None,
-    progress: bool = True,
 ) -> xr.Dataset:
     """Search for the separator and period with the largest separation, and compare it with random placement.
 
@@ -63,7 +62,7 @@ def search_separators(
         separator: separators to try, one or several, as texts that are one token each or as ids; each is tried with
             each period.
         every: periods to try, one or several: numbers of content tokens between two separators.
-        answer, n_samples, lengths, progress: as in `compare`.
+        answer, n_samples, lengths: as in `compare`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
             ``"absolute"``, the model's units.
         n_placements: number of random placements of the best separator, at least 5; 40 by default.
@@ -88,9 +87,9 @@ def search_separators(
     Source: Barbero et al. 2024, section 4, names separators as a remedy; the search is ours.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 12, prefix="Can you copy the following number?")
-    >>> ds = sl.search_separators(model, ones, separator=[",", "."], every=[2, 3], n_placements=5, progress=False)
+    >>> ds = sl.search_separators(model, ones, separator=[",", "."], every=[2, 3], n_placements=5)
     >>> ds["separation"].shape, bool(ds["gain"].max() > 1)
     ((2, 2), True)
     """
@@ -109,7 +108,7 @@ def search_separators(
     comparison = Comparison(plain, answer, n_samples, seed)
     # The sequence that is run has no separators, so the lengths of a capture must be taken from the capture itself.
     wanted = sequence.lengths if lengths is None and isinstance(sequence, PairCapture) else lengths
-    run = prepare_run(model, plain, wanted, "auto", None, progress=False)
+    run = prepare_run(model, plain, wanted, "auto", None)
     chosen = run.lengths
     session = sequence_session(
         model, run, "search_separators", separator=list(tokens), every=periods, answers=comparison.expected(model),
@@ -117,7 +116,7 @@ def search_separators(
     )  # fmt: skip
     designs = _designs(plain, tokens, periods, chosen[-1])
     journal = session.journal(resume, {**session.facts, "lengths": chosen})
-    with bar(total=len(designs) + 1 + n_placements, desc="separators", progress=progress) as progress_bar:
+    with bar(total=len(designs) + 1 + n_placements, desc="separators") as progress_bar:
 
         def note(name: str, form: GrowingSequence, with_accuracy: bool = True) -> dict[str, Any]:
             """The results for a form, from the resumed file or computed and stored there."""
@@ -157,7 +156,7 @@ def _try(
     with_accuracy: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """D of a form at the last layer for each length, and the accuracy if it is requested and there is an answer."""
-    pairs = capture_pairs(model, form, lengths=lengths, patterns=False, noise_lengths=0, progress=False)
+    pairs = capture_pairs(model, form, lengths=lengths, patterns=False, noise_lengths=0)
     ds = collapse(model, pairs, norm=metric.norm, scale=metric.scale)
     found: dict[str, Any] = {"distance": ds["distance"].isel(layer=-1).values.tolist()}
     if with_accuracy and comparison.answer is not None:

@@ -78,7 +78,6 @@ def audit(
     query: int = -1,
     seed: int | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """Compare all sensitivity measures: how tight each is, how it ranks the tokens, and how long it takes.
 
@@ -103,7 +102,7 @@ def audit(
             included.
         n_probes: number of random directions of each sketch; 16 by default.
         n_replacements, candidates: as in `substitution_effect`.
-        query, bos, progress: as in `path_bound`.
+        query, bos: as in `path_bound`.
         seed: random seed of certificates, sketches and replacements; by default as in `jacobian_norms`.
 
     Returns:
@@ -124,8 +123,8 @@ def audit(
             functions; unknown estimates, or positions after the query.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.audit(model, "110 = 2", estimates=["exact", "rollout"], progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.audit(model, "110 = 2", estimates=["exact", "rollout"])
     >>> found["estimate"].values.tolist()
     ['null', 'exact edges', 'exact edges, attention frozen', 'rollout', 'Jacobian, attention frozen', 'Jacobian']
     >>> bool((found["tightness"].sel(estimate="exact edges") >= 1).all())
@@ -154,7 +153,7 @@ def audit(
         require_choices(session, lists["candidates"], range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
-    for estimate in bar(selected, desc="audit", unit="estimate", progress=progress):
+    for estimate in bar(selected, desc="audit", unit="estimate"):
         start = time.perf_counter()
         try:
             found = estimate.measure(session.model, session.ids).values
@@ -189,7 +188,7 @@ def _warm_up(session: Session, query: int) -> None:
         with suppress(UnsoundModelError):  # the estimate itself raises it again
             jacobian_norms(
                 session.model, session.ids[:1], norm="frobenius", freeze=freeze, method="sketch", n_probes=1,
-                query=query, bos="as-given", progress=False,
+                query=query, bos="as-given",
             )  # fmt: skip
 
 
@@ -280,7 +279,7 @@ def all_estimates(
 ) -> Iterator[Estimate]:  # fmt: skip
     """All estimates, from the printed path bound to the replacement of tokens."""
     read: dict[str, Any] = {"query": query, "bos": "as-given"}
-    quiet: dict[str, Any] = read | {"progress": False}
+    quiet: dict[str, Any] = read | {}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
     def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:

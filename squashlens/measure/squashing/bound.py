@@ -55,7 +55,6 @@ def path_bound(
     vjp_batch_size: int | None = None,
     seed: int | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.DataArray:
     """An upper bound on how much each token i influences position n: the weighted path sum of Theorem 5.1.
 
@@ -106,7 +105,6 @@ def path_bound(
             from the system's entropy, since no model can be built to avoid such probes; the provenance has it (`call`).
         bos: tokens before the prompt: ``"family"`` (the default), those that the checkpoint's tokenizer adds;
             ``"one"``, one BOS token; ``"none"``, nothing; ``"as-given"``, whatever the given token ids start with.
-        progress: whether to show progress bars; yes by default.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, dimensionless, zero for positions
@@ -130,13 +128,13 @@ def path_bound(
     Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; measured constants: docs/certificates.md.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> prompt = "How many ones are in the following sequence? 110 ="
     >>> bound = sl.path_bound(model, prompt)
     >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
     (4096, 4096)
-    >>> certified = sl.path_bound(model, prompt, constants="measured", progress=False)
-    >>> bool((certified >= sl.jacobian_norms(model, prompt, progress=False)).all())
+    >>> certified = sl.path_bound(model, prompt, constants="measured")
+    >>> bool((certified >= sl.jacobian_norms(model, prompt)).all())
     True
     """
     betas = _constants(constants)
@@ -167,7 +165,7 @@ def path_bound(
     if constants == "measured":
         n = session.query(query)
         rows, certificate = certified_bounds(
-            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, drawn, progress
+            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, drawn
         )
         composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
         long_name = f"certified path bound, {edges} edges{composed}"
@@ -277,7 +275,7 @@ def composition(
     Source: the path sum of Barbero et al. 2024, Theorem 5.1.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """

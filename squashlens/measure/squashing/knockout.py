@@ -45,7 +45,6 @@ def knockout_effect(
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     query: int = -1,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """Distance that the output at the query moves when one token of the prompt is knocked out.
 
@@ -63,7 +62,6 @@ def knockout_effect(
             no other token does. Cannot be used with `positions`.
         query: as in `path_bound`.
         bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
@@ -81,8 +79,8 @@ def knockout_effect(
     Source: Geva et al. 2023, arXiv 2304.14767, attention knockout, which they apply to the last token and a few blocks.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.knockout_effect(model, "What is the last digit in this sequence? 0107 =", progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.knockout_effect(model, "What is the last digit in this sequence? 0107 =")
     >>> found["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 12.8]
     """
@@ -105,7 +103,7 @@ def knockout_effect(
     for row, places in enumerate(together.values(), 1):
         hidden[row, places] = True
     for row, ids in enumerate(session.ids):
-        y = _knock_out(session.model, ids[: n + 1], hidden, kind, progress)
+        y = _knock_out(session.model, ids[: n + 1], hidden, kind)
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
         parts = [
             (divergence(own, logs).cpu(), total_variation(own.exp().expand_as(logs), logs.exp()).cpu())
@@ -122,13 +120,13 @@ def knockout_effect(
 
 
 def _knock_out(
-    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"], kind: Knockout, progress: bool
+    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"], kind: Knockout
 ) -> Float[Tensor, "variant d"]:
     """y at the last token with the `hidden` positions of each variant knocked out."""
     kept: list[Tensor] = []
     watch = [(residual_site("y", model), lambda y: kept.append(y[:, -1].clone()))]
     size = max(1, int(batch_memory(model) / pass_bytes(model, 1, len(ids))))
-    batches = bar(hidden.split(size), desc="variants", leave=False, progress=progress and len(hidden) > size)
+    batches = bar(hidden.split(size), desc="variants", leave=False)
     with torch.inference_mode(False), torch.no_grad():
         for rows in batches:
             with applied(model, _hook(kind, rows.to(ids.device))):

@@ -49,7 +49,6 @@ def measure(
     n_replacements: int,
     seed: int,
     bos: Bos,
-    progress: bool,
     spans: Given | None = None,
     alone: bool = False,
     accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
@@ -76,7 +75,6 @@ def measure(
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(
         model, prompt, queries=queries, method="none", certified=certified, n_random_models=0, seed=seed, bos=bos,
-        progress=progress,
     )  # fmt: skip
     variables, coords = variables_of(whole), coords_of(whole)
     variables["bound_over_null"] = ratio(whole)
@@ -88,7 +86,7 @@ def measure(
         variables |= norms
         sketch = {"sketch": {"n_probes": PROBES, "seed": seed, "failure_probability": MISSED}} if len(norms) > 1 else {}
     if n_replacements:
-        variables |= _replace(session, opened, queries, n_replacements, seed, progress)
+        variables |= _replace(session, opened, queries, n_replacements, seed)
     if session.positions <= LONGEST:
         chosen = spread(queries, opened, len(layers), CELLS)
         rows = whole["path_bound"].sel(query=chosen).values
@@ -183,13 +181,10 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     return signed(str(found.attrs["long_name"]), coords, variables, facts | later)
 
 
-def _replace(
-    session: Session, opened: int, queries: list[int], n_replacements: int, seed: int, progress: bool
-) -> dict[str, Variable]:
+def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
     """What replacing each token does to y of the opened query; NaN for the other queries."""
     found = substitution_effect(
         session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed, bos="as-given",
-        progress=progress,
     )  # fmt: skip
     variables: dict[str, Variable] = {}
     for name in ("effect", "kl"):

@@ -43,7 +43,6 @@ def sensitivity(
     query: int = -1,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """Sensitivity of y_n to each token: the path bound of Theorem 5.1, its null, and the true Jacobian norms.
 
@@ -51,7 +50,7 @@ def sensitivity(
     are measured one by one.
 
     Args:
-        model, prompt, query, bos, progress: as in `path_bound`.
+        model, prompt, query, bos: as in `path_bound`.
         norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
             root of the sum of squares.
         method: way to compute the Jacobian norms, as in `jacobian_norms`; both have the same directions.
@@ -82,8 +81,8 @@ def sensitivity(
     Source: Barbero et al. 2024, Theorem 5.1.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> ds = sl.sensitivity(model, "How many ones are in the following sequence? 110 =", progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> ds = sl.sensitivity(model, "How many ones are in the following sequence? 110 =")
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
@@ -99,7 +98,7 @@ def sensitivity(
     ids, reach = session.ids, session.query(query) + 1
     derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
     found: dict[str, xr.DataArray] = {}
-    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity", progress=progress) as progress_bar:
+    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity") as progress_bar:
         kinds: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
         for name, attention in kinds.items():
             found[name] = path_bound(model, ids, attention=attention, **shared)
@@ -108,9 +107,7 @@ def sensitivity(
             attributes("path bound relative to uniform attention", "1")
         )
         for name, freeze in derived.items():
-            norms = jacobian_norms(
-                model, ids, norm=norm, freeze=freeze, method=method, seed=seed, progress=progress, **shared
-            )
+            norms = jacobian_norms(model, ids, norm=norm, freeze=freeze, method=method, seed=seed, **shared)
             found[name] = norms.drop_vars(ENDS, errors="ignore")
             found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
             progress_bar.update()
@@ -179,12 +176,11 @@ def needle(
     n_replacements: int = 8,
     seed: int | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """Sensitivity of the last token's output y to one token of each prompt, for each prompt and as group means.
 
     Args:
-        model, bos, progress: as in `path_bound`.
+        model, bos: as in `path_bound`.
         prompt: token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives those of a
             growing sequence with n content tokens.
         positions: position of the token of interest in each prompt; negative values count from the end.
@@ -209,12 +205,12 @@ def needle(
         InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 8, prefix="What is the last digit in this sequence?", suffix="=")
     >>> zero = sl.prompts.one_token(model, "0")
     >>> hidden = [ones.replaced(k, zero) for k in (1, 8)]
     >>> ids = [s.plain(8).ids(s.trunk) for s in hidden]
-    >>> found = sl.needle(model, ids, [ones.position(k) for k in (1, 8)], [("zero", 1), ("zero", 8)], progress=False)
+    >>> found = sl.needle(model, ids, [ones.position(k) for k in (1, 8)], [("zero", 1), ("zero", 8)])
     >>> first, last = found["kl_mean"].sel(group="zero").values
     >>> bool(last > 100 * first)   # it is the last that is asked for
     True
@@ -228,7 +224,7 @@ def needle(
     seed = seed_of(seed, certifies=certified)
     found: dict[str, np.ndarray] = {}
     tokens = [""] * len(prompt)
-    counter = bar(total=len(prompt), desc="needle", unit="prompt", progress=progress)
+    counter = bar(total=len(prompt), desc="needle", unit="prompt")
     swaps: dict[str, Any] = {"candidates": candidates, "n_replacements": n_replacements, "seed": seed}
     asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
     sessions = []
@@ -267,7 +263,7 @@ def _by_position(
     def here(values: xr.DataArray) -> np.ndarray:
         return np.atleast_2d(values.values)[rows, at]
 
-    read: Any = {"bos": "as-given", "progress": False}
+    read: Any = {"bos": "as-given"}
     bound = here(path_bound(model, ids, bos="as-given"))
     null = here(path_bound(model, ids, attention="uniform", bos="as-given"))
     found = {"path_bound": bound, "bound_over_null": bound / null}

@@ -46,7 +46,6 @@ def substitution_effect(
     to_layer: Target = "y",
     seed: int = 0,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """Mean distance that the output at the query moves when each token i is replaced by other tokens.
 
@@ -70,7 +69,6 @@ def substitution_effect(
             of the final norm.
         seed: random seed of the replacements; 0 by default.
         bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
@@ -89,10 +87,10 @@ def substitution_effect(
         UnsoundModelError: tokens after the query influence it, so that the model is not causal.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> digits = sl.prompts.tokenize(model, "0123456789")[0, 1:].tolist()
     >>> prompt = "What is the last digit in this sequence? 0107 ="
-    >>> effect = sl.substitution_effect(model, prompt, candidates=digits, progress=False)
+    >>> effect = sl.substitution_effect(model, prompt, candidates=digits)
     >>> effect["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 15.0]
     """
@@ -116,7 +114,7 @@ def substitution_effect(
     ceilings = torch.full((len(session.ids),), torch.nan, dtype=torch.float64)
     drawn = _draw_variants(session, together, None if natural else choices, n_replacements, seed)
     for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
-        moved = _read(session, ids[: n + 1], variants, to_layer, progress)
+        moved = _read(session, ids[: n + 1], variants, to_layer)
         if n + 1 < len(ids):
             _require_causal(session, ids, choices, n, to_layer, moved[:1])
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
@@ -293,9 +291,7 @@ def _require_causal(
         raise not_causal("The model", query)
 
 
-def _read(
-    session: Session, ids: Int[Tensor, " position"], variants: Sequence[Variant], to_layer: Target, progress: bool
-) -> Tensor:
+def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Variant], to_layer: Target) -> Tensor:
     """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
     model, trunk, site = session.model, tuple(ids.tolist()), residual_site(to_layer, session.model)
     require_room(pass_bytes(model, 1, len(trunk)), session.ids.device, "A forward pass", "Use a shorter prompt.")
@@ -306,7 +302,7 @@ def _read(
             changed[place] = token
         first = min(variant.places, default=len(trunk))
         branches.append(Branch(first, tuple(changed[first:])))
-    return read(model, trunk, branches, [site], progress=progress).values[site]
+    return read(model, trunk, branches, [site]).values[site]
 
 
 def beside_the_first(

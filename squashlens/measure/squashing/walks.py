@@ -96,7 +96,7 @@ def hops(
     Source: the path sum of Barbero et al. 2024, Theorem 5.1.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> shares = sl.paths.hops(model, "How many ones are in the following sequence? 110 =")
     >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
@@ -154,7 +154,7 @@ def strongest_paths(
     Source: the path sum of Barbero et al. 2024, Theorem 5.1.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> best = sl.paths.strongest_paths(model, "How many ones are in the following sequence? 110 =", k=3)
     >>> best["position_at"].sel(layer=6).values.tolist()   # all end at the query
     [13, 13, 13]
@@ -263,7 +263,7 @@ def depth_limit(
     Source: Barbero et al. 2024, Proposition 5.2 (B.8).
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> ds = sl.paths.depth_limit(model, "How many ones are in the following sequence? 110 =")
     >>> bool((ds["first_share"].diff("depth") >= -1e-12).all())   # mass never leaves the first token
     True

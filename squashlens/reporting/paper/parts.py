@@ -48,7 +48,6 @@ class Settings:
     seeds: int
     modes: tuple[Mode, ...]
     template: Template
-    progress: bool
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def _answers(
     def measure(journal: Path) -> xr.Dataset:
         return evaluate(
             model, task, lengths=lengths, seeds=draws, mode=modes, template=chosen.template, temperature=temperature,
-            resume=journal, progress=chosen.progress,
+            resume=journal,
         )  # fmt: skip
 
     return Part(f"{name}_sampled" if temperature else name, about, measure)
@@ -140,9 +139,7 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
             sequence = prompts.figure5(model, chosen.n)[letter]
             if letter == "b":
                 sequence = prompts.digits(model, chosen.n, seed=0, prefix=COUNT, ending="1")
-            pairs = capture(
-                model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED, progress=chosen.progress
-            )
+            pairs = capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED)
             return collapse(model, pairs, by_head="value")
 
         return panel
@@ -158,7 +155,7 @@ def _convergence(_: Bridge, chosen: Settings) -> list[Part]:
     stacks = {"no_positions": Stack(projections="direct")} | PAPER
 
     def measure(stack: Stack) -> Callable[[Path], xr.Dataset]:
-        return lambda _: convergence(stack, lengths, seeds=DRAWS, progress=chosen.progress)
+        return lambda _: convergence(stack, lengths, seeds=DRAWS)
 
     about = {"lengths": list(lengths), "seeds": DRAWS}
     return [Part(f"stack_{name}", about, measure(one), of_model=False) for name, one in stacks.items()]

@@ -61,7 +61,6 @@ def paper(
     seeds: int = 4,
     mode: Mode | Iterable[Mode] = "answer_only",
     template: Template = "none",
-    progress: bool = True,
 ) -> dict[int, Outcome]:
     """Write the paper's figures 1 to 9 for a model: as PDF, with captions, tables as CSV, and LaTeX that includes them.
 
@@ -83,7 +82,6 @@ def paper(
         seeds: number of random samples of the items in figures 3 and 4, and of the answers in figures 6 and 7.
         mode: forms of the question in figures 3, 4, 6 and 7, as in `evaluate`.
         template: format of the questions in figures 2, 3, 4, 6 and 7, as in `evaluate`.
-        progress: whether to show a progress bar.
 
     Returns:
         By number, the file of each figure that was asked for; for a figure that cannot be measured on this model, the
@@ -97,14 +95,14 @@ def paper(
     Source: Barbero et al. 2024, figures 1 to 9.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> files = sl.paper(model, out=tmp_path / "paper", figures=[9], progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> files = sl.paper(model, out=tmp_path / "paper", figures=[9])
     >>> sorted(path.name for path in (tmp_path / "paper" / "data").iterdir())
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
     modes: tuple[Mode, ...] = (mode,) if isinstance(mode, str) else tuple(mode)
-    chosen = Settings(prompt, n, tuple(lengths), seeds, modes, template, progress)
+    chosen = Settings(prompt, n, tuple(lengths), seeds, modes, template)
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out)
@@ -114,7 +112,7 @@ def paper(
         found |= {part.name: kept.found(part, any_settings=number not in wanted) for part in parts}
     failed: dict[int, SquashlensError] = {}
     ending = _ending()
-    with bar(total=len(wanted), unit="figure", progress=progress) as shown:
+    with bar(total=len(wanted), unit="figure") as shown:
         for number in wanted:
             shown.set_description(f"figure {number}")
             try:

@@ -149,7 +149,7 @@ MEASUREMENTS = (
 LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
 RUNS = {"precision": ("runs", "lengths", "noise_lengths")}  # need a model's name, and a study gives loaded models
 BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
-NOT_GIVEN = ("progress", "resume", "device", "source", "answer")  # set by the study, or known to Python only
+NOT_GIVEN = ("resume", "device", "source", "answer")  # set by the study, or known to Python only
 
 
 def function_of(name: str) -> Callable[..., Any]:

@@ -47,7 +47,7 @@ def worded(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
             for file in sl.zoo.folder("tiny-gemma").glob("tokenizer*.json"):
                 shutil.copy(file, folder)
             plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-            held[family] = sl.load(folder, device="cpu", progress=False), plain
+            held[family] = sl.load(folder, device="cpu"), plain
         return held[family]
 
     return of
@@ -66,7 +66,7 @@ def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plai
     """The whole answer up to <eos>, as text: from always right to never."""
     drawn = [sl.prompts.bernoulli(tiny, 64, seed=seed, **FORM, **commas) for seed in range(4)]
     lengths = [3, 20, 44, 54, 64]
-    found = sl.accuracy(tiny, drawn, ones, lengths=lengths, progress=False)
+    found = sl.accuracy(tiny, drawn, ones, lengths=lengths)
     right = np.zeros((4, len(lengths)))
     for row, sequence in enumerate(drawn):
         for column, length in enumerate(lengths):
@@ -106,9 +106,7 @@ def test_what_the_model_says_is_right(family: str, worded: Any) -> None:
     for kind, share in (("over", 1), ("carried on", 0), ("other", 0)):
         asked = texts[kind]
         assert len(asked) >= 2, kind
-        found = sl.accuracy(
-            model, list(asked), lambda said, asked=asked: asked[content[said]], lengths=[6], progress=False
-        )
+        found = sl.accuracy(model, list(asked), lambda said, asked=asked: asked[content[said]], lengths=[6])
         assert found.item() == share, kind
 
 
@@ -116,7 +114,7 @@ def test_the_start_of_an_answer_is_no_answer(tiny: Any) -> None:
     """Of twelve ones the model says 12: 1 is wrong, and so are 2, 21 and 122."""
     twelve = [sl.prompts.repeated(tiny, "1", 12, **FORM)]
     for text, right in (("12", 1), ("1", 0), ("2", 0), ("21", 0), ("122", 0), ("1 2", 1)):
-        found = sl.accuracy(tiny, twelve, lambda _, text=text: text, lengths=[12], progress=False)
+        found = sl.accuracy(tiny, twelve, lambda _, text=text: text, lengths=[12])
         assert found.item() == right, text
 
 
@@ -129,7 +127,7 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
         return "7"
 
     sequence = sl.prompts.build(tiny, "10230", separator=",", every=2, ending="9", **FORM)
-    sl.accuracy(tiny, [sequence], note, lengths=[1, 3, 5], progress=False)
+    sl.accuracy(tiny, [sequence], note, lengths=[1, 3, 5])
     assert seen == ["9", "109", "10239"]
 
 
@@ -138,7 +136,7 @@ def test_refusals(tiny: Any, bridge_of: Any) -> None:
     for given in ([], [three, four], [three, "111"], ["111"]):
         with pytest.raises(InputError, match="not growing sequences with equal numbers"):
             raw(sl.accuracy)(tiny, given, ones)
-    one, several = (sl.accuracy(tiny, given, ones, progress=False) for given in (three, [three]))
+    one, several = (sl.accuracy(tiny, given, ones) for given in (three, [three]))
     assert one.equals(several)
     for answer in ("", 7):
         with pytest.raises(InputError, match=r"answer= gave .* for 2 content tokens"):
@@ -146,10 +144,10 @@ def test_refusals(tiny: Any, bridge_of: Any) -> None:
     with pytest.raises(InputError, match="Lengths run from 1 to 3"):
         sl.accuracy(tiny, [three], ones, lengths=[4])
     with pytest.raises(InputError, match="'zebra' is not in this model's vocabulary"):
-        sl.accuracy(tiny, [three], lambda _: "zebra", progress=False)
+        sl.accuracy(tiny, [three], lambda _: "zebra")
     model = bridge_of("llama")
     with pytest.raises(InputError, match="has no tokenizer"):
-        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], ones, progress=False)
+        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], ones)
 
 
 def test_every_prompt_is_checked(tiny: Any, worded: Any) -> None:
@@ -157,9 +155,9 @@ def test_every_prompt_is_checked(tiny: Any, worded: Any) -> None:
     good = sl.prompts.repeated(tiny, "1", 3, **FORM)
     headless = sl.prompts.build(tiny, "111", prefix=good.prefix[1:], suffix="=")
     with pytest.raises(InputError, match="0 BOS tokens"):
-        sl.accuracy(tiny, [good, headless], ones, progress=False)
+        sl.accuracy(tiny, [good, headless], ones)
     model, _ = worded("gpt2")
     full = sl.prompts.repeated(model, "1", 60, prefix="How", suffix="=")  # 63 tokens of 64, and one more for v*
-    sl.accuracy(model, [full], lambda _: "1", lengths=[60], progress=False)
+    sl.accuracy(model, [full], lambda _: "1", lengths=[60])
     with pytest.raises(InputError, match="65 tokens, the model's context 64"):
-        sl.accuracy(model, [full], lambda _: "12", lengths=[60], progress=False)
+        sl.accuracy(model, [full], lambda _: "12", lengths=[60])

@@ -22,18 +22,17 @@ SEEDS, N_TRAIN = 32, 16  # too few different prompts of 8 digits, and enough of 
 @pytest.fixture(scope="module")
 def joined(tiny: Any) -> Any:
     how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "n_train": N_TRAIN, "n_random_models": 2}
-    return together("joined view", lambda: sl.collapse_vs_readout(tiny, BERNOULLI, **how, progress=False))
+    return together("joined view", lambda: sl.collapse_vs_readout(tiny, BERNOULLI, **how))
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("scale", ["absolute", "relative"])
 def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any, scale: Any) -> None:
     """The prompt in words gives the same v and v* as the sequence in token space."""
-    ds = sl.collapse_vs_readout(tiny, REPEATED, lengths=LENGTHS, scale=scale, progress=False)
+    ds = sl.collapse_vs_readout(tiny, REPEATED, lengths=LENGTHS, scale=scale)
     form = {"prefix": "How many ones are in the following sequences?", "suffix": "="}
     pairs = captured.collapse(
         tiny, sl.prompts.repeated(tiny, "1", max(LENGTHS), **form), lengths=LENGTHS, scale=scale, passes="separate",
-        progress=False,
     )  # fmt: skip
     np.testing.assert_allclose(ds["distance"].isel(seed=0), pairs["distance"].isel(layer=-1), rtol=1e-4)
     np.testing.assert_allclose(ds["distance_y"].isel(seed=0), pairs["distance_y"], rtol=1e-4)
@@ -44,12 +43,12 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any, scale: Any) 
 
 @pytest.mark.slow
 def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any) -> None:
-    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True, progress=False)
+    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True)
     for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
         np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
     assert joined["r2_y"].isnull().values.tolist() == [True, False]
     how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "n_train": N_TRAIN, "n_random_models": 2}
-    probe = sl.probe(tiny, BERNOULLI, **how, progress=False)
+    probe = sl.probe(tiny, BERNOULLI, **how)
     for name in ("r2", "r2_y", "probe_right_y", "r2_random_model_y", "r2_control_y", "gain_low_y", "r2_length"):
         np.testing.assert_allclose(joined[name], probe[name], atol=2e-3)  # of other passes: one ulp may move a penalty
     assert sl.results.provenance(joined)["probe"] == sl.results.provenance(probe)["probe"]
@@ -57,7 +56,7 @@ def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any
 
 @pytest.mark.slow
 def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
-    model_says = sl.evaluate(tiny, BERNOULLI, lengths=[8], seeds=SEEDS, progress=False)["answer"].values[0, 0]
+    model_says = sl.evaluate(tiny, BERNOULLI, lengths=[8], seeds=SEEDS)["answer"].values[0, 0]
     alike, same = [], []
     for seed in range(SEEDS):
         question = BERNOULLI.ask(8, seed=seed)
@@ -74,7 +73,7 @@ def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
 
 def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The representations of a pair are made to differ by 1 in 1000: below bfloat16, above float16."""
-    how: dict[str, Any] = {"lengths": [47, 48], "progress": False}
+    how: dict[str, Any] = {"lengths": [47, 48]}
     task, real = sl.tasks.find("taught_last_odd_last"), module.streams
 
     def near(model: Any, shown: Any) -> torch.Tensor:
@@ -95,7 +94,7 @@ def test_bits_are_compared_in_the_dtype_asked_for(tiny: Any, monkeypatch: pytest
 def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, task: str) -> None:
     """Alternating digits of an even length have one count, whichever comes first; repeated ones always."""
     found = sl.tasks.find(task)
-    ds = sl.collapse_vs_readout(tiny, found, lengths=[64], seeds=64 if found.random else 1, progress=False)
+    ds = sl.collapse_vs_readout(tiny, found, lengths=[64], seeds=64 if found.random else 1)
     assert (ds["accuracy"] < 0.5).all()
     assert "r2_y" not in ds
     assert ds["verdict"].values.tolist() == ["given by length"]
@@ -104,7 +103,7 @@ def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, t
 @pytest.mark.slow
 def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
     """Beyond its training it answers next to nothing rightly. A line finds the count, in random weights as well."""
-    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], n_random_models=2, progress=False)
+    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], n_random_models=2)
     assert ds["verdict"].values.tolist() == ["read out", "no more than a baseline"]
     assert "below 0.05" in str(ds["reason"].values[1])
 
@@ -137,7 +136,7 @@ def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
 
     last = f"blocks.{tiny.cfg.n_layers - 1}.hook_resid_post"
     with sl.applied(tiny, sl.hooks.Hook("look", "blocks.0.hook_resid_pre", look), sl.hooks.Hook("plant", last, plant)):
-        how: dict[str, Any] = {"lengths": [24], "seeds": 64, "n_train": 40, "n_random_models": 3, "progress": False}
+        how: dict[str, Any] = {"lengths": [24], "seeds": 64, "n_train": 40, "n_random_models": 3}
         ds = sl.collapse_vs_readout(tiny, task, **how)
     assert ds["accuracy"] < 0.5
     assert ds["r2"].sel(layer=tiny.cfg.n_layers) == pytest.approx(1 - 0.3**2 / (8.25 + 0.3**2), abs=0.05)
@@ -172,4 +171,4 @@ def test_pairs_are_known_by_their_tokens(v: tuple[int, ...], star: tuple[int, ..
 )
 def test_bad_input_is_refused(tiny: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        sl.collapse_vs_readout(tiny, BERNOULLI, **{"lengths": [4], "seeds": 10, "progress": False} | options)
+        sl.collapse_vs_readout(tiny, BERNOULLI, **{"lengths": [4], "seeds": 10} | options)

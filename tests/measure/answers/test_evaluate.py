@@ -51,7 +51,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
     room = 2 * length if name == "copy" else 6  # tokens; a longer answer is wrong
     found = score_answers(
         task,
-        module.answer_questions(session.model, put, ids, Journal(None, {}), max_new_tokens=room, progress=False),
+        module.answer_questions(session.model, put, ids, Journal(None, {}), max_new_tokens=room),
         {},
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")["accuracy"]
@@ -61,7 +61,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
 
 
 def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
-    ds = sl.evaluate(tiny, COUNT, lengths=[5, 60], seeds=[3, 8], progress=False)
+    ds = sl.evaluate(tiny, COUNT, lengths=[5, 60], seeds=[3, 8])
     question = COUNT.ask(60, seed=8)
     one = ds.sel(length=60, seed=8, mode="answer_only")
     assert (one["prompt"].item(), one["truth"].item()) == (question.prompt, question.truth)
@@ -93,7 +93,7 @@ def stop_after(batches: int, asked: list[int]) -> Any:
 def test_interrupted_and_resumed_is_one_run(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
-    how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "batch_size": 3, "progress": False}
+    how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "batch_size": 3}
     whole = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], **how)
     kept, asked = tmp_path / "answers.json", []
     with monkeypatch.context() as patch:
@@ -116,7 +116,7 @@ def test_interrupted_and_resumed_is_one_run(
 
 def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
     kept = tmp_path / "answers.json"
-    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": kept, "progress": False}
+    how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": kept}
     sl.evaluate(tiny, COUNT, **how)
     before = kept.read_bytes()
     for other, named in (
@@ -131,29 +131,29 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_hooks_are_honoured_and_named(tiny: Any) -> None:
-    free = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6, progress=False)
+    free = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6)
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
-        windowed = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6, progress=False)
+        windowed = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6)
     assert free["accuracy"] == 1 > windowed["accuracy"]
     assert "window" in str(sl.results.provenance(windowed)["ambient_hooks"])
 
 
 def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
     same = sl.tasks.find("taught_count_repeated")
-    assert sl.evaluate(tiny, same, lengths=[4], progress=False).sizes["seed"] == 1
+    assert sl.evaluate(tiny, same, lengths=[4]).sizes["seed"] == 1
     with pytest.raises(InputError, match="would count one answer several times"):
-        sl.evaluate(tiny, same, lengths=[4], seeds=5, progress=False)
-    drawn = sl.evaluate(tiny, same, lengths=[60], seeds=12, temperature=3.0, progress=False)
+        sl.evaluate(tiny, same, lengths=[4], seeds=5)
+    drawn = sl.evaluate(tiny, same, lengths=[60], seeds=12, temperature=3.0)
     assert len(set(drawn["answer"].values.flat)) > 2
-    assert sl.evaluate(tiny, COUNT, lengths=[4], progress=False).sizes["seed"] == 16
+    assert sl.evaluate(tiny, COUNT, lengths=[4]).sizes["seed"] == 16
 
 
 def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     task = sl.tasks.find("sum")
-    ds = sl.evaluate(tiny, task, lengths=[3], mode=["answer_only", "cot_few_shot"], max_new_tokens=5, progress=False)
+    ds = sl.evaluate(tiny, task, lengths=[3], mode=["answer_only", "cot_few_shot"], max_new_tokens=5)
     for mode in ("answer_only", "cot_few_shot"):
         assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
-    opened = sl.evaluate(tiny, task, lengths=[3], prefill=True, max_new_tokens=5, progress=False)
+    opened = sl.evaluate(tiny, task, lengths=[3], prefill=True, max_new_tokens=5)
     words = sl.prompts.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
 
@@ -168,7 +168,7 @@ def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty:
     assert list(put.ids(chatty, question)) == by_hand
     assert by_hand.count(chatty.tokenizer.bos_token_id) == 1
     with pytest.raises(InputError, match="no chat template"):
-        sl.evaluate(tiny, task, lengths=[3], template="chat", progress=False)
+        sl.evaluate(tiny, task, lengths=[3], template="chat")
 
 
 REFUSED = {
@@ -190,5 +190,5 @@ def test_bad_input_is_refused(tiny: Any, case: str) -> None:
     options, message = REFUSED[case]
     before = fingerprint(tiny)
     with pytest.raises(InputError, match=message):
-        sl.evaluate(tiny, COUNT, **{"lengths": [3], "progress": False} | options)
+        sl.evaluate(tiny, COUNT, **{"lengths": [3]} | options)
     assert fingerprint(tiny) == before

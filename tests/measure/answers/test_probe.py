@@ -41,7 +41,7 @@ def planted(data: Answers, noise: float, turning: bool = False) -> np.ndarray:
 
 
 def scores(data: Answers, features: np.ndarray, direction: Any = "own") -> Scores:
-    return score_probes(features[None], data, direction, range(data.splits), "probes", False)
+    return score_probes(features[None], data, direction, range(data.splits), "probes")
 
 
 def r2(data: Answers, features: np.ndarray, direction: Any = "own") -> np.ndarray:
@@ -184,7 +184,7 @@ def test_a_gain_allows_for_another_draw_of_random_weights() -> None:
 @pytest.mark.slow
 def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     """The bundled model's probe alone says *there*; a twin says it as loudly, and so the gain is none."""
-    ds = sl.probe(tiny, COUNT, lengths=[56], n_random_models=2, progress=False)
+    ds = sl.probe(tiny, COUNT, lengths=[56], n_random_models=2)
     assert (ds["r2_y"] > 0.7).all()
     assert (ds["r2_random_model_y"] > 0.99).all()
     assert (ds["gain_high_y"] < 0.05).all()
@@ -247,4 +247,4 @@ def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.Monk
 )
 def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        sl.probe(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5], "progress": False} | options)
+        sl.probe(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5]} | options)

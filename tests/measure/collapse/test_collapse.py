@@ -44,7 +44,7 @@ def two_passes(plain: Any, sequence: GrowingSequence, length: int) -> tuple[np.n
 @pytest.mark.parametrize("panel", PANELS)
 def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS[panel](tiny, 96, **form)
-    ds = captured.collapse(tiny, sequence, progress=False)
+    ds = captured.collapse(tiny, sequence)
     # Junctions, where the sequence goes on with another token than it would repeat, are among them.
     lengths = {1, 3, 96, *Random(panel).sample(range(2, 96), 5)}
     for length in lengths:
@@ -63,7 +63,7 @@ def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: 
     start = [] if family == "qwen2" else [2]
     for form in ({}, {"separator": 13, "every": 3}, {"separator": 13, "every": 2, "suffix": [20, 21, 22]}):
         sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 2, prefix=[*start, 5, 11], **form)
-        ds = captured.collapse(model, sequence, progress=False, norm="l1")
+        ds = captured.collapse(model, sequence, norm="l1")
         assert sl.results.provenance(ds)["passes"] == "shared"
         assert ds["kl"].max() > 0  # every family's logits are understood
         for length in (1, 3, 4, 9, 16):
@@ -91,7 +91,7 @@ def uniform(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """The model above, as Hugging Face has it and as a bridge."""
     plain, folder = uniform_attention_gpt2(), tmp_path_factory.mktemp("uniform")
     plain.save_pretrained(folder)
-    return plain, sl.load(folder, progress=False, verify=False)  # an MLP of zeros leaves its norm without effect
+    return plain, sl.load(folder, verify=False)  # an MLP of zeros leaves its norm without effect
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -99,7 +99,7 @@ def uniform(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 def test_uniform_attention_in_closed_form(norm: str, content: list[int], uniform: tuple[Any, Any]) -> None:
     """v − v* = W_O W_V (mean of n − a) / (n + 1): for repeated a after one other token, ‖…‖ / (n (n + 1))."""
     plain, model = uniform
-    ds = captured.collapse(model, sl.prompts.build(model, content, prefix=[2]), norm=norm, progress=False)
+    ds = captured.collapse(model, sl.prompts.build(model, content, prefix=[2]), norm=norm)
     block = plain.transformer.h[0]
     with torch.no_grad():
         u = block.ln_1(plain.transformer.wte.weight).double().numpy()
@@ -118,8 +118,8 @@ def test_uniform_attention_in_closed_form(norm: str, content: list[int], uniform
 
 def test_heads_both_ways(tiny: Any, plain_tiny: Any) -> None:
     sequence, lengths = PANELS["b"](tiny, 40), [5, 40]
-    sliced = captured.collapse(tiny, sequence, lengths=lengths, by_head="slice", progress=False)
-    valued = captured.collapse(tiny, sequence, lengths=lengths, by_head="value", progress=False)
+    sliced = captured.collapse(tiny, sequence, lengths=lengths, by_head="slice")
+    valued = captured.collapse(tiny, sequence, lengths=lengths, by_head="value")
     assert sliced["head_distance"].dims == ("layer", "head", "length")
     assert valued["head_distance"].dims == ("block", "head", "length")
     for length in lengths:
@@ -154,7 +154,6 @@ def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
         "baselines": ["contrast", "unrelated"],
         "n_samples": 2,
         "lengths": [4, 20],
-        "progress": False,
     }
     absolute, relative = (captured.collapse(tiny, sequence, scale=s, **options) for s in ("absolute", "relative"))
     v, _ = two_passes(plain_tiny, sequence, 20)
@@ -174,9 +173,7 @@ def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
 @pytest.mark.slow
 def test_contrast_and_unrelated_are_other_prompts(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["d"](tiny, 30, suffix="=")
-    ds = captured.collapse(
-        tiny, sequence, lengths=[6, 29], baselines=["contrast", "unrelated"], n_samples=2, seed=11, progress=False
-    )
+    ds = captured.collapse(tiny, sequence, lengths=[6, 29], baselines=["contrast", "unrelated"], n_samples=2, seed=11)
     rng = Random("unrelated 11")
     others = [sequence.unrelated(rng) for _ in range(2)]
     for length in (6, 29):
@@ -191,13 +188,13 @@ def test_contrast_and_unrelated_are_other_prompts(tiny: Any, plain_tiny: Any) ->
             np.testing.assert_allclose(ds["unrelated"].sel(length=length).isel(draw=draw), far[:-1], atol=allowed)
             np.testing.assert_allclose(ds["unrelated_y"].sel(length=length).isel(draw=draw), far[-1], atol=1e-4)
     same_seed = sl.prompts.digits(tiny, 30, seed=0)
-    ds = captured.collapse(tiny, same_seed, baselines=["unrelated"], seed=0, lengths=[30], progress=False)
+    ds = captured.collapse(tiny, same_seed, baselines=["unrelated"], seed=0, lengths=[30])
     assert (ds["unrelated"].sel(layer=6) > 1).all()  # not drawn from the same stream as the sequence itself
 
 
 def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["c"](tiny, 40)
-    ds = captured.collapse(tiny, sequence, lengths=[1, 2, 39], progress=False)
+    ds = captured.collapse(tiny, sequence, lengths=[1, 2, 39])
     for length in (1, 2, 39):
         p, q = (
             plain_tiny(torch.tensor([ids])).logits[0, -1].double().softmax(-1).detach()
@@ -212,8 +209,8 @@ def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
 
 def test_precision(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["c"](tiny, 40)
-    exact = captured.collapse(tiny, sequence, lengths=[40], progress=False)
-    rounded = captured.collapse(tiny, sequence, lengths=[40], round_to=torch.bfloat16, progress=False)
+    exact = captured.collapse(tiny, sequence, lengths=[40])
+    rounded = captured.collapse(tiny, sequence, lengths=[40], round_to=torch.bfloat16)
     v, star = (last_streams(plain_tiny, ids) for ids in (sequence.pair(40).v, sequence.pair(40).v_star))
     gap = (v - star)[6].abs()
     c = gap.argmax()

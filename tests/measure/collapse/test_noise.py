@@ -37,17 +37,15 @@ def by_hand(v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str) 
 @pytest.mark.parametrize(("norm", "scale"), [("linf", "relative"), ("l1", "absolute"), ("l2", "relative")])
 def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: Any) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",", every=3)
-    ds = captured.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale, progress=False)
+    ds = captured.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale)
     lengths = ds["replayed"].values.tolist()
-    together = prepare_run(tiny, sequence, None, "shared", None, progress=False).pairs()
+    together = prepare_run(tiny, sequence, None, "shared", None).pairs()
     places = [n - 1 for n in lengths]
     v, star = (side.values[:, places].numpy() for side in together)
-    alone = prepare_run(tiny, sequence, lengths, "separate", None, progress=False).pairs()
+    alone = prepare_run(tiny, sequence, lengths, "separate", None).pairs()
     expected = by_hand(v, star, [side.values.numpy() for side in alone], norm, scale)
     np.testing.assert_allclose(np.concatenate([ds["noise_floor"], ds["noise_floor_y"].values[None]]), expected)
-    again = captured.collapse(
-        tiny, sequence, lengths=lengths, norm=norm, scale=scale, passes="separate", progress=False
-    )["distance"]
+    again = captured.collapse(tiny, sequence, lengths=lengths, norm=norm, scale=scale, passes="separate")["distance"]
     assert (np.abs(ds["distance"].sel(length=lengths).values - again.values) <= ds["noise_floor"].values).all()
     assert ds["noise_floor"].min() > 0
 
@@ -85,7 +83,7 @@ def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> N
     try:
         with torch.no_grad():
             weight.zero_()
-        how: Any = {"passes": passes, "lengths": None if passes == "shared" else FEW, "progress": False}
+        how: Any = {"passes": passes, "lengths": None if passes == "shared" else FEW}
         ds = captured.precision_and_blocks(model, ones, round_to=["float8_e5m2"], **how)
         rounding = captured.collapse(model, ones, **how)["distance"].max()
     finally:
@@ -102,7 +100,7 @@ def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> N
 def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of("llama"), plain_of("llama")
     sequence = sl.prompts.build(model, [7, 8, 7, 7, 9, 9, 8, 7] * 3, prefix=[2, 5])
-    how: Any = {"round_to": ["bfloat16"], "lengths": [1, 9, 24], "scale": "absolute", "progress": False}
+    how: Any = {"round_to": ["bfloat16"], "lengths": [1, 9, 24], "scale": "absolute"}
     ds = captured.precision_and_blocks(model, sequence, **how)
     for length in (1, 9, 24):
         pair = sequence.pair(length)
@@ -113,7 +111,7 @@ def test_bits_are_told_above_the_floor_alone(tiny: Any, bridge_of: Any, plain_of
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
         ones = sl.prompts.repeated(tiny, "1", 24, prefix=QUESTION)
         lengths = sorted({3 * layer + side for layer in range(1, 7) for side in (-1, 1)} | {1, 24})
-        within = captured.precision_and_blocks(tiny, ones, round_to=["float8_e5m2"], lengths=lengths, progress=False)
+        within = captured.precision_and_blocks(tiny, ones, round_to=["float8_e5m2"], lengths=lengths)
     # Layer ℓ reads 3 ℓ tokens back: with as many repeats nothing but repeats is seen.
     for layer in range(1, 7):
         assert within["bits_needed"].sel(layer=layer, length=slice(3 * layer + 1, None)).isnull().all()
@@ -126,8 +124,8 @@ def test_rounding_has_no_parts(bridge_of: Any) -> None:
     model = bridge_of("llama")
     ones = sl.prompts.build(model, [7] * 14, prefix=[2, 5])
     with sl.applied(model, sl.hooks.sliding_window(3)):
-        ds = captured.mechanism(model, ones, progress=False)
-        unknown = captured.mechanism(model, ones, lengths=[1, 9], noise_lengths=0, progress=False)
+        ds = captured.mechanism(model, ones)
+        unknown = captured.mechanism(model, ones, lengths=[1, 9], noise_lengths=0)
     for block in range(3):
         assert ds["share"].sel(block=block, length=slice(2 * block + 3, None)).isnull().all()
         assert ds["share"].sel(block=block, length=slice(1, 2 * block + 1)).notnull().all()
@@ -143,13 +141,13 @@ def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
         for layer in plain.model.layers:
             layer.self_attn.q_proj.weight.zero_()
     plain.save_pretrained(tmp_path)
-    model = sl.load(tmp_path, dtype="float64", device="cpu", progress=False)
+    model = sl.load(tmp_path, dtype="float64", device="cpu")
     sequence = sl.prompts.build(model, [20] * 24, bos="none")
     with sl.applied(
         model, sl.hooks.Hook("as it is", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern * 1.0)
     ):
         ds = captured.precision_and_blocks(
-            model, sequence, round_to=["bfloat16", "float8_e5m2"], lengths=[1, 2, 3, 5, 8, 13, 24], progress=False
+            model, sequence, round_to=["bfloat16", "float8_e5m2"], lengths=[1, 2, 3, 5, 8, 13, 24]
         )
     assert ds["distance"].max() > 0
     assert ds["bits_needed"].isnull().all()

@@ -36,7 +36,7 @@ def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], brid
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family, suffix=suffix)
     kinds = {"mask": "keys", "zero_values": "values", "zero_pattern": "weights"}
-    ds = sl.separator_ablation(model, sequence, kinds=list(kinds), lengths=[2, 3, 13], noise_lengths=0, progress=False)
+    ds = sl.separator_ablation(model, sequence, kinds=list(kinds), lengths=[2, 3, 13], noise_lengths=0)
     for hook, what in kinds.items():
         for block in (0, 1, 2):
             for length in (2, 3, 13):
@@ -60,9 +60,7 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
     sequence = separated(model, family)
     others = [sequence.unrelated(Random(seed)) for seed in range(3)]
     kinds = ["zero_residual", "mean_residual", "resample_residual"]
-    ds = sl.separator_ablation(
-        model, sequence, kinds=kinds, source=others, seed=4, from_blocks=[0, 2], noise_lengths=0, progress=False
-    )
+    ds = sl.separator_ablation(model, sequence, kinds=kinds, source=others, seed=4, from_blocks=[0, 2], noise_lengths=0)
     places = sequence.separator_places(13)
     with torch.no_grad():
         states = [
@@ -91,7 +89,7 @@ def test_masking_everywhere_is_deleting_with_positions_kept(family: str, bridge_
     """If no block ever sees the separators' keys they are not there, but their places are; windows included."""
     model = bridge_of(family)
     ds = sl.separator_ablation(
-        model, separated(model, family), kinds=["mask", "delete_keep_positions"], from_blocks=[0], progress=False
+        model, separated(model, family), kinds=["mask", "delete_keep_positions"], from_blocks=[0]
     )
     masked, gapped = (
         ds["distance_from"].sel(hook="mask", from_block=0),
@@ -113,7 +111,6 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
         kinds=["delete", "substitute", "extra_digits", "random_places"],
         substitute=17,
         seed=3,
-        progress=False,
     )
     start = list(sequence.prefix)
     for length in (3, 5, 13):
@@ -152,7 +149,7 @@ def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[i
 @pytest.mark.slow
 def test_retained_is_one_above_zero_below(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 24, prefix="Can you copy the following number?", separator=",", every=3)
-    ds = sl.separator_ablation(tiny, ones, progress=False)
+    ds = sl.separator_ablation(tiny, ones)
     for block in range(6):
         below = ds["retained_from"].sel(from_block=block, layer=slice(0, block))
         assert ((below == 1) | below.isnull()).all()
@@ -174,11 +171,11 @@ def test_retained_is_one_above_zero_below(tiny: Any) -> None:
 def test_baselines_are_those_of_collapse(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 20, separator=",", every=4, suffix="=")
     for scale in ("absolute", "relative"):
-        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], scale=scale, noise_lengths=0, progress=False)
+        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], scale=scale, noise_lengths=0)
         plain = sl.prompts.repeated(tiny, "1", 20, suffix="=")
         for edit, sequence in (("separators", ones), ("none", plain)):
             with patterns_written("hooks inside attention are compared with none"):
-                expected = captured.collapse(tiny, sequence, scale=scale, progress=False)
+                expected = captured.collapse(tiny, sequence, scale=scale)
             np.testing.assert_allclose(ds["distance"].sel(edit=edit), expected["distance"], rtol=1e-6)
         assert ds["noise_floor"].isnull().all()
         assert ds["distance"].attrs["units"] == {"absolute": "model units", "relative": "1"}[scale]
@@ -193,16 +190,16 @@ def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
 
 
 def ablated(model: Any, sequence: Any, **options: Any) -> Any:
-    return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, progress=False, **options)
+    return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
 
 
 def test_dead_hooks_are_refused(tmp_path: Any) -> None:
     """XGLM's bridge has no scores for hooks: the ablation stops instead of reporting that nothing changed."""
     config = XGLMConfig(vocab_size=60, d_model=16, ffn_dim=24, num_layers=2, attention_heads=4, bos_token_id=2)
-    model = sl.load(save_random(config, tmp_path), verify=False, progress=False)
+    model = sl.load(save_random(config, tmp_path), verify=False)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], separator=13, every=3)
     with pytest.raises(UnsoundModelError, match="mask hooks of XGLMForCausalLM have no effect"):
-        sl.separator_ablation(model, sequence, kinds=["mask"], progress=False)
+        sl.separator_ablation(model, sequence, kinds=["mask"])
     with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, sl.hooks.mask_tokens([3])):
         pass
 
@@ -220,7 +217,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
     with pytest.raises(InputError, match=message):
-        sl.separator_ablation(tiny, ones, progress=False, **options)
+        sl.separator_ablation(tiny, ones, **options)
 
 
 @pytest.mark.cuda
@@ -229,17 +226,15 @@ def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
 def test_cuda_equals_cpu(family: str, bridge_of: Any, folder_of: Any) -> None:
     """Collapse, its mechanism and every ablation, on shared passes, against the CPU."""
     results = []
-    for model in (bridge_of(family), sl.load(folder_of(family), device="cuda", progress=False)):
+    for model in (bridge_of(family), sl.load(folder_of(family), device="cuda")):
         sequence = separated(model, family)
-        ds = captured.collapse(
-            model, sequence, by_head="value", baselines=["contrast"], noise_lengths=3, progress=False
-        )
+        ds = captured.collapse(model, sequence, by_head="value", baselines=["contrast"], noise_lengths=3)
         assert sl.results.provenance(ds)["passes"] == "shared"
         results.append(
             (
                 ds,
-                captured.mechanism(model, sequence, progress=False),
-                sl.separator_ablation(model, sequence, progress=False),
+                captured.mechanism(model, sequence),
+                sl.separator_ablation(model, sequence),
             )
         )
     for ours, theirs in zip(*results, strict=True):
@@ -252,9 +247,9 @@ def test_cuda_equals_cpu(family: str, bridge_of: Any, folder_of: Any) -> None:
 @pytest.mark.parametrize("family", ["bloom", "falcon_alibi", "mpt"])
 def test_position_ids_that_a_model_does_not_use_are_refused(family: str, tmp_path: Any) -> None:
     """BLOOM and Falcon end in an error of their own. MPT takes position ids, ignores them, and would give `delete`."""
-    model = sl.load(save_random(OTHERS[family], tmp_path / family), device="cpu", progress=False)
+    model = sl.load(save_random(OTHERS[family], tmp_path / family), device="cpu")
     sequence = sl.prompts.repeated(model, 5, 8, separator=7, every=3)
     with pytest.raises(UnsoundModelError, match=r"delete_keep_positions cannot be measured.*Leave"):
-        sl.separator_ablation(model, sequence, lengths=[8], progress=False)
-    ds = sl.separator_ablation(model, sequence, lengths=[8], kinds=["delete", "mask"], progress=False)
+        sl.separator_ablation(model, sequence, lengths=[8])
+    ds = sl.separator_ablation(model, sequence, lengths=[8], kinds=["delete", "mask"])
     assert np.isfinite(ds["distance_from"]).all()

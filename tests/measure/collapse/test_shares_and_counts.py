@@ -86,6 +86,6 @@ def test_what_is_no_other_count_is_refused(tiny: Any) -> None:
 
 
 def test_a_model_that_takes_no_mask_of_queries_and_keys_is_named(tmp_path: Path) -> None:
-    model = sl.load(save_random(OTHERS["bloom"], tmp_path / "bloom"), device="cpu", progress=False)
+    model = sl.load(save_random(OTHERS["bloom"], tmp_path / "bloom"), device="cpu")
     with pytest.raises(UnsoundModelError, match="BloomForCausalLM does not accept a mask over queries and keys"):
         sl.statements.shares_and_counts(model, [7, 9])

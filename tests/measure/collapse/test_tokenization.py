@@ -62,7 +62,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], t
         if (kind, family) not in held:
             folder = save_random_with(kind, family, tmp_path_factory.mktemp(f"{kind}-{family}"))
             plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-            bridge = sl.load(folder, device="cpu", progress=False)
+            bridge = sl.load(folder, device="cpu")
             held[kind, family] = bridge, plain, AutoTokenizer.from_pretrained(folder)
         return held[kind, family]
 
@@ -148,10 +148,10 @@ def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
 def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: str, model_of: Any) -> None:
     """A forward pass for each text, as somebody without squashlens would run it."""
     model, plain, tokenizer = model_of(kind, family)
-    ds = tokenization(model, 7, prefix=prompt, progress=False)
+    ds = tokenization(model, 7, prefix=prompt)
     lead = [] if family == "qwen2" else [2]
     norms = {"linf": np.inf, "l1": 1, "l2": 2}
-    other = {n: tokenization(model, 3, prefix=prompt, norm=n, scale="absolute", progress=False) for n in ("l1", "l2")}
+    other = {n: tokenization(model, 3, prefix=prompt, norm=n, scale="absolute") for n in ("l1", "l2")}
     for form, between in FORMS.items():
         for n in range(1, 8):
             here, longer = (
@@ -219,6 +219,6 @@ def test_what_a_tokenizer_drops_is_refused() -> None:
 def test_cuda_equals_cpu(model_of: Any, tmp_path: Path) -> None:
     model, *_ = model_of("threes", "gemma3")
     folder = save_random_with("threes", "gemma3", tmp_path / "model")
-    ours, theirs = (tokenization(m, 7, progress=False) for m in (model, sl.load(folder, device="cuda", progress=False)))
+    ours, theirs = (tokenization(m, 7) for m in (model, sl.load(folder, device="cuda")))
     for name in ("naive", "distance"):
         np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-3, atol=1e-4)

@@ -53,13 +53,13 @@ CHANGES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def found(model: Any, families: Any) -> Any:
     how: Any = {"prompt": TEXTS, "lengths": LENGTHS, "n_samples": SAMPLES, "seed": 3, "norm": "l2", "noise_lengths": 1}
-    return together("bench of random weights", lambda: sl.compare(model, families, CHANGES, **how, progress=False))
+    return together("bench of random weights", lambda: sl.compare(model, families, CHANGES, **how))
 
 
 @pytest.fixture(scope="module")
 def asked(tiny: Any, digits: Any) -> Any:
     changes: Any = {"nothing": sl.hooks.sliding_window(1000), "blind": sl.hooks.sliding_window(2)}
-    how: Any = {"answer": RIGHT, "n_samples": SAMPLES, "seed": 3, "method": None, "progress": False}
+    how: Any = {"answer": RIGHT, "n_samples": SAMPLES, "seed": 3, "method": None}
     return together("bench of answers", lambda: sl.compare(tiny, digits, changes, **how))
 
 
@@ -97,9 +97,9 @@ def test_every_number_is_that_of_the_plain_call(change: str, model: Any, familie
             drawn = drawn.every(3, 50) if change == "separators" else drawn
             here = found.sel(change=change, family=family).isel(sample=sample)
             with sl.applied(model, *hooks):
-                pairs = sl.capture(model, drawn, lengths=LENGTHS, noise_lengths=1, progress=False)
+                pairs = sl.capture(model, drawn, lengths=LENGTHS, noise_lengths=1)
                 collapse = sl.collapse(model, pairs, norm="l2", scale="relative")
-                norms = sl.jacobian_norms(model, torch.tensor([drawn.pair(N).v]), bos="as-given", progress=False)
+                norms = sl.jacobian_norms(model, torch.tensor([drawn.pair(N).v]), bos="as-given")
             np.testing.assert_allclose(here["distance"], collapse["distance"].isel(layer=-1), rtol=1e-3, atol=1e-5)
             places = [drawn.position(number) for number in (1, 4, 8)]
             np.testing.assert_allclose(here["jacobian_norm"].sel(length=N), norms[places], rtol=1e-3, atol=1e-6)
@@ -111,7 +111,7 @@ def test_answers_are_those_of_accuracy(change: str, tiny: Any, digits: Any, aske
     with sl.applied(tiny, *([sl.hooks.sliding_window(2)] if change == "blind" else [])):
         for family, sequence in digits.items():
             drawn = [sequence.unrelated(Random(f"asked 3 {sample}")) for sample in range(SAMPLES)]
-            right = sl.accuracy(tiny, drawn, RIGHT[family], lengths=[N], progress=False)
+            right = sl.accuracy(tiny, drawn, RIGHT[family], lengths=[N])
             np.testing.assert_array_equal(asked["accuracy"].sel(change=change, family=family), right)
     assert asked["accuracy"].sel(change="as it is").min() > 0.5
     assert asked["accuracy"].sel(change="blind", family="counting") < 0.5
@@ -169,7 +169,7 @@ def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, mo
     before = fingerprint(tiny)
     part = sl.compare(
         tiny, digits, {"flat": sl.hooks.uniform_attention()}, answer={"last": RIGHT["last"]},
-        prompt="What is the last digit in this sequence? 4071 = 1", n_samples=2, method=None, progress=False,
+        prompt="What is the last digit in this sequence? 4071 = 1", n_samples=2, method=None,
     )  # fmt: skip
     assert fingerprint(tiny) == before
     assert part["accuracy"].sel(family="counting").isnull().all()
@@ -177,9 +177,7 @@ def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, mo
     assert float(part["least_p_holm"]) == 1.0
     assert "jacobian_norm" not in part
     assert "noise_floor" not in part
-    plain = sl.compare(
-        model, {"many": families["many"]}, {"sharp": sl.hooks.adaptive_temperature()}, n_samples=2, progress=False
-    )
+    plain = sl.compare(model, {"many": families["many"]}, {"sharp": sl.hooks.adaptive_temperature()}, n_samples=2)
     assert "kl" not in plain  # there is no text unless it is given
     assert plain["distance"].shape == (2, 1, 1, 2)
     assert plain["distance_ratio_low"].isnull().all()
@@ -200,7 +198,7 @@ def test_refusals(given: Any, options: Any, message: str, model: Any, families: 
     named = {"families": families, "constant": constant, None: families["many"]}
     sequence = named[given] if isinstance(given, str | None) else given
     with pytest.raises(InputError, match=message):
-        raw(sl.compare)(model, sequence, {}, progress=False, **options)
+        raw(sl.compare)(model, sequence, {}, **options)
 
 
 def test_refused_forms(model: Any, families: Any) -> None:
@@ -210,4 +208,4 @@ def test_refused_forms(model: Any, families: Any) -> None:
     ):
         own: Any = {"own": change}
         with pytest.raises(InputError, match=message):
-            sl.compare(model, families, own, n_samples=1, method=None, progress=False)
+            sl.compare(model, families, own, n_samples=1, method=None)

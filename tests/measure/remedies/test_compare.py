@@ -49,7 +49,7 @@ def several(tiny: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def compared(tiny: Any, digits: Any, several: Any) -> Any:
     how: Any = {"answer": ones, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
-    return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how, progress=False))
+    return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how))
 
 
 @pytest.mark.few(1)
@@ -63,10 +63,10 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
     ids = torch.tensor(form.pair(12).v)
     with sl.applied(tiny, *hooks):
         collapse = captured.collapse(
-            tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto", progress=False
+            tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto"
         )
-        bound = sl.path_bound(tiny, ids, bos=form.bos, progress=False)
-        right = sl.accuracy(tiny, drawn, ones, lengths=[4, 12], progress=False)
+        bound = sl.path_bound(tiny, ids, bos=form.bos)
+        right = sl.accuracy(tiny, drawn, ones, lengths=[4, 12])
     here = compared.sel(change=change)
     names = ("distance", "distance_y", "same_argmax", "total_variation", "noise_floor", "noise_floor_y")
     for name in names:
@@ -91,7 +91,6 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
     )
     ds = sl.compare(
         model, sequence, {"masked": sl.hooks.mask_tokens([0]), "dropped": without}, lengths=LENGTHS, scale="absolute",
-        progress=False,
     )  # fmt: skip
     dropped = ds.sel(change="dropped")
     for length in LENGTHS:
@@ -113,15 +112,15 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
     """Models without a tokenizer can be compared; and the longest prompt asked for is the one the bound is of."""
     model = bridge_of("mistral")
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5])
-    ds = sl.compare(model, sequence, {"cold": sl.hooks.attention_temperature(0.5)}, lengths=[3, 6], progress=False)
+    ds = sl.compare(model, sequence, {"cold": sl.hooks.attention_temperature(0.5)}, lengths=[3, 6])
     assert "accuracy" not in ds
     assert ds["native_window"].values.tolist() == [5, 5, 5]
     assert ds["content"].values.tolist() == [1, 2, 3, 4, 5, 6]
-    bound = sl.path_bound(model, torch.tensor([2, 5, *CONTENT[:6]]), progress=False)
+    bound = sl.path_bound(model, torch.tensor([2, 5, *CONTENT[:6]]))
     np.testing.assert_array_equal(ds["bound"].sel(change=AS_IT_IS), bound[2:])
     with pytest.raises(InputError, match="has no tokenizer"):
-        sl.compare(model, sequence, {}, answer=ones, progress=False)
-    assert sl.compare(model, sequence, {}, progress=False)["length"].values.tolist() == list(range(1, 9))
+        sl.compare(model, sequence, {}, answer=ones)
+    assert sl.compare(model, sequence, {})["length"].values.tolist() == list(range(1, 9))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
 def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> None:
     before = fingerprint(tiny)["hook_counts"]
     with pytest.raises(InputError, match=message):
-        raw(sl.compare)(tiny, digits, changes, lengths=[3], progress=False)
+        raw(sl.compare)(tiny, digits, changes, lengths=[3])
     assert fingerprint(tiny)["hook_counts"] == before
 
 
@@ -144,9 +143,9 @@ def test_refused_sequences(tiny: Any, digits: Any) -> None:
     with pytest.raises(
         InputError, match="An intervention has 1 sequences, the first with 6 content tokens. Give one sequence, with 12"
     ):
-        sl.compare(tiny, digits, {"short": short}, lengths=[3], progress=False)
+        sl.compare(tiny, digits, {"short": short}, lengths=[3])
     with pytest.raises(InputError, match="An intervention has 2 sequences"):
-        sl.compare(tiny, digits, {"two": [digits, digits]}, lengths=[3], progress=False)
+        sl.compare(tiny, digits, {"two": [digits, digits]}, lengths=[3])
 
 
 @st.composite

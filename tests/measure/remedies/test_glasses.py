@@ -58,7 +58,7 @@ def test_jacobians_and_bounds_are_of_the_hooked_model(
 ) -> None:
     """The certified bound holds for the Jacobian of the model with the hook, which is not that without it."""
     model = bridge_of(family, torch.float64)
-    options: Any = {"bos": "as-given", "progress": False}
+    options: Any = {"bos": "as-given"}
     if family not in without:
         without[family] = sl.jacobian_norms(model, IDS, **options)
     plainly = without[family]

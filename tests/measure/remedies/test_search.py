@@ -32,7 +32,7 @@ def digits(tiny: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def prescribed(tiny: Any, digits: Any) -> xr.Dataset:
-    how: Any = {"answer": ones, "n_samples": 2, "lengths": [5, 6, 9], "seed": 1, "n_placements": 5, "progress": False}
+    how: Any = {"answer": ones, "n_samples": 2, "lengths": [5, 6, 9], "seed": 1, "n_placements": 5}
     return together(
         "separator search", lambda: sl.search_separators(tiny, digits, separator=[",", "dog"], every=[4, 2], **how)
     )
@@ -47,7 +47,7 @@ def llama(bridge_of: Any) -> tuple[Any, Any]:
 def searched(llama: tuple[Any, Any], **options: Any) -> xr.Dataset:
     model, sequence = llama
     options = {"separator": [13, 14], "every": [2, 3], "lengths": LENGTHS, "n_placements": 5} | options
-    return sl.search_separators(model, sequence, progress=False, **options)
+    return sl.search_separators(model, sequence, **options)
 
 
 @pytest.mark.few(1)
@@ -57,7 +57,6 @@ def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, pl
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], suffix=[20])
     ds = sl.search_separators(
         model, sequence, separator=[13], every=[2, 3], lengths=[3, 4, 11], norm=norm, scale="absolute", n_placements=5,
-        progress=False,
     )  # fmt: skip
     for every in (2, 3):
         for length in (3, 4, 11):
@@ -98,7 +97,7 @@ def test_chance_is_random_placement(llama: Any) -> None:
             rng = Random(f"placements 4 {number} {length}")
             places = sorted(rng.sample(range(1, length), (length - 1) // every))
             form = sequence.separated([token] * len(places), places)
-            ds = captured.collapse(model, form, lengths=[length], scale="relative", progress=False)
+            ds = captured.collapse(model, form, lengths=[length], scale="relative")
             told.append(ds["distance"].sel(layer=3).item())
         assert found == pytest.approx(np.median(told), rel=1e-4)
     assert first["separation"].values.max() not in first["random"].values
@@ -230,6 +229,6 @@ def test_refusals(options: dict[str, Any], message: str, llama: Any, counted: An
     model, sequence = llama
     given_: dict[str, Any] = {"separator": [13], "every": [2], "n_placements": 5} | options
     with pytest.raises(InputError, match=message):
-        sl.search_separators(model, sequence, progress=False, **given_)
+        sl.search_separators(model, sequence, **given_)
     if "answer" not in options:
         assert counted.seen == []

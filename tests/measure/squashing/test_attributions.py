@@ -92,10 +92,10 @@ def test_the_audit_judges_attributions(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     ids = torch.stack([IDS, IDS.flip(0).roll(1), torch.tensor([2, 8, 8, 30, 9, 7, 12])])
     wanted = ["gradient", "integrated", "occlusion", "AttnLRP", "value", "leave", "knockout", "expected", "subst"]
-    found = sl.audit(model, ids, estimates=wanted, n_replacements=2, bos="as-given", progress=False)
+    found = sl.audit(model, ids, estimates=wanted, n_replacements=2, bos="as-given")
     effects = ["substitution effect", "leave-one-out KL", "knockout KL", "expected replacement KL"]
     assert found["reference"].values.tolist() == ["Jacobian", *effects]
-    knocked = sl.knockout_effect(model, ids[0], bos="as-given", progress=False)["kl"]
+    knocked = sl.knockout_effect(model, ids[0], bos="as-given")["kl"]
     np.testing.assert_allclose(
         found["value"].sel({"estimate": "knockout KL", "prompt": 0}), knocked, rtol=1e-4, atol=1e-7
     )
@@ -118,7 +118,7 @@ def test_what_is_not_applicable_says_why(bridge_of: Callable[..., Any], monkeypa
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     monkeypatch.setitem(sys.modules, "lxt", None)
     model = bridge_of("gemma")
-    found = sl.audit(model, IDS, estimates=["occlusion", "AttnLRP"], bos="as-given", progress=False)
+    found = sl.audit(model, IDS, estimates=["occlusion", "AttnLRP"], bos="as-given")
     for name, needed in (("occlusion", "captum"), ("AttnLRP", "lxt")):
         row = found.sel({"estimate": name})
         assert row["value"].isnull().all()

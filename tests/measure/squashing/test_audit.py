@@ -15,24 +15,22 @@ from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, plain_outputs, raw
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
-SHARED: Any = {"bos": "as-given", "progress": False}
+SHARED: Any = {"bos": "as-given"}
 
 
 def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
     one, again, other = (
-        sl.substitution_effect(
-            tiny, "110101 =", candidates=list(range(20, 60)), n_replacements=2, seed=seed, progress=False
-        )
+        sl.substitution_effect(tiny, "110101 =", candidates=list(range(20, 60)), n_replacements=2, seed=seed)
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(one["effect"], again["effect"])
     assert (one["effect"] != other["effect"]).values[1:].any()
-    layer = sl.substitution_effect(tiny, "110 =", to_layer=3, progress=False)
+    layer = sl.substitution_effect(tiny, "110 =", to_layer=3)
     assert "kl" not in layer
     with pytest.raises(InputError, match="not token ids"):
         raw(sl.substitution_effect)(tiny, "110 =", candidates=[-1])
     with pytest.raises(InputError, match="No candidate differs"):
-        raw(sl.substitution_effect)(tiny, "11", progress=False)
+        raw(sl.substitution_effect)(tiny, "11")
     with pytest.raises(InputError, match="not positions from 1 to 4"):
         raw(sl.substitution_effect)(tiny, "110 =", positions=[0])
 

@@ -13,7 +13,7 @@ from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
-SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+SHARED: dict[str, Any] = {"bos": "as-given"}
 
 
 @pytest.mark.few(2)
@@ -78,4 +78,4 @@ def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         sl.jacobian(tiny, ["110 =", "111 ="])
     monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1_000_000)
     with pytest.raises(CapacityError, match=r"blocks of 5 tokens, of 128 × 128 numbers each, needs 2\.62 MB"):
-        sl.jacobian(tiny, "110 =", progress=False)
+        sl.jacobian(tiny, "110 =")

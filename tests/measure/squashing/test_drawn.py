@@ -18,7 +18,7 @@ from tests.references import exact_norms
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
 N, TO, SOURCE = len(IDS), 5, 1
-SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+SHARED: dict[str, Any] = {"bos": "as-given"}
 BOUNDS: list[dict[str, Any]] = [
     {"edges": "analytic"}, {"edges": "attention"}, {"edges": "exact"}, {"edges": "exact", "n_composed": 2},
     {"edges": "local"},
@@ -42,7 +42,7 @@ def unseen(tensor: torch.Tensor) -> torch.Tensor:
 def test_a_hook_that_avoids_known_probes_is_found(tmp_path: Path) -> None:
     plain = random_model(LlamaConfig(**COMMON | {"hidden_size": 32, "head_dim": 8}))
     plain.save_pretrained(tmp_path)
-    model = sl.load(tmp_path, device="cpu", progress=False)
+    model = sl.load(tmp_path, device="cpu")
     plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: unseen(out))
     truth = exact_norms(plain, IDS)
     with sl.applied(model, sl.hooks.Hook("unseen", "blocks.1.mlp.hook_out", unseen)):

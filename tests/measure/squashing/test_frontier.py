@@ -32,11 +32,11 @@ def random_gemma(blocks: int, folder: Path) -> Any:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 0.1 * noise)
     plain.save_pretrained(folder)
-    return sl.load(folder, progress=False)
+    return sl.load(folder)
 
 
 def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
-    found = sl.audit(model, prompts, positions=content, estimates=RUNGS, progress=False, **options)
+    found = sl.audit(model, prompts, positions=content, estimates=RUNGS, **options)
     assert (found["tightness"].min(("prompt", "position")).dropna("estimate") >= 1 - 1e-4).all()
     return sl.results.table(found)
 

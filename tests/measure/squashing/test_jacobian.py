@@ -35,7 +35,7 @@ def test_equals_jacrev(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family, torch.float64)
     for norm, expected in truth.items():
         assert expected.min() > 1e-3 * expected.max()  # known values, none of them zero
-        found = sl.jacobian_norms(model, IDS, norm=norm, bos="one", vjp_batch_size=5, progress=False)  # pyright: ignore
+        found = sl.jacobian_norms(model, IDS, norm=norm, bos="one", vjp_batch_size=5)  # pyright: ignore
         np.testing.assert_allclose(found.values, expected, rtol=1e-6)
 
 
@@ -50,7 +50,7 @@ def test_agrees_with_central_differences(family: str, bridge_of: Callable[..., A
 
 
 def test_sources_and_targets_against_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
-    found = sl.jacobian_norms(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, "y"], progress=False)
+    found = sl.jacobian_norms(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, "y"])
     for top in (2, "y"):
         blocks = block_jacobian(random_model(CONFIGS["gemma"]), IDS[None], 1, top, [6])[0]
         expected = norms_of(blocks.transpose(0, 1))["spectral"]
@@ -65,7 +65,7 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
     gain = 1 + model.ln_final.weight.detach()
     rho = (v.square().mean() + model.original_model.config.rms_norm_eps).sqrt()
     block = gain[:, None] * (torch.eye(16, dtype=torch.float64) - torch.outer(v, v) / (16 * rho**2)) / rho
-    found = sl.jacobian_norms(model, IDS, from_layer=3, progress=False)
+    found = sl.jacobian_norms(model, IDS, from_layer=3)
     assert found.values[-1] == pytest.approx(torch.linalg.matrix_norm(block, ord=2).item(), rel=1e-6)
     assert (found.values[:-1] == 0).all()
 
@@ -74,7 +74,7 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
-    how: dict[str, Any] = {"norm": norm, "bos": "as-given", "progress": False}
+    how: dict[str, Any] = {"norm": norm, "bos": "as-given"}
     together = sl.jacobian_norms(model, prompts, vjp_batch_size=13, **how)
     for i, prompt in enumerate(prompts):
         alone = sl.jacobian_norms(model, prompt, vjp_batch_size=1 if i == 0 else None, **how)
@@ -82,18 +82,18 @@ def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: A
 
 
 def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
-    expected = sl.jacobian_norms(tiny, "110 =", progress=False)
+    expected = sl.jacobian_norms(tiny, "110 =")
     with torch.no_grad():
-        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
+        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 ="), expected)
     with torch.inference_mode():
-        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 =", progress=False), expected)
+        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 ="), expected)
 
 
 @pytest.mark.slow
 def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Squares of estimates without bias; intervals and upper bounds that hold at every position and seed."""
     model = bridge_of("gemma3", torch.float64)
-    shared: Any = {"bos": "as-given", "progress": False}
+    shared: Any = {"bos": "as-given"}
     exact = {norm: sl.jacobian_norms(model, IDS, norm=norm, **shared) for norm in ("spectral", "frobenius")}
 
     def sketched(seed: int, norm: Any, method: Any) -> Any:
@@ -127,11 +127,11 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
 def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = sl.jacobian_norms(tiny, "110 =", progress=False)
+    exact = sl.jacobian_norms(tiny, "110 =")
     assert sl.results.provenance(exact)["call"]["method"] == "exact"
     assert "low" not in exact.coords
     monkeypatch.setattr(_sketch, "EXACT", {"cpu": 1e6, "cuda": 1e6})
-    found = sl.jacobian_norms(tiny, "110 =", progress=False)
+    found = sl.jacobian_norms(tiny, "110 =")
     assert sl.results.provenance(found)["call"]["method"] == "sketch"
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
     assert ((found["low"] <= exact) & (exact <= found["high"])).all()
@@ -155,7 +155,7 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], 
 @pytest.mark.slow
 def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    read: dict[str, Any] = {"freeze": "attention", "query": 7, "progress": False}
+    read: dict[str, Any] = {"freeze": "attention", "query": 7}
     held = sl.jacobian_norms(tiny, prompt, **read)
     assert sl.results.provenance(held)["rows"] == "hold"
     assert held.values[8:].max() == 0 < held.values[:8].min()
@@ -171,20 +171,19 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
     monkeypatch.setattr(
         _products.Products, "along", lambda self, u: lambda: (calls.append(len(u)), original(self, u)())[1]
     )
-    sl.jacobian_norms(tiny, prompt, **read | {"progress": True})
+    sl.jacobian_norms(tiny, prompt, **read | {})
     assert calls == [d, d, d]  # eight positions, three at a time
     assert "computed repeatedly; 3 × 128 products" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[..., Any], tiny: Any) -> None:
-    exact = sl.jacobian_norms(tiny, "How many ones are in 1101 =", norm="frobenius", progress=False)
+    exact = sl.jacobian_norms(tiny, "How many ones are in 1101 =", norm="frobenius")
     inside, taken = [], {}
     for rtol in (0.4, 0.2):
         for seed in range(20):
             found = sl.jacobian_norms(
                 tiny, "How many ones are in 1101 =", norm="frobenius", method="sketch", rtol=rtol, seed=seed,
-                progress=False,
             )  # fmt: skip
             about = sl.results.provenance(found)["sketch"]
             half = (found["high"] - found["low"]) / (2 * found)
@@ -195,9 +194,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
     assert 0.9 < np.mean(inside) < 0.99  # 95 % of intervals hold what they are about
     assert np.mean(taken[0.2]) > 2 * np.mean(taken[0.4])
     with pytest.warns(UserWarning, match="16 probes"):
-        few = sl.jacobian_norms(
-            bridge_of("gemma"), IDS, norm="frobenius", method="sketch", rtol=0.001, bos="one", progress=False
-        )
+        few = sl.jacobian_norms(bridge_of("gemma"), IDS, norm="frobenius", method="sketch", rtol=0.001, bos="one")
     assert (few["low"] < few).all()
     sketch: dict[str, Any] = {"method": "sketch", "norm": "frobenius"}
     for wrong in ({"rtol": 0.1}, {"rtol": 2.0} | sketch, {"rtol": 0.1, "method": "sketch"}):
@@ -209,7 +206,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
 @pytest.mark.parametrize("family", ["gemma", "gpt2", "llama", "qwen3"])
 def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_of: Callable[..., Any]) -> None:
     truth = exact_norms(random_model((CONFIGS | MORE)[family]), IDS)
-    model, shared = bridge_of(family), {"bos": "as-given", "method": "sketch_upper", "progress": False}
+    model, shared = bridge_of(family), {"bos": "as-given", "method": "sketch_upper"}
     lows = []
     for seed, probes in enumerate((2, 11, 24)):
         found = sl.jacobian_norms(model, IDS, n_probes=probes, seed=seed, **shared)  # pyright: ignore
@@ -226,8 +223,8 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
 
 @pytest.mark.slow
 def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    prompt, shared = "How many ones are in 1101 =", {"query": 9, "method": "sketch_upper", "progress": False}
-    exact = sl.jacobian_norms(tiny, prompt, query=9, progress=False)[:10]
+    prompt, shared = "How many ones are in 1101 =", {"query": 9, "method": "sketch_upper"}
+    exact = sl.jacobian_norms(tiny, prompt, query=9)[:10]
     taken = []
     for tightness, free in ((6.0, 10**12), (3.0, 0), (1.01, 10**12)):
         monkeypatch.setattr(_rows, "available", lambda device, free=free: free)  # none: rows are written to a file
@@ -253,9 +250,9 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.Mo
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_cuda_equals_cpu(family: str, bridge_of: Callable[..., Any], folder_of: Callable[[str], Any]) -> None:
-    expected = sl.jacobian_norms(bridge_of(family), IDS, bos="one", progress=False)
-    model = sl.load(folder_of(family), device="cuda", progress=False)
-    found = sl.jacobian_norms(model, IDS, bos="one", progress=False)
+    expected = sl.jacobian_norms(bridge_of(family), IDS, bos="one")
+    model = sl.load(folder_of(family), device="cuda")
+    found = sl.jacobian_norms(model, IDS, bos="one")
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-3)
     np.testing.assert_allclose(
         sl.path_bound(model, IDS, bos="one").values, sl.path_bound(bridge_of(family), IDS, bos="one").values, rtol=1e-4

@@ -15,7 +15,7 @@ from tests.references import frozen_attention_model, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 PLACES = [1, 4, 6]
-SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "bos": "as-given", "seed": 0, "progress": False}
+SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "bos": "as-given", "seed": 0}
 
 
 @pytest.mark.few(1)
@@ -39,7 +39,7 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
 
 @pytest.mark.slow
 def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
-    prompt, shared = "How many ones are in 1101 =", {"query": 9, "progress": False}
+    prompt, shared = "How many ones are in 1101 =", {"query": 9}
     exact = sl.jacobian_norms(tiny, prompt, to_layer=[3, "y"], from_layer=1, **shared)
     found = sl.jacobian_norms(
         tiny, prompt, to_layer=[3, "y"], from_layer=1, method="lanczos", positions=[9, 2], rtol=0.03, **shared
@@ -63,8 +63,8 @@ def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match=complaint):
             raw(sl.jacobian_norms)(tiny, "110 =", **{"method": "lanczos"} | arguments)
     with pytest.raises(InputError, match="single prompt"):
-        sl.jacobian_norms(tiny, ["110 =", "111 ="], method="lanczos", progress=False)
+        sl.jacobian_norms(tiny, ["110 =", "111 ="], method="lanczos")
     pushed = krylov.Forward.__call__
     monkeypatch.setattr(krylov.Forward, "__call__", lambda self, vectors: 1.1 * pushed(self, vectors))
     with pytest.raises(UnsoundModelError, match="differ"):
-        sl.jacobian_norms(tiny, "110 =", method="lanczos", progress=False)
+        sl.jacobian_norms(tiny, "110 =", method="lanczos")

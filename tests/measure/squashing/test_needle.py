@@ -19,11 +19,11 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     among = [5, 6, 30]
     found = sl.needle(
         model, PROMPTS, AT, [("a", 1), ("b", 1), ("a", 1), ("b", 2)], certified=True, candidates=among,
-        n_replacements=9, bos="as-given", progress=False,
+        n_replacements=9, bos="as-given",
     )  # fmt: skip
     for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
         ids, one = torch.tensor(prompt), found.isel(prompt=k)
-        shared: Any = {"bos": "as-given", "progress": False}
+        shared: Any = {"bos": "as-given"}
         bound = sl.path_bound(model, ids, bos="as-given").values[place]
         null = sl.path_bound(model, ids, attention="uniform", bos="as-given").values[place]
         swap = sl.substitution_effect(model, ids, candidates=among, n_replacements=9, **shared)
@@ -51,7 +51,7 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
     ids = sl.prompts.stacked([s for s, _ in cases])
     found = sl.needle(
         tiny, ids.tolist(), [s.position(k) for s, k in cases], [("x", k) for _, k in cases],
-        candidates=list(sequences[0].alphabet), progress=False,
+        candidates=list(sequences[0].alphabet),
     )  # fmt: skip
     assert found["token"].values.tolist() == ["0"] * 6
     figure = sl.figures.needle(found, title="title", xlabel="place", panels=["jacobian", "kl"])

@@ -13,7 +13,7 @@ from squashlens.measure.squashing.profiles import profile as module
 from tests.references import raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
-SHARED: dict[str, Any] = {"bos": "as-given", "progress": False}
+SHARED: dict[str, Any] = {"bos": "as-given"}
 
 
 @pytest.mark.few(1)
@@ -29,7 +29,7 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
             np.testing.assert_allclose(one["path_bound"], sl.path_bound(model, IDS, **place), rtol=1e-6)
             null = sl.path_bound(model, IDS, attention="uniform", **place)
             np.testing.assert_allclose(one["null"], null, rtol=1e-12)
-            truth = sl.jacobian_norms(model, IDS, progress=False, **place)
+            truth = sl.jacobian_norms(model, IDS, **place)
             np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max()))
     final = sl.jacobian_norms(model, IDS, from_layer=3, query=4, **SHARED)
     np.testing.assert_allclose(found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5)
@@ -81,7 +81,7 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
 @pytest.mark.slow
 def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = "How many ones are in 1101 ="
-    asked: dict[str, Any] = {"method": "none", "n_random_models": 1, "progress": False}
+    asked: dict[str, Any] = {"method": "none", "n_random_models": 1}
     whole = sl.profile(tiny, prompt, **asked)
     monkeypatch.setattr(module, "CHUNK", 33)  # three queries at a time
     few = sl.profile(tiny, prompt, keep="distances", **asked)
@@ -100,9 +100,9 @@ def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pyte
 
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    found = sl.profile(tiny, prompt, method="none", n_random_models=0, progress=False)
-    run = sl.capture(tiny, prompt, progress=False)
-    again = sl.profile(tiny, run, method="none", n_random_models=0, progress=False)
+    found = sl.profile(tiny, prompt, method="none", n_random_models=0)
+    run = sl.capture(tiny, prompt)
+    again = sl.profile(tiny, run, method="none", n_random_models=0)
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
     pattern, streams = seen["pattern"][:, 0].values.astype(float), seen["residual"][:, 0].values.astype(float)
@@ -118,7 +118,7 @@ def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     shares = singular / singular.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found["effective_rank"], np.exp(-(shares * np.log(shares)).sum(axis=1)), rtol=1e-4)
     longer = torch.cat([run.ids, run.ids[:, -1:]], dim=1)
-    other = sl.capture(tiny, longer, bos="as-given", progress=False).to_xarray()["residual"][:, 0, -1].values
+    other = sl.capture(tiny, longer, bos="as-given").to_xarray()["residual"][:, 0, -1].values
     distance = np.abs(streams[:, -1] - other).max(axis=-1)
     np.testing.assert_allclose(found["collapse_distance"], distance, rtol=1e-3, atol=1e-4)
     with torch.no_grad():

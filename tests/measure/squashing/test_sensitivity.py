@@ -14,14 +14,14 @@ PROMPT = "How many ones are in the following sequence? 110,111,0 ="
 @pytest.mark.slow
 @pytest.mark.parametrize("query", [-1, 12])
 def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> None:
-    ds = sl.sensitivity(tiny, PROMPT, query=query, progress=False)
+    ds = sl.sensitivity(tiny, PROMPT, query=query)
     n = len(sl.prompts.tokenize(tiny, PROMPT)[0])
     reach = query % n + 1
     alone = {
         "path_bound": sl.path_bound(tiny, PROMPT, query=query),
         "null": sl.path_bound(tiny, PROMPT, query=query, attention="uniform"),
-        "jacobian": sl.jacobian_norms(tiny, PROMPT, query=query, progress=False),
-        "jacobian_frozen": sl.jacobian_norms(tiny, PROMPT, query=query, freeze="attention", progress=False),
+        "jacobian": sl.jacobian_norms(tiny, PROMPT, query=query),
+        "jacobian_frozen": sl.jacobian_norms(tiny, PROMPT, query=query, freeze="attention"),
     }
     assert ds.sizes["position"] == reach
     for name, expected in alone.items():
@@ -31,7 +31,7 @@ def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> No
 
 
 def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:
-    ds = sl.sensitivity(tiny, PROMPT, progress=False)
+    ds = sl.sensitivity(tiny, PROMPT)
     inner = ds.isel(position=slice(1, -1))
     assert int(ds["compared_tokens"]) == inner.sizes["position"]
     for name in ("path_bound", "null", "bound_over_null", "jacobian_frozen"):

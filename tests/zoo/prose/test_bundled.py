@@ -23,7 +23,7 @@ TEXT = "It was late when the last ferry came in, and the harbour was empty."
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    return sl.load("tiny-prose", progress=False)
+    return sl.load("tiny-prose")
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from squashlens._typing import Edges, Target
-from squashlens.bars import bar
+from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tell, tokens_at_a_time
 from squashlens.engine.differentiating.chunks import LocalBlock, local_block
@@ -101,7 +100,7 @@ class Norms:
 
 def certified_bounds(
     session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
-    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, seed: int, progress: bool,
+    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, seed: int,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """Row `query` of the product of edge matrices for each target, and the certificate of these values."""
     stretches: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in spans.items()}
@@ -117,10 +116,10 @@ def certified_bounds(
     found: dict[Target, Tensor] = {to: one_hot(session, query) for to in spans}
     require_one_device(session.model)
     with certifying(session.model):
-        work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed, progress)
+        work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed)
         size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
         if size is None:
-            _check_cost(session, group, wanted, n, progress)
+            _check_cost(session, group, wanted, n)
         for prompt in range(len(session.ids)):
             made = _local(work, prompt, size) if size is not None else _matrices(work, prompt, edges, group, chunk)
             for stretch, matrix in made:
@@ -132,7 +131,7 @@ def certified_bounds(
 
 
 def certified_rows(
-    session: Session, queries: Sequence[int], layers: Sequence[int], seed: int, progress: bool
+    session: Session, queries: Sequence[int], layers: Sequence[int], seed: int
 ) -> tuple[dict[int, Float[Tensor, "query position"]], dict[str, Any]]:
     """The bounds of several queries of one prompt from each of `layers` below the last, with analytic edges.
 
@@ -145,8 +144,8 @@ def certified_rows(
     found: dict[int, Tensor] = {}
     require_one_device(session.model)
     with certifying(session.model):
-        work = _Work(session, wanted, (), Norms(pairs, len(chain), seed), len(chain), seed, progress)
-        _check_cost(session, 1, wanted, n, progress)
+        work = _Work(session, wanted, (), Norms(pairs, len(chain), seed), len(chain), seed)
+        _check_cost(session, 1, wanted, n)
         rows = torch.nn.functional.one_hot(torch.tensor(queries), session.positions).double()
         for (bottom, _), matrix in _matrices(work, 0, "analytic", 1, None):
             rows = pushed(rows, matrix)
@@ -165,7 +164,6 @@ class _Work:
     norms: Norms
     steps: int
     seed: int
-    progress: bool
     rounding: float = 0.0
     missing: float = 0.0
 
@@ -232,7 +230,7 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
     jittered: dict[int, Span] = {}
     if group == 1:
         jittered = open_spans(model, ids, hooks, bottoms, max(tops.values()), within=work.jitter())
-    for bottom, to in _top_down(wanted, work.progress):
+    for bottom, to in _top_down(wanted):
         queries, rounding = wanted[bottom, to], work.allowance(seen, (bottom, to))
         moved = jittered.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to], within=work.jitter())[bottom]
         found: Tensor | None = None
@@ -244,8 +242,8 @@ def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | N
                 require_small(model, bottom, lost, derived)
                 found = work.completed(derived, lost)
         if found is None:
-            if work.progress and group == 1 and bottom < n_blocks(model):
-                tqdm.write(f"path bound: block {bottom} has an unknown form; its edges are computed by autograd")
+            if group == 1 and bottom < n_blocks(model):
+                write(f"path bound: block {bottom} has an unknown form; its edges are computed by autograd")
             found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], moved, batch)
         leading = tokens_reaching(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
         yield (bottom, to), with_rounding(found, leading, rounding)
@@ -257,7 +255,7 @@ def _by_autograd(
     """The edges of a stretch of any form by autograd, plus an allowance for rounding."""
     (bottom, to), queries = stretch, work.wanted[stretch]
     span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
-    found = edges_by_autograd(span, to, queries, work.norms, batch, work.progress)
+    found = edges_by_autograd(span, to, queries, work.norms, batch)
     known = pulled_through(span, to, batch)
     lost = missing(bottom, jittered, to, known, found, queries, work.chance, batch, work.seed)
     require_digits(share_of(lost, found))
@@ -273,7 +271,7 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
     replay = record(model, ids, hooks, lowest, top)
     with work.jitter():
         jittered = record(model, ids, hooks, lowest, top)
-    for bottom, to in _top_down(wanted, work.progress):
+    for bottom, to in _top_down(wanted):
         queries = wanted[bottom, to]
         if bottom == top:  # this stretch has only the final norm
             moved = open_spans(model, ids, hooks, [bottom], top, within=work.jitter())[bottom]
@@ -315,10 +313,10 @@ def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges,
     return raised
 
 
-def _top_down(wanted: Mapping[Stretch, range], progress: bool) -> Iterator[Stretch]:
+def _top_down(wanted: Mapping[Stretch, range]) -> Iterator[Stretch]:
     """The stretches from the top down, with a progress bar."""
     stretches = sorted(wanted, key=lambda stretch: stretch[0], reverse=True)
-    yield from bar(stretches, desc="path bound", unit="stretch", progress=progress)
+    yield from bar(stretches, desc="path bound", unit="stretch")
 
 
 def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chunk: int | None) -> int:
@@ -332,15 +330,14 @@ def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chu
     return size
 
 
-def _check_cost(session: Session, group: int, wanted: Mapping[Stretch, range], n: int, progress: bool) -> None:
+def _check_cost(session: Session, group: int, wanted: Mapping[Stretch, range], n: int) -> None:
     """Raise if the maps of a block do not fit; say what the call will take."""
     model = session.model
     d, device = width(model), device_of(model)
     # Maps of a block: direct, closing, values, keys and queries; and rows of keys, of which there are as many.
     size = 6 * n * d * d * 8 if group == 1 else n * d * d * dtype_of(model).itemsize
     require_room(size, device, "The maps of one block", "Use edges='local', or a shorter prompt.")
-    if progress:
-        # Maps of blocks take about four times what the exact Jacobian does; norms of composed blocks, as much a query.
-        times = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 4
-        cheaper = "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
-        tell(model, f"path bound, up to {human(size)}", times * d, len(session.ids) * n, cheaper, torch.float64)
+    # Maps of blocks take about four times what the exact Jacobian does; norms of composed blocks, as much a query.
+    times = sum(len(queries) for queries in wanted.values()) / len(wanted) if group > 1 else 4
+    cheaper = "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
+    tell(model, f"path bound, up to {human(size)}", times * d, len(session.ids) * n, cheaper, torch.float64)

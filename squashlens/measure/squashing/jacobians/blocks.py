@@ -43,7 +43,6 @@ def jacobian(
     to_layer: Target = "y",
     vjp_batch_size: int | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """The blocks J_i = ∂y_n/∂v⁽⁰⁾_i of the Jacobian, and their leading singular directions.
 
@@ -63,7 +62,6 @@ def jacobian(
             default) for the output of the final norm.
         vjp_batch_size: as in `jacobian_norms`.
         bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         Dataset, dimensionless unless it says so. `jacobian` (position, out, in), the blocks in float64, from products
@@ -83,9 +81,9 @@ def jacobian(
         CapacityError: the blocks do not fit into memory; the message states their size.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.jacobian(model, "110 =", positions=[3], k=2, progress=False)
-    >>> norm = sl.jacobian_norms(model, "110 =", progress=False)[3]
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.jacobian(model, "110 =", positions=[3], k=2)
+    >>> norm = sl.jacobian_norms(model, "110 =")[3]
     >>> bool(abs(found["singular_value"][0, 0] / norm - 1) < 1e-5)
     True
     """
@@ -106,13 +104,13 @@ def jacobian(
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    products = Products(session, freezing(parts), from_layer, top, to_layer, n, vjp_batch_size, progress)
+    products = Products(session, freezing(parts), from_layer, top, to_layer, n, vjp_batch_size)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
     for rows in products.along(torch.eye(d, dtype=torch.float64))():
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
-    left, values, right = _leading(blocks, k, progress)
+    left, values, right = _leading(blocks, k)
     held = and_frozen(parts)
     places_by_k = "position", "direction"
     variables: dict[str, Variable] = {
@@ -138,7 +136,7 @@ def jacobian(
 
 
 def _leading(
-    blocks: Float[Tensor, "place out in"], k: int, progress: bool
+    blocks: Float[Tensor, "place out in"], k: int
 ) -> tuple[Float[Tensor, "place direction out"], Float[Tensor, "place direction"], Float[Tensor, "place direction in"]]:
     """Left vectors, singular values and right vectors, with the largest entry of each left vector positive."""
     places, out, into = blocks.shape
@@ -147,7 +145,7 @@ def _leading(
         blocks.new_empty(places, k),
         blocks.new_empty(places, k, into),
     )
-    for place in bar(range(places), desc="directions", unit="token", progress=progress):
+    for place in bar(range(places), desc="directions", unit="token"):
         u, s, vh = torch.linalg.svd(blocks[place])
         one = u[:, :k].mT
         largest = one.gather(1, one.abs().argmax(dim=1, keepdim=True))

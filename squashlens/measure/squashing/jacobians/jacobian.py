@@ -62,7 +62,6 @@ def jacobian_norms(
     positions: Iterable[int] | None = None,
     vjp_batch_size: int | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.DataArray:
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
@@ -112,7 +111,6 @@ def jacobian_norms(
         positions: positions that ``"lanczos"`` measures; only the query by default. The others are NaN.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
         bos: as in `path_bound`.
-        progress: as in `path_bound`.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
@@ -133,10 +131,10 @@ def jacobian_norms(
             size.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
+    >>> model = sl.load("tiny-gemma")
     >>> prompt = "How many ones are in the following sequence? 110 ="
-    >>> spectral = sl.jacobian_norms(model, prompt, progress=False)
-    >>> frobenius = sl.jacobian_norms(model, prompt, norm="frobenius", progress=False)
+    >>> spectral = sl.jacobian_norms(model, prompt)
+    >>> frobenius = sl.jacobian_norms(model, prompt, norm="frobenius")
     >>> bool((spectral <= frobenius).all())
     True
     """
@@ -164,7 +162,7 @@ def jacobian_norms(
     n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)
     if method == "sketch_upper":
         bounds, certificate = upper_sketch(
-            session, layers, hooks, from_layer, n, norm, n_probes, tightness, seed, vjp_batch_size, progress,
+            session, layers, hooks, from_layer, n, norm, n_probes, tightness, seed, vjp_batch_size,
             groups,
         )  # fmt: skip
         sketch = {"kind": "upper bound", "n_probes": n_probes, "seed": seed} | certificate
@@ -173,7 +171,7 @@ def jacobian_norms(
     if dtype_of(session.model).itemsize < 4:
         remark("In half precision, small Jacobian entries are several times too large. Load the model in float32.")
     for to, top in layers.items():
-        products = Products(session, hooks, from_layer, top, to, n, vjp_batch_size, progress, groups)
+        products = Products(session, hooks, from_layer, top, to, n, vjp_batch_size, groups)
         ends: dict[str, Tensor] = {}
         facts: dict[str, Any]
         if method == "lanczos":

@@ -93,7 +93,7 @@ def lanczos_norms(
     ahead = Forward(session, hooks, from_layer, to, products.query, places)
     allowed = 1e-3 if dtype_of(session.model).itemsize < 8 else 1e-5
     rows, at = torch.arange(len(places)), torch.tensor(places)
-    steps = bar(desc="Lanczos", unit="step", progress=products.progress)
+    steps = bar(desc="Lanczos", unit="step")
 
     def gram(cotangents: Float[Tensor, "operator d"]) -> Float[Tensor, "operator d"]:
         """J Jᵀ u for each u. Both products must agree, since ``u·(J Jᵀ u) = ‖Jᵀu‖²``."""

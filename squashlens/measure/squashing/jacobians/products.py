@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from squashlens._typing import Norm, Target
-from squashlens.bars import bar
+from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, width
 from squashlens.engine.budget import tell
 from squashlens.engine.differentiating.exact import Jittered
@@ -38,10 +37,10 @@ class Products:
 
     def __init__(
         self, session: Session, hooks: Sequence[Hook | Recipe], from_layer: int, top: int, to: Target, query: int,
-        batch_size: int | None, progress: bool, spans: Spans | None = None,
+        batch_size: int | None, spans: Spans | None = None,
     ) -> None:  # fmt: skip
-        self.session, self.query, self.progress, self.spans = session, query, progress, spans
-        self._anew = partial(Products, session, hooks, from_layer, top, to, query, batch_size, progress)
+        self.session, self.query, self.spans = session, query, spans
+        self._anew = partial(Products, session, hooks, from_layer, top, to, query, batch_size)
         self.pullback = Pullback(session, [from_layer], hooks, top, to, batch_size)
         self.attention = self.pullback.attention
 
@@ -49,7 +48,7 @@ class Products:
         """A function that computes the products along `directions` in batches, anew at each call."""
 
         def again() -> Iterator[Tensor]:
-            with bar(total=len(directions), desc="jacobian", unit="VJP", progress=self.progress) as progress_bar:
+            with bar(total=len(directions), desc="jacobian", unit="VJP") as progress_bar:
                 for rows in self.pullback.batches(self.query, directions):
                     yield rows
                     progress_bar.update(len(rows))
@@ -65,8 +64,8 @@ class Products:
         reach, like = self.query + 1, next(self.session.model.parameters())
         storage = storage_for(len(self.session.ids), reach, count, width(self.session.model), like, once=once)
         message = cost_message(storage, reach, count)
-        if self.progress and message:
-            tqdm.write(message)
+        if message:
+            write(message)
         return storage
 
     @property
@@ -77,9 +76,8 @@ class Products:
     def exact(self, norm: Norm) -> tuple[ByToken, dict[str, Any]]:
         """The norms from all products, and how their rows were stored."""
         model, directions = self.session.model, torch.eye(width(self.session.model), dtype=torch.float64)
-        if self.progress:
-            cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
-            tell(model, "jacobian", len(directions), len(self.session.ids) * (self.query + 1), cheaper)
+        cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
+        tell(model, "jacobian", len(directions), len(self.session.ids) * (self.query + 1), cheaper)
         if norm == "frobenius":
             return self.frobenius(directions), {}
         storage = self.storage(len(directions))
@@ -89,7 +87,7 @@ class Products:
         """What `norms` gives for the rows of each position, or of each span."""
         reach, count = self.query + 1, len(directions)
         spans = None if self.spans is None else self.spans.within(reach)
-        return spectral_of(self.along(directions), storage, reach, count, norms, self.progress, spans)
+        return spectral_of(self.along(directions), storage, reach, count, norms, spans)
 
     def rounded_away(self, chance: float, seed: int) -> ByToken:
         """What rounding did to each block J_i, forward pass included, as `Jittered` products of random cotangents show.

@@ -89,7 +89,7 @@ def frobenius_of(batches: Batches) -> Float[Tensor, "prompt position"]:
 
 # More than six arguments that are not options, since all describe the rows.
 def spectral_of(
-    batches: Batches, storage: Storage, reach: int, rows: int, norms: Spectral, progress: bool,
+    batches: Batches, storage: Storage, reach: int, rows: int, norms: Spectral,
     spans: Sequence[Sequence[int]] | None = None,
 ) -> Float[Tensor, "prompt position *several"]:  # fmt: skip
     """The spectral norm of the block of each position, or what `norms` gives; zero from position `reach` on.
@@ -104,7 +104,7 @@ def spectral_of(
             )
         with tempfile.TemporaryDirectory() as folder:
             kept, _, device = collected(batches, storage.way, slice(0, reach), rows, folder)
-            each = bar(spans, desc="norms", unit="span", progress=progress)
+            each = bar(spans, desc="norms", unit="span")
             return torch.stack([norms(of_span([kept], inside).to(device)) for inside in each], dim=1)
     found: list[Tensor] = []
     width = 0
@@ -112,7 +112,7 @@ def spectral_of(
         stop = min(reach, start + storage.positions)
         with tempfile.TemporaryDirectory() as folder:
             kept, width, device = collected(batches, storage.way, slice(start, stop), rows, folder)
-            places = bar(range(stop - start), desc="norms", unit="token", progress=progress)
+            places = bar(range(stop - start), desc="norms", unit="token")
             found.append(torch.stack([norms(kept[:, place].to(device)) for place in places], dim=1))
             del kept
     return padded(torch.cat(found, dim=1), width)
@@ -177,7 +177,7 @@ def norms_at(
     reach = query + 1
     if norm == "frobenius":
         return frobenius_of(batches)
-    return spectral_of(batches, Storage("hold", 0, reach), reach, len(directions), norms, progress=False)
+    return spectral_of(batches, Storage("hold", 0, reach), reach, len(directions), norms)
 
 
 def causality(what: str, query: int) -> Deferred:

@@ -105,7 +105,7 @@ class Ends:
 def upper_sketch(
     session: Session, spans: Mapping[Target, int], hooks: Sequence[Hook | Recipe], from_layer: int, query: int,
     norm: Norm, n_probes: int, tightness: float | None, seed: int, batch_size: int | None,
-    progress: bool, groups: Spans | None = None,
+    groups: Spans | None = None,
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:  # fmt: skip
     """Bounds on ‖J_i‖ for each target, or on the norm of each span, and their certificate."""
     model, n = session.model, session.positions
@@ -119,7 +119,7 @@ def upper_sketch(
         seen = [visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
         here = torch.arange(n)[None] == query
         for to, top in spans.items():
-            products = Products(session, hooks, from_layer, top, to, query, batch_size, progress, groups)
+            products = Products(session, hooks, from_layer, top, to, query, batch_size, groups)
             if tightness is not None:
                 ends, facts = _grown(products, each, tightness, seed)
             elif norm == "spectral":

@@ -10,10 +10,9 @@ import torch
 import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from squashlens._typing import Bos, Bridge, Method, Norm, positive
-from squashlens.bars import bar
+from squashlens.bars import bar, write
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -65,7 +64,6 @@ def profile(
     n_random_models: int = 1,
     seed: int | None = None,
     bos: Bos = "family",
-    progress: bool = True,
 ) -> xr.Dataset:
     """How much every token influences every later one, from every layer, with heads and representations beside it.
 
@@ -78,7 +76,7 @@ def profile(
     resamples of up to 16 contiguous groups of queries.
 
     Args:
-        model, bos, progress: as in `path_bound`.
+        model, bos: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         queries: query positions n; negative values count from the end. All by default.
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
@@ -126,8 +124,8 @@ def profile(
     Source: Barbero et al. 2024, Theorem 5.1; the law is that of influence by distance in arXiv 2606.29139.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma", progress=False)
-    >>> found = sl.profile(model, "110 =", method="none", n_random_models=0, progress=False)
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.profile(model, "110 =", method="none", n_random_models=0)
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
@@ -146,11 +144,9 @@ def profile(
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
     wanted = _layers(session, layers)
     work = _Work(session, asked, wanted, method, norm, n_probes, keep, seed, models=1 + n_random_models)
-    work.require_fits(progress)
-    own = work.measured(progress, certified=certified)
-    random = [
-        work.of(with_random_weights(session.model, k)).measured(progress, null=False) for k in range(n_random_models)
-    ]
+    work.require_fits()
+    own = work.measured(certified=certified)
+    random = [work.of(with_random_weights(session.model, k)).measured(null=False) for k in range(n_random_models)]
     return work.result(own, random)
 
 
@@ -195,7 +191,7 @@ class _Work:
     def n(self) -> int:
         return self.session.positions
 
-    def require_fits(self, progress: bool) -> None:
+    def require_fits(self) -> None:
         """State the size of the result and the number of products, and raise if they do not fit."""
         series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[self.method]
         whole = series * len(self.queries) * len(self.layers) * self.n * 8 if self.keep == "positions" else 0
@@ -205,16 +201,15 @@ class _Work:
         if self.method != "none" and self.norm == "spectral":
             count = int(self.queries[-1]) + 1
             require_held(self.session, self.layers, count, self._directions_count())
-        if progress and size > REPORT_ABOVE:
-            tqdm.write(f"profile: {human(size)} for {len(self.queries)} queries")
-        if progress:
-            cheaper = "Fewer queries=, method='sketch' or method='none' take less."
-            tell(self.session.model, "profile", self.models * products, self.n, cheaper)
+        if size > REPORT_ABOVE:
+            write(f"profile: {human(size)} for {len(self.queries)} queries")
+        cheaper = "Fewer queries=, method='sketch' or method='none' take less."
+        tell(self.session.model, "profile", self.models * products, self.n, cheaper)
 
     def _directions_count(self) -> int:
         return {"none": 0, "exact": width(self.session.model)}.get(self.method, self.n_probes)
 
-    def measured(self, progress: bool, *, null: bool = True, certified: bool = False) -> _Found:
+    def measured(self, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
         found = _Found()
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
@@ -224,11 +219,11 @@ class _Work:
             remark(f"No path bound: {reason}")
             paths = ()
         for name, attention in paths:
-            self._bounds(found, name, attention, progress)
+            self._bounds(found, name, attention)
         if certified and self.layers[0] < n_blocks(self.session.model):
-            self._certified(found, progress)
+            self._certified(found)
         if self.method != "none":
-            self._jacobians(found, progress)
+            self._jacobians(found)
         return found
 
     def _new(self, found: _Found, name: str) -> None:
@@ -243,14 +238,14 @@ class _Work:
         if self.keep == "positions":
             found.kept[name][rows, place] = values
 
-    def _bounds(self, found: _Found, name: str, attention: Any, progress: bool) -> None:
+    def _bounds(self, found: _Found, name: str, attention: Any) -> None:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
         top = n_blocks(self.session.model)
         patterns = patterns_of(self.session, attention, range(min(self.layers), top))
         self._new(found, name)
         size = max(1, CHUNK // self.n)
         starts = range(0, len(self.queries), size)
-        for start in bar(starts, desc=NAMES[name], unit="chunk", progress=progress):
+        for start in bar(starts, desc=NAMES[name], unit="chunk"):
             rows = slice(start, min(len(self.queries), start + size))
             down = [patterns[block] for block in reversed(range(min(self.layers), top))]
             products = compositions(self.queries[rows], self.n, down, 2.0)
@@ -260,10 +255,10 @@ class _Work:
                 if top - below in self.layers:
                     self._take(found, name, self.layers.index(top - below), rows, values)
 
-    def _certified(self, found: _Found, progress: bool) -> None:
+    def _certified(self, found: _Found) -> None:
         """The certified path bound of every query from every layer but the last."""
         self._new(found, "certified")
-        rows, certificate = certified_rows(self.session, self.queries.tolist(), self.layers, self.seed, progress)
+        rows, certificate = certified_rows(self.session, self.queries.tolist(), self.layers, self.seed)
         for place, layer in enumerate(self.layers):
             if layer in rows:
                 self._take(found, "certified", place, slice(None), rows[layer])
@@ -271,7 +266,7 @@ class _Work:
                 found.kept["certified"][:, place] = torch.nan
         found.facts["certificate"] = certificate
 
-    def _jacobians(self, found: _Found, progress: bool) -> None:
+    def _jacobians(self, found: _Found) -> None:
         """Norms of the Jacobian of every query at every layer."""
         self._new(found, "jacobian")
         ends_kept = {"exact": (), "sketch": ENDS, "sketch_upper": ("low",)}[self.method]
@@ -280,7 +275,7 @@ class _Work:
         unit = torch.eye(width(self.session.model), dtype=torch.float64)
         with certifying(self.session.model) if self.method == "sketch_upper" else nullcontext():
             sketch = self._sketch(pullback := Pullback(self.session, self.layers))
-            places = bar(range(len(self.queries)), desc="jacobian", unit="query", progress=progress)
+            places = bar(range(len(self.queries)), desc="jacobian", unit="query")
             for at in places:
                 query = int(self.queries[at])
                 ends = None if sketch is None else sketch.of(query)
