@@ -23,6 +23,7 @@ NAMES = {
     "noise_floor": ("noise floor", "longdash"),
     "heads": ("heads: mean, min to max", "dashdot"),
 }
+EDGE = "a token leaves a window for v* alone"
 HEADS = ["head_min", "head_max"]
 FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 STEPS = {
@@ -39,7 +40,8 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     The figure includes what the result contains of: the range over attention heads, the contrast pair, unrelated
     sequences, and the noise floor. A noise floor far below all distances is left out and named under the title. An
     unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a short one
-    may happen to have the same content.
+    may happen to have the same content. Crosses: a token has left the sliding window of a block for v* and not for v,
+    so that D may jump.
 
     Args:
         layer: the layer to draw; the last one by default.
@@ -64,6 +66,13 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
         if name in here:
             figure.add_trace(_line(here[name], name, width=2.5 if name == "distance" else 1.2))
     lengths = collapse["length"].values
+    at_edge = here["window_edge"].values >= 0 if "window_edge" in here.coords else np.zeros(len(lengths), dtype=bool)
+    if at_edge.any():
+        figure.add_scatter(
+            x=lengths[at_edge], y=here["distance"].values[at_edge], mode="markers", name=EDGE,
+            marker={"color": COLOURS["distance"], "symbol": "x-thin-open", "size": 9},
+            hovertemplate=f"length %{{x}}: {EDGE}<extra></extra>",
+        )  # fmt: skip
     if trained is not None:
         shade_range(figure, 1, trained, "trained lengths")
         figure.update_annotations(x=float(np.log10(max(1, lengths[0]))))

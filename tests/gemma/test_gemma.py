@@ -142,6 +142,17 @@ def test_collapse(gemma: Any, plain: Any) -> None:
     assert (*ids["prefix"], *ids["content"]) == ones.trunk
 
 
+def test_bos_leaves_the_window(gemma: Any) -> None:
+    ones = sl.prompts.repeated(gemma, "1", 512)
+    found = sl.collapse(gemma, sl.capture(gemma, ones, lengths=[509, 511]))
+    with sl.hooks.lifted_windows(gemma):
+        lifted = sl.collapse(gemma, sl.capture(gemma, ones, lengths=[509, 511]))
+    assert found["window_edge"].values.tolist() == [-1, 0]
+    assert lifted["window_edge"].values.tolist() == [-1, -1]
+    np.testing.assert_allclose(found["distance"].isel(layer=-1), [8.3, 2415.2], rtol=0.02)
+    np.testing.assert_allclose(lifted["distance"].isel(layer=-1), [8.3, 39.9], rtol=0.02)
+
+
 def test_separators(gemma: Any, plain: Any) -> None:
     """Masking the commas, as a 4-D mask of the plain model."""
     ones = sl.prompts.repeated(gemma, "1", 9, separator=",", every=3)

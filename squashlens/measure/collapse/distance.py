@@ -23,6 +23,7 @@ from squashlens.measure.collapse.metric import (
     take_pairs,
     with_y,
 )
+from squashlens.measure.collapse.window_edges import window_edges
 from squashlens.measure.session import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
@@ -74,6 +75,8 @@ def collapse(
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
         at least half a unit in the last place: how far rounding can move D. The coordinate `tokens` is the number of
         tokens in a prompt, and `before_separator` says whether a separator follows its last content token.
+        `window_edge` is the position of a token that is in the window of some block for v and not for v*, and not the
+        same as the repeated one; −1 if there is none. D may jump there: compare `squashlens.hooks.lifted_windows`.
 
     Raises:
         InputError: something that is not a sequence or its capture, a capture without what `by_head` needs, or
@@ -115,7 +118,8 @@ def collapse(
         dims = ("draw", "layer", "length")
         text = metric.distance("distance of v and a sequence with other content")
         found |= with_y("unrelated", unrelated, text, metric.units, dims)
-    over = coords(pairs)
+    edges = window_edges(session.model, pairs.sequence, pairs.lengths)
+    over = coords(pairs) | {"window_edge": ("length", edges)}
     if pairs.replay is not None:
         over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
         noise = metric.noise(pairs.v, pairs.star, pairs.replay)
