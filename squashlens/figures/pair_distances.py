@@ -176,19 +176,19 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     return finish(figure, title="The quantities in the proof of Theorem B.3", height=440, notes=notes)
 
 
-@draws("squashlens.precision without runs=", "bits_needed: layer length")
+@draws("squashlens.precision without runs=", "bits_per_coordinate: layer length")
 def bits_needed(measured: xr.Dataset) -> go.Figure:
-    """Draw the number of mantissa bits needed to tell v from v*, as a map of layer × length.
+    """Draw the number of mantissa bits needed to tell v from v* in half of the coordinates, as a map of layer × length.
 
-    0 means that the values differ even when they are rounded to powers of two. White means that v and v* are identical
-    in the model's own dtype, or differ by no more than rounding can cause, so that no number of bits tells them apart.
+    0 means that the values differ even when they are rounded to powers of two. White means that half of the coordinates
+    are identical in the model's own dtype, or differ by no more than rounding can cause.
     """
-    bits, lengths = measured["bits_needed"], measured["length"].values
+    bits, lengths = measured["bits_per_coordinate"], measured["length"].values
     most = max(float(np.nanmax(bits.values, initial=1)), 7)
     figure = go.Figure(layer_map(bits, "bits", zmin=0, zmax=most, hoverongaps=None))
     figure.update_xaxes(title=LENGTH, range=[float(lengths[0]) - 0.5, int(lengths[-1]) + 0.5])
     figure.update_yaxes(title="layer ℓ", dtick=1)
-    notes = notes_of(measured, "white: identical, or different by rounding alone")
+    notes = notes_of(measured, "median over coordinates", "white: identical, or different by rounding alone")
     return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
 
 

@@ -308,7 +308,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),
 
-    "precision": lambda: made({"layer": range(27), "length": range(1, 101)}, "bits_needed: layer length"),
+    "precision": lambda: made({"layer": range(27), "length": range(1, 101)}, "bits_per_coordinate: layer length"),
     "runs": lambda: made(RUNS, "distance: run layer length", "noise_floor: run layer replayed"),
     "separator_ablation": ablation, "search_separators": search,
     "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),

@@ -240,4 +240,3 @@ def test_the_report(gemma: Any, tmp_path: Path) -> None:
     assert "dequantized from Q4_K_M; not the published weights" in page
     assert "is an attention sink: it has 99." in page
     assert "&#39;F32&#39;" not in page, "no dict of Python"
-    assert "squashlens report --model gemma-3-270m" in page
