@@ -7,6 +7,7 @@ collapse, to the path bound and to the answers: a token that receives much atten
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import squashlens as sl
@@ -37,7 +38,7 @@ has_bos = bool(ones.prefix) and ones.prefix[0] == model.tokenizer.bos_token_id
 changes = {
     "masked in every block": sl.hooks.mask_tokens([0]),
     **{f"masked in block {block}": sl.hooks.mask_tokens([0], blocks=(block,)) for block in patterns},
-    **({"BOS dropped": sl.prompts.repeated(model, "1", args.n, bos="none", **form)} if has_bos else {}),
+    **({"BOS dropped": replace(ones, prefix=ones.prefix[1:])} if has_bos else {}),
     f"window of {args.window}": sl.hooks.sliding_window(args.window),
     f"window of {args.window} and the first token": sl.hooks.sliding_window(args.window, sink=1),
 }

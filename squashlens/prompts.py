@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Template, one_of, positive, short_repr
+from squashlens._typing import Bridge, Template, one_of, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
@@ -53,7 +53,7 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequenc
         model: the model whose tokenizer is used.
         token: text that is one token, or a token id.
         n: number of content tokens.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `alphabet`, `template` and `bos`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `alphabet` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -75,7 +75,7 @@ def alternating(model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0")
         model: the model whose tokenizer is used.
         n: number of content tokens.
         alphabet: the tokens to alternate, each as text that is one token, or as an id.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -98,7 +98,7 @@ def bernoulli(
         seed: random seed of the draws.
         p: probability of the second token, from 0 to 1.
         alphabet: two tokens, each as text that is one token, or as an id.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -121,7 +121,7 @@ def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> GrowingSequence:
         model: the model whose tokenizer is used.
         n: number of content tokens.
         seed: random seed of the draws.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -138,7 +138,7 @@ def words(model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int, **form
         n: number of content tokens.
         alphabet: the words, each as text that is one token, or as an id.
         seed: random seed of the draws.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `template` and `bos`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -162,7 +162,7 @@ def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, G
         model: the model whose tokenizer is used.
         n: number of content tokens.
         seed: random seed of the digits in (b).
-        **form: `suffix`, `ending`, `template` and `bos`, as in `build`.
+        **form: `suffix`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequences under the keys ``"a"``, ``"b"``, ``"c"`` and ``"d"``.
@@ -189,7 +189,6 @@ def build(
     ending: Token | None = None,
     alphabet: Sequence[Token] | None = None,
     template: Template = "none",
-    bos: Bos = "family",
 ) -> GrowingSequence:
     """A `GrowingSequence` from given content tokens, with a prefix, a suffix and separators.
 
@@ -197,7 +196,8 @@ def build(
         model: the model whose tokenizer is used; with token ids everywhere, a model without a tokenizer works too.
         content: the content tokens, each as text that is one token, or as a token id.
         name: name of the sequence in results.
-        prefix: text or token ids before the content. Text is tokenized once; ids are used unchanged.
+        prefix: text or token ids before the content. Text is tokenized once and begins as the tokenizer begins a text;
+            ids are used unchanged, such as those of ``tokenize(model, text, bos="none")[0]``.
         suffix: text or token ids after the content. Text is tokenized as it follows a content token.
         separator: a token to insert after every `every`-th content token; none by default.
         every: number of content tokens between separators, 3 by default; only with a separator.
@@ -206,8 +206,6 @@ def build(
             consists of digits, otherwise the tokens that occur in the content.
         template: ``"chat"`` wraps prefix, content and suffix in the tokenizer's chat template as one user message, and
             ends where the model would answer; ``"none"`` uses no template.
-        bos: ``"family"`` (as the model's family does), ``"one"`` or ``"none"``. With a chat template or a prefix of
-            ids, the BOS token that they contain must agree with it.
 
     Returns:
         The sequence.
@@ -231,7 +229,7 @@ def build(
     ids = tuple(known[token] for token in content)
     if alphabet is None:
         alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
-    lead, tail = _prefix_and_suffix(model, prefix, suffix, ids[0], template, bos)
+    lead, tail = _prefix_and_suffix(model, prefix, suffix, ids[0], template)
     plain = GrowingSequence(
         name=name,
         content=ids,
@@ -239,7 +237,6 @@ def build(
         prefix=lead,
         suffix=tail,
         ending=None if ending is None else one_token(model, ending),
-        bos=bos,
     )
     return plain if separator is None else plain.every(3 if every is None else every, one_token(model, separator))
 
@@ -303,7 +300,7 @@ def one_token(model: Bridge, token: Token) -> int:
 
 
 def _prefix_and_suffix(
-    model: Bridge, prefix: str | Sequence[int], suffix: str | Sequence[int], token: int, template: Template, bos: Bos
+    model: Bridge, prefix: str | Sequence[int], suffix: str | Sequence[int], token: int, template: Template
 ) -> tuple[Ids, Ids]:
     """Token ids of the prefix, with its BOS token, and of the suffix."""
     if template == "chat":
@@ -313,8 +310,8 @@ def _prefix_and_suffix(
         return tuple(encode(model, before)), tokenize_after(model, token, after)
     trailing = tokenize_after(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
     if not isinstance(prefix, str):
-        return tuple(prefix), trailing
-    return (*start_ids(model, bos), *(encode(model, prefix) if prefix.strip() else ())), trailing
+        return tuple(int(one) for one in prefix), trailing
+    return (*start_ids(model, "family"), *(encode(model, prefix) if prefix.strip() else ())), trailing
 
 
 MARK = "\ue000"  # a private-use character that marks the place of the content while a template is rendered

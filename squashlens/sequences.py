@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, positive
+from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
@@ -99,7 +99,6 @@ class GrowingSequence:
         breaks: the numbers of content tokens after which a separator follows.
         separators: the separator tokens, one for each of `breaks`.
         ending: if given, the last content token at every length (the paper's figure 5b ends in ones).
-        bos: what the prefix begins with, see `tokenize`.
     """
 
     name: str
@@ -110,7 +109,6 @@ class GrowingSequence:
     breaks: Ids = ()
     separators: Ids = ()
     ending: int | None = None
-    bos: Bos = "family"
     trunk: Ids = field(init=False, repr=False, compare=False)
     _starts: Ids = field(init=False, repr=False, compare=False)
 

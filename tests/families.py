@@ -91,9 +91,9 @@ def _mask(model: Any) -> None:
         assert not torch.allclose(model(IDS[None], use_cache=False), before)
 
 
-GIVEN: dict[str, Any] = {"bos": "as-given"}
+GIVEN: dict[str, Any] = {}
 TRIED: dict[str, Callable[[Any], object]] = {
-    "path_bound": lambda model: sl.path_bound(model, IDS, bos="as-given"),
+    "path_bound": lambda model: sl.path_bound(model, IDS),
     "certified": lambda model: sl.path_bound(model, IDS, constants="measured", edges="exact", **GIVEN),
     "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS, **GIVEN),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import squashlens as sl
 from squashlens._typing import MOST, Extended, positive, short_repr
-from squashlens.checks.arguments import converted, validated
+from squashlens.checks.arguments import converted, options_of, validated
 from squashlens.errors import InputError
 from tests import odd
 
@@ -160,6 +160,19 @@ def test_every_public_argument_refuses_odd_values_by_name_or_converts_them(hint:
             assert type(converted(found, hint, "it")) is type(found)
         assert re.search(r"\bit\b", said)
         assert len(said) < 2000
+
+
+def test_a_group_of_options_may_be_a_mapping() -> None:
+    """As a study and the command line give it; a value of the class stays itself."""
+    form = sl.tasks.Prompting(mode="cot")
+    assert converted({"mode": "cot"}, sl.tasks.Prompting, "it") == form
+    assert converted(form, sl.tasks.Prompting, "it") is form
+    assert converted({}, sl.tasks.Prompting, "it") == sl.tasks.Prompting()
+    for wrong, named in ({"mod": "cot"}, "it has no option 'mod'"), ({"mode": "both"}, "it.mode='both'"), (3, "it=3"):
+        with pytest.raises(InputError, match=re.escape(named)):
+            converted(wrong, sl.tasks.Prompting, "it")
+    assert not options_of(sl.tasks.Task)  # which has fields without defaults
+    assert not options_of(int)
 
 
 def test_a_dtype_stands_for_its_name() -> None:

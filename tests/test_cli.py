@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -16,9 +17,10 @@ import pytest
 import tyro
 
 import squashlens as sl
+from squashlens.checks.arguments import options_of, validated
 from squashlens.cli import _options, _study, main
-from squashlens.cli._options import options, parameters
-from squashlens.cli._run import interventions
+from squashlens.cli._options import options, parameters, values
+from squashlens.cli._run import _arguments, interventions
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError
 from tests import odd
@@ -65,6 +67,8 @@ def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
             if name in ("model", "name") or (place, name) in _options.LEFT_OUT:
                 assert _options.LEFT_OUT.get((place, name), "is --model")
                 continue
+            if options_of(parameter.annotation):  # `test_a_group_of_options_has_an_option_for_each`
+                continue
             option = known[name]
             own = place == verb.name or name not in inspect.signature(verb.function).parameters
             changed = {(verb.name, name), (place, name)} & {*_options.START_OF, *_options.INSTEAD_OF}
@@ -74,6 +78,47 @@ def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
                 given = [default] if isinstance(default, str) or not isinstance(default, Iterable) else [*default]
                 assert [str(one).removeprefix("torch.") for one in given] == [*map(str, shown)], name
             assert {*_choices(parameter.annotation)} <= {*_choices(option.kind)}, name
+
+
+@dataclass(frozen=True)
+class Form:
+    """Options that belong together.
+
+    Args:
+        mode: a word for the form of a question, direct by default.
+        steps: number of steps in each answer.
+    """
+
+    mode: Literal["direct", "steps"] = "direct"
+    steps: int | None = None
+
+
+@validated
+def grouping(model: Any, *, form: Form = Form(steps=3), n: int = 1) -> dict[str, Any]:
+    """A function with a group of options.
+
+    Args:
+        model: the model to measure.
+        form: the form of the question.
+        n: number of questions that are asked.
+    """
+    return {"form": form, "n": n}
+
+
+@pytest.mark.parametrize(
+    ("words", "form"),
+    [([], Form(steps=3)), (["--form.mode", "steps", "--form.steps", "None"], Form("steps")),
+     (["--form.steps", "5", "--n", "2"], Form(steps=5))],
+)  # fmt: skip
+def test_a_group_of_options_has_an_option_for_each(
+    words: list[str], form: Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verb = Verb("grouping", Path(__file__))
+    monkeypatch.setattr(sl, "grouping", grouping, raising=False)
+    assert {"form.mode", "form.steps", "n"} <= {*options(verb)}
+    assert options(verb)["form.mode"].help == "A word for the form of a question, direct by default."
+    given = values(tyro.cli(parameters(verb), args=words))
+    assert grouping(None, **_arguments(verb, given, "function"))["form"] == form
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
@@ -188,10 +233,11 @@ def test_words_that_no_model_has_are_refused_before_one_is_loaded(
         ("length=9, mode='cot', name='x' and every=3", "--lengths 9, --mode cot, --model x and --sequence-every 3"),
         ("The word 'query=9' of the model's prompt", "The word 'query=9' of the model's prompt"),
         ("other=3 and --query=9", "other=3 and --query=9"),
+        ("Use form.template='none', not template='chat'.", "Use --form.template none, not --form.template chat."),
     ],
 )
 def test_python_is_spelled_as_it_is_typed(python: str, typed: str) -> None:
-    known = "query freeze constants verify dtype lengths mode model sequence_every"
+    known = "query freeze constants verify dtype lengths mode model sequence_every form.template"
     assert _options.as_typed(python, known.split()) == typed
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import squashlens as sl
-from squashlens.checks.arguments import description
+from squashlens.checks.arguments import description, options_of
 
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -46,7 +46,8 @@ def measurements() -> Iterator[Any]:
 
 
 def test_every_parameter_is_in_the_glossary_and_no_other() -> None:
-    used = {name for one in measurements() for name in inspect.signature(one).parameters}
+    parameters = [one for each in measurements() for one in inspect.signature(each, eval_str=True).parameters.values()]
+    used = {name for one in parameters for name in (one.name, *options_of(one.annotation))}
     assert listed("## Parameters") == sorted(used)
 
 

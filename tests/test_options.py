@@ -17,6 +17,7 @@ import torch
 import xarray as xr
 
 import squashlens as sl
+from squashlens.checks.arguments import options_of
 from squashlens.errors import InputError
 
 PROMPT = "110 ="
@@ -28,7 +29,7 @@ SUBJECT = {
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
     "seed", "seeds", "n_probes", "n_replacements", "n_samples", "n_placements", "n_train", "n_random_models", "rtol",
-    "tightness", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "bos", "source",
+    "tightness", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
     "max_new_tokens",
 }  # fmt: skip
 # How much of a result is kept: its labels say it, and the formats of `precision` are labels.
@@ -36,7 +37,7 @@ EXTENT = {"k", "keep", "certified"}
 LABELS = {("precision", "round_to")}
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
-         "prefill", "temperature", "direction", "r2_threshold"}  # fmt: skip
+         "prefill", "temperature", "direction"}  # fmt: skip
 
 
 @cache
@@ -241,4 +242,5 @@ def test_every_parameter_is_varied_or_has_its_kind(name: str) -> None:
     """A new parameter must be said to be an estimate's, a place's or the subject's, or be varied above."""
     varied = {option for case, *options in EACH if case.split(",")[0] == name for option, _ in options}
     known = varied | SUBJECT | ESTIMATE | EXTENT | PLACE | {option for case, option in LABELS if case == name}
-    assert {*inspect.signature(measurements()[name]).parameters} <= known
+    parameters = inspect.signature(measurements()[name], eval_str=True).parameters
+    assert {one for each in parameters.values() for one in options_of(each.annotation) or [each.name]} <= known

@@ -11,6 +11,7 @@ length of the sequence).
     Sequence    a list, tuple, range, generator or array of at most `MOST` items, each of the annotated kind; not
                 text (unless the items are tokens), bytes or a dict; a set only if the order does not matter
     Tensor      a dense tensor with data, of the annotated dtype and number of axes; it is detached
+    options     a value of a class of options (`options_of`), or a mapping from its fields, as a study gives it
 
 For prompts only the kind is checked here; `prompts.tokenize` checks the rest, and `require_bridge` checks models.
 """
@@ -22,6 +23,7 @@ import math
 import os
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -61,6 +63,23 @@ def validated(function: F) -> F:
 @functools.cache
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function, eval_str=True)
+
+
+def options_of(hint: Any) -> dict[str, inspect.Parameter]:
+    """The options that an annotation groups: the fields of a frozen dataclass in which all have defaults.
+
+    A function takes several options that belong together as one such value. The command line has an option for each
+    field, such as `--prompting.mode`, and a study gives them as a mapping. Empty for any other annotation.
+    """
+    if not (isinstance(hint, type) and is_dataclass(hint) and hint.__dataclass_params__.frozen):  # pyright: ignore
+        return {}
+    known = dict(_signature(hint).parameters)
+    return known if all(one.default is not one.empty for one in known.values()) else {}
+
+
+def as_dict(options: Any) -> dict[str, Any]:
+    """A value of a class of options by the names of its fields, as provenance and descriptions of studies have it."""
+    return {field.name: getattr(options, field.name) for field in fields(options)}
 
 
 def converted(value: Any, hint: Any, argument: str) -> Any:
@@ -141,10 +160,19 @@ def _single(value: Any, hint: type, argument: str) -> Any:
         return _text(_require(value, isinstance(value, str), hint, argument), argument)
     if hint is Path:
         return _require(value, isinstance(value, str | os.PathLike), hint, argument)
+    if (known := options_of(hint)) and isinstance(value, Mapping):
+        return _of_options(dict(value), hint, known, argument)
     _require(value, isinstance(value, hint), hint, argument)
     if hint.__module__ == "torch" and hint.__name__ == "dtype" and not value.is_floating_point:
         raise InputError(f"{argument}={value} is not a floating-point dtype.", "Give a dtype such as torch.float32.")
     return value
+
+
+def _of_options(given: Mapping[Any, Any], hint: type, known: Mapping[str, inspect.Parameter], argument: str) -> Any:
+    """A value of a class of options, made of a mapping from the names of its fields."""
+    if unknown := [name for name in given if name not in known]:
+        raise InputError(f"{argument} has no option {short_repr(unknown[0])}.", f"Its options are: {', '.join(known)}.")
+    return hint(**{name: converted(one, known[name].annotation, f"{argument}.{name}") for name, one in given.items()})
 
 
 def _real(value: Any, argument: str) -> float:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import tyro
 
 from squashlens._typing import DtypeName, dtype_name
+from squashlens.checks.arguments import options_of
 from squashlens.cli._verbs import WRITING, Verb
 from squashlens.zoo import EXAMPLE_PROMPT
 
@@ -76,14 +77,14 @@ LEFT_OUT = {
     ("capture", "prompt"): "is --sequence",
     ("capture", "keep"): "is what the measurement reads",
     ("squash_map", "interventions"): "is a result of compare, which only Python can pass",
-    **{("capture", name): "of a prompt only" for name in ("layers", "out", "bos")},
+    **{("capture", name): "of a prompt only" for name in ("layers", "out")},
 }
 # Parameters of `squashlens.prompts.build` that a function of that module sets itself.
 SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "every", "alphabet")}
 
 
 ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+)`")
-NAMED = re.compile(r"(?<![\w'\"`-])([a-z]\w*)=('[^'\n]*'|[-+\w](?:[\w.+-]*\w)?)?")
+NAMED = re.compile(r"(?<![\w'\"`-])((?:[a-z]\w*\.)?[a-z]\w*)=('[^'\n]*'|[-+\w](?:[\w.+-]*\w)?)?")
 SECTION = re.compile(r"^(?:\w+:$|Source:|>>> )", re.MULTILINE)
 
 
@@ -153,7 +154,8 @@ def as_typed(text: str, options: Collection[str]) -> str:
         name, value = found[1], (found[2] or "").removeprefix("torch.")
         # A parameter for one value may be an option for several.
         names = (name, f"{name}s", f"sequence_{name}", "model" if name == "name" else "")
-        option = next((one for one in names if one in options), None)
+        grouped = (one for one in options if one.endswith(f".{name}"))
+        option = next((one for one in names if one in options), None) or next(grouped, None)
         if option is None:
             return found[0]
         if value in ("True", "False"):
@@ -166,7 +168,10 @@ def as_typed(text: str, options: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: its type as tyro reads it, its default, its help, and the box of `--help` that it is in."""
+    """One option: its type as tyro reads it, its default, its help, and the box of `--help` that it is in.
+
+    One of a group of options (`checks.arguments.options_of`) has the name of the parameter and a dot before its own.
+    """
 
     name: str
     kind: Any
@@ -193,18 +198,16 @@ def _all(verb: Verb) -> Iterable[Option]:
     import squashlens as sl
 
     own = inspect.signature(verb.function).parameters
-    yield from (_option(verb, verb.function, name, "options", "function") for name in own if name != "model")
+    yield from _parameters(verb, verb.function, "model", "options", "function")
     if "task" in own:
         yield Option("joiner", *INSTEAD["joiner"], "options")
     if "sequence" in own:
         for maker in (*MAKERS, "figure5"):
             yield from _of_sequence(verb, getattr(sl.prompts, maker), set(own))
     if verb.captured:
-        captured = inspect.signature(sl.capture).parameters
-        yield from (_option(verb, sl.capture, name, "capture", "capture") for name in captured if name != "model")
+        yield from _parameters(verb, sl.capture, "model", "capture", "capture")
     yield Option("model", *INSTEAD["model"], "load")
-    loads = inspect.signature(sl.load).parameters
-    yield from (_option(verb, sl.load, name, "load", "load") for name in loads if name != "name")
+    yield from _parameters(verb, sl.load, "name", "load", "load")
     if verb.name not in WRITING:
         yield Option("out", *INSTEAD_OF.get((verb.name, "out"), INSTEAD["out"]), "output")
     for option, figure in verb.drawn.items():
@@ -222,10 +225,24 @@ def _of_sequence(verb: Verb, maker: Callable[..., Any], own: set[str]) -> Iterab
             yield replace(option, name=f"sequence_{name}") if clash else option
 
 
-def _option(verb: Verb, function: Callable[..., Any], name: str, box: str, owner: str) -> Option:
-    """A parameter as an option."""
+def _parameters(verb: Verb, function: Callable[..., Any], but: str, box: str, owner: str) -> Iterable[Option]:
+    """The parameters of a function but one as options: of a group of options, each of them."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        group = options_of(parameter.annotation)
+        if name != but and not group:
+            yield _option(verb, function, name, box, owner)
+        for inner, one in group.items():
+            default = one.default if parameter.default is parameter.empty else getattr(parameter.default, inner)
+            option = _option(verb, parameter.annotation, inner, name, owner, default)
+            yield replace(option, name=f"{name}.{inner}")
+
+
+def _option(
+    verb: Verb, function: Callable[..., Any], name: str, box: str, owner: str, default: Any = inspect.Parameter.empty
+) -> Option:
+    """A parameter as an option, with its own default or another."""
     parameter = inspect.signature(function).parameters[name]
-    default = parameter.default
+    default = parameter.default if default is parameter.empty else default
     replaced = INSTEAD_OF.get((verb.name, name) if owner == "function" else ("", ""), INSTEAD.get(name))
     if replaced is not None and not isinstance(default, str):
         kind, instead, text = replaced
@@ -279,12 +296,15 @@ def parameters(verb: Verb) -> type:
     boxes: dict[str, list[Any]] = {}
     for option in known.values():
         text = as_typed(option.help, known)
-        boxes.setdefault(option.box, []).append(as_field(option.name, option.kind, option.default, text))
+        name = option.name.rpartition(".")[2]
+        boxes.setdefault(option.box, []).append(as_field(name, option.kind, option.default, text))
+    groups = {option.box for option in known.values() if "." in option.name}
     fields: list[Any] = boxes.pop("options", [])
     for name, members in boxes.items():
-        box = make_dataclass(name, members, frozen=True)
+        prefix = f"{name}." if name in groups else ""
+        box = make_dataclass(name, members, frozen=True, namespace={"prefix": prefix})
         box.__doc__ = ""
-        fields.append((name, tyro.conf.OmitArgPrefixes[box], field(default_factory=box)))
+        fields.append((name, box if prefix else tyro.conf.OmitArgPrefixes[box], field(default_factory=box)))
     made = make_dataclass(verb.name, fields, frozen=True)
     made.__doc__ = as_typed(about(verb.function), known)
     return made
@@ -300,5 +320,6 @@ def values(filled: Any) -> dict[str, Any]:
     """The values of all options, whatever box they are in."""
     found: dict[str, Any] = {}
     for name, value in vars(filled).items():
-        found |= vars(value) if is_dataclass(value) else {name: value}
+        box: Any = value if is_dataclass(value) else None
+        found |= {name: value} if box is None else {f"{box.prefix}{inner}": one for inner, one in vars(box).items()}
     return found

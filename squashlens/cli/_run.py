@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def _for_runs(verb: Verb, given: dict[str, Any]) -> dict[str, Any]:
     for name, option in options(verb).items():
         if option.owners and {*option.owners} <= {"load", "capture"} and given[name] != option.default:
             raise InputError(f"{flag(name)} has no effect with --runs.", "Leave it out.")
-    return {name: given[name] for name, option in options(verb).items() if "function" in option.owners}
+    return _grouped({name: given[name] for name, option in options(verb).items() if "function" in option.owners})
 
 
 def _beside(path: Path | None, label: str) -> Path | None:
@@ -132,6 +132,18 @@ def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:
             found[name.removeprefix("sequence_") if owner == "sequence" else name] = given[name]
         elif name not in OF_RUNS or "runs" not in given:
             found[name] = _value(verb, name, given)
+    return _grouped(found)
+
+
+def _grouped(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a function, in which `prompting.mode` is the entry `mode` of the mapping `prompting`."""
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        outer, dot, inner = name.partition(".")
+        if dot:
+            found.setdefault(outer, {})[inner] = value
+        else:
+            found[name] = value
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge
+from squashlens._typing import Bridge
 from squashlens.checks.arguments import converted
 from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.capturing.capture import Capture
@@ -57,14 +57,14 @@ def kept(source: Source) -> Source:
     return converted(source, Prompts, "source")
 
 
-def activations(model: Bridge, source: Source, site: str, blocks: Sequence[int], bos: Bos, who: str) -> Activations:
+def activations(model: Bridge, source: Source, site: str, blocks: Sequence[int], who: str) -> Activations:
     """The activations of one prompt at `site` of each of `blocks`; errors begin with `who`."""
     if isinstance(source, Capture):
         return _from_capture(model, source, site, blocks, who)
     cache = getattr(source, "cache_dict", source)  # an ActivationCache holds its tensors under this name
     if isinstance(cache, Mapping):
         return _from_cache(model, cache, site, blocks, who)
-    ids = tokenize(model, source, bos=bos)
+    ids = tokenize(model, source)
     _require_one(len(ids), who)
     return mean_activations(model, ids, site, blocks)
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, positive
+from squashlens._typing import Bridge, positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.digests import digest
@@ -326,9 +326,7 @@ def constant_gate(factor: float, blocks: Iterable[int] | None = None) -> Recipe:
 
 
 @exclusive
-def find_positions(
-    model: Bridge, prompt: Prompts, token: str | Callable[[str], bool], *, bos: Bos = "family"
-) -> tuple[int, ...]:
+def find_positions(model: Bridge, prompt: Prompts, token: str | Callable[[str], bool]) -> tuple[int, ...]:
     """Positions of the tokens of a prompt that equal a given text, or for which a given function is true.
 
     Args:
@@ -336,7 +334,6 @@ def find_positions(
         prompt: one prompt, as text or token ids.
         token: the text of a token, compared without surrounding spaces; or a function from a token's text to True or
             False. The text of a token is the one in the `token` coordinate of every result.
-        bos: how the prompt gets its BOS token, as in `squashlens.prompts.tokenize`.
 
     Returns:
         The positions, counted from 0, in ascending order.
@@ -351,7 +348,7 @@ def find_positions(
     ((8, 9), (8, 9, 10))
     """
     require_tokenizer(model)
-    ids = tokenize(model, prompt, bos=bos)
+    ids = tokenize(model, prompt)
     if len(ids) != 1:
         raise InputError(f"find_positions takes one prompt, and there are {len(ids)}.", "Call it once for each prompt.")
     texts = display_tokens(model, ids)[0]

@@ -14,7 +14,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Over
+from squashlens._typing import Bridge, Over
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.hooking.hook import Hook, Recipe
@@ -33,7 +33,6 @@ def patch_residual(
     blocks: Blocks = None,
     *,
     from_positions: Iterable[int] | None = None,
-    bos: Bos = "family",
 ) -> Recipe:
     """Replace the residual stream at `positions` by that of another prompt, at the input of each of `blocks`.
 
@@ -46,7 +45,6 @@ def patch_residual(
             `run_with_cache` returns. A capture or a cache may have been taken under hooks.
         blocks: blocks to act in; all by default.
         from_positions: positions in the source, one for each of `positions`; the same positions by default.
-        bos: how the source gets its BOS token, as in `squashlens.prompts.tokenize`.
 
     Raises:
         InputError: if the source has several prompts, lacks one of the positions, or is a capture without one of the
@@ -64,17 +62,17 @@ def patch_residual(
     here, there = _pairs(positions, from_positions, "patch_residual")
     what = f"patch_residual{listed(here)}{'' if here == there else f' from {listed(there)}'}"
     source = kept(source)
-    return _streams(what, here, there, blocks, lambda m, chosen: activations(m, source, STREAMS, chosen, bos, what))
+    return _streams(what, here, there, blocks, lambda m, chosen: activations(m, source, STREAMS, chosen, what))
 
 
 @validated
-def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, bos: Bos = "family") -> Recipe:
+def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = None) -> Recipe:
     """Replace the residual stream at `positions` by its mean over the prompts of `source`, in each of `blocks`.
 
     Args:
         positions: positions counted from 0.
         source: texts or token ids, all of the same number of tokens.
-        blocks, bos: as in `patch_residual`.
+        blocks: as in `patch_residual`.
 
     Raises:
         InputError: if the prompts of `source` lack one of the positions.
@@ -90,14 +88,12 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
     here = positions_of(positions, "mean_residual")
     what = f"mean_residual{listed(here)}"
     return _streams(
-        what, here, here, blocks, lambda m, chosen: mean_activations(m, tokenize(m, source, bos=bos), STREAMS, chosen)
+        what, here, here, blocks, lambda m, chosen: mean_activations(m, tokenize(m, source), STREAMS, chosen)
     )
 
 
 @validated
-def resample_residual(
-    positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, seed: int, bos: Bos = "family"
-) -> Recipe:
+def resample_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, seed: int) -> Recipe:
     """Replace the residual stream at `positions` by that of one prompt drawn from `source`, in each of `blocks`.
 
     The same prompt is used for all positions and blocks, so that the inserted activations belong together.
@@ -105,7 +101,7 @@ def resample_residual(
     Args:
         positions: positions counted from 0.
         source: as in `mean_residual`.
-        blocks, bos: as in `patch_residual`.
+        blocks: as in `patch_residual`.
         seed: random seed of the draw.
 
     Raises:
@@ -114,7 +110,7 @@ def resample_residual(
     here = positions_of(positions, "resample_residual")
 
     def take(model: Bridge, chosen: Sequence[int]) -> Activations:
-        return mean_activations(model, drawn_from(tokenize(model, source, bos=bos), seed), STREAMS, chosen)
+        return mean_activations(model, drawn_from(tokenize(model, source), seed), STREAMS, chosen)
 
     return _streams(f"resample_residual{listed(here)}", here, here, blocks, take)
 
@@ -127,7 +123,6 @@ def patch_heads(
     *,
     positions: Iterable[int] | None = None,
     from_positions: Iterable[int] | None = None,
-    bos: Bos = "family",
 ) -> Recipe:
     """Replace the outputs of attention heads by their outputs on another prompt.
 
@@ -138,7 +133,7 @@ def patch_heads(
         heads: query heads, counted from 0.
         source: one prompt, a `Capture` or a cache, as in `patch_residual`. A `Capture` holds no head outputs, so its
             prompt is run again.
-        blocks, from_positions, bos: as in `patch_residual`.
+        blocks, from_positions: as in `patch_residual`.
         positions: positions of the measured prompt, counted from 0; all by default.
 
     Raises:
@@ -164,7 +159,7 @@ def patch_heads(
 
     def make(model: Bridge) -> list[Hook]:
         chosen = _blocks(model, what, OUTPUTS, blocks)
-        found = activations(model, source, OUTPUTS, chosen, bos, what)
+        found = activations(model, source, OUTPUTS, chosen, what)
         _require_reach(found, there, what)
         return _head_hooks(f"{what} of {found.name}", found, chosen, chosen_heads, here, there)
 
@@ -179,7 +174,6 @@ def mean_heads(
     *,
     positions: Iterable[int] | None = None,
     over: Over = "prompts",
-    bos: Bos = "family",
 ) -> Recipe:
     """Replace the outputs of attention heads by their mean over the prompts of `source` (mean ablation).
 
@@ -191,7 +185,7 @@ def mean_heads(
     Args:
         heads, positions: as in `patch_heads`.
         source: as in `mean_residual`.
-        blocks, bos: as in `patch_residual`.
+        blocks: as in `patch_residual`.
         over: ``"prompts"`` or ``"positions"``, see above.
 
     Raises:
@@ -212,7 +206,7 @@ def mean_heads(
 
     def make(model: Bridge) -> list[Hook]:
         chosen = _blocks(model, what, OUTPUTS, blocks)
-        found = mean_activations(model, tokenize(model, source, bos=bos), OUTPUTS, chosen)
+        found = mean_activations(model, tokenize(model, source), OUTPUTS, chosen)
         _require_reach(found, here if over == "prompts" else None, what)
         return _head_hooks(f"{what} of {found.name}", found, chosen, chosen_heads, here, here, over == "positions")
 

@@ -18,7 +18,7 @@ DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distan
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
     "prompt": None, "method": "auto", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None,
-    "seed": None, "bos": "family",
+    "seed": None,
 }  # fmt: skip
 
 

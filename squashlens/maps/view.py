@@ -14,7 +14,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge, Norm, Pieces
+from squashlens._typing import Bridge, Norm, Pieces
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
@@ -220,7 +220,6 @@ def squash_map(
     n_replacements: int = 0,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     seed: int | None = None,
-    bos: Bos = "family",
 ) -> SquashMap:
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 
@@ -250,7 +249,6 @@ def squash_map(
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
         seed: random seed of the replacements and of the certificate, as in `profile`.
-        bos: as in `path_bound`.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
@@ -275,7 +273,7 @@ def squash_map(
     """
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        refuse_options(prompt, method, norm, certified, n_replacements, spans, seed, bos)
+        refuse_options(prompt, method, norm, certified, n_replacements, spans, seed)
         found = of_result(model)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
@@ -285,7 +283,7 @@ def squash_map(
     seed = seed_of(seed, certifies=certified)
     chosen: dict[str, Any] = {
         "method": method, "norm": norm, "certified": certified, "n_replacements": n_replacements, "seed": seed,
-        "bos": bos, "spans": spans,
+        "spans": spans,
     }  # fmt: skip
     accept = None if changes is None else changes.require
     held = measure(model, prompt, query=query, accept=accept, **chosen)

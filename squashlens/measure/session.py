@@ -18,7 +18,7 @@ import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Target, dtype_name, short_repr
+from squashlens._typing import Bridge, Target, dtype_name, short_repr
 from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
@@ -28,7 +28,15 @@ from squashlens.engine.proving import proof, registry
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import count_bos, display_tokens, each_of, rows_of, tokenize, tokenizer_digest
+from squashlens.engine.text.tokens import (
+    count_bos,
+    display_tokens,
+    each_of,
+    rows_of,
+    tokenize,
+    tokenizer_digest,
+    warn_of_start,
+)
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
@@ -61,31 +69,29 @@ class Session:
     capture: Capture | None = None
 
     @classmethod
-    def start(cls, model: object, prompts: PromptOrCapture, bos: Bos, function: str, **arguments: Any) -> "Session":
+    def start(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
         given = each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
-        session = cls.without_prompt(model, prompts, bos, function, prompt=recorded, **arguments)
+        session = cls.without_prompt(model, prompts, function, prompt=recorded, **arguments)
+        if not isinstance(given[0], str) and not isinstance(prompts, Capture):
+            warn_of_start(session.model, session.ids)
         ids = session.ids.tolist()
         return replace(session, facts={**session.facts, "token_ids": ids[0] if len(ids) == 1 else ids})
 
     @classmethod
-    def without_prompt(
-        cls, model: object, prompts: PromptOrCapture, bos: Bos, function: str, **arguments: Any
-    ) -> "Session":
+    def without_prompt(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """Check the model and the prompts, and collect the facts for the provenance of the result.
 
         For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
         """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
-        if held is not None and bos not in ("family", "as-given"):
-            raise InputError(f"bos={bos!r} applies to a prompt, and a capture was given.", "Capture with this bos=.")
-        ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts, bos="as-given" if held else bos)
+        ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts)
         config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),
-            "call": {"function": function, "bos": bos} | arguments,
+            "call": {"function": function} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),
@@ -284,7 +290,7 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
                     "spans= is for a single prompt, and this call has several.",
                     "Measure prompts one by one: each has spans of its own.",
                 )
-            lengths = [len(row) for row in rows_of(model, given, arguments["bos"])]
+            lengths = [len(row) for row in rows_of(model, given)]
             if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
                 return function(*args, **kwargs)
             rest = {name: value for name, value in arguments.items() if name not in ("model", second)}

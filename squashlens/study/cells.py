@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from squashlens._typing import full_name
+from squashlens.checks.arguments import options_of
 from squashlens.errors import InputError
 from squashlens.study.describing.description import Grid
 from squashlens.study.describing.measurements import (
@@ -154,7 +155,7 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
         if not dot:
             found[name] = value
             continue
-        target = found.get(outer)
+        target = found.setdefault(outer, {}) if _is_group(grid, outer) else found.get(outer)
         if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
             (maker,) = target
             target[maker] = target[maker] or {}
@@ -163,6 +164,12 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"each: {name} has nothing to be set in.", f"Give {outer} as a mapping in `arguments`.")
         target[inner] = value
     return found
+
+
+def _is_group(grid: Grid, argument: str) -> bool:
+    """Whether an argument of a grid's measurement is a group of options, in which each has a default."""
+    known = parameters(grid.measurement)
+    return argument in known and bool(options_of(known[argument].annotation))
 
 
 def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:

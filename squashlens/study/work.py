@@ -24,7 +24,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bos, short_repr
+from squashlens._typing import short_repr
 from squashlens.bars import quiet
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.stored import Result
@@ -145,7 +145,7 @@ class Worker:
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
             length = None
             if model is not None and getattr(function_of(cell.measurement), "takes_several", False):
-                length = partial(_length, model, given.get("bos", "family"))
+                length = partial(_length, model)
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 
     def _model(self, wanted: Model) -> Any:
@@ -173,11 +173,11 @@ class Worker:
         self.store.fail(cell.key, about)
 
 
-def _length(model: Any, bos: Bos, prompt: Any) -> int:
+def _length(model: Any, prompt: Any) -> int:
     """The number of tokens of a prompt."""
     from squashlens.engine.text.tokens import rows_of
 
-    return len(rows_of(model, prompt, bos)[0])
+    return len(rows_of(model, prompt)[0])
 
 
 @contextmanager

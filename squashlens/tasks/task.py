@@ -18,7 +18,7 @@ from random import Random
 
 import numpy as np
 
-from squashlens._typing import Mode, one_of, positive, several
+from squashlens._typing import Mode, Template, one_of, positive, several
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.numerals import unread
@@ -44,6 +44,25 @@ def seeds_of(given: int | Iterable[int] | None, default: int) -> list[int]:
         return list(given)
     positive(given, "seeds", "a number of samples")
     return list(range(given))
+
+
+@validated
+@dataclass(frozen=True, kw_only=True)
+class Prompting:
+    """The form in which questions are put to a model.
+
+    Args:
+        mode: forms of the question, one or several of ``"answer_only"`` (the default), ``"cot"`` (chain of thought)
+            and ``"cot_few_shot"`` (chain of thought with examples).
+        template: format of the prompt: ``"none"`` (the default), plain text, or ``"chat"``, a user's turn in the
+            tokenizer's chat template.
+        prefill: whether prompts end with the first words of the answer (prefill), so that the next token is the answer
+            itself; by default no in `evaluate`, and yes where the last token is probed.
+    """
+
+    mode: Mode | Sequence[Mode] = "answer_only"
+    template: Template = "none"
+    prefill: bool | None = None
 
 
 @validated

@@ -21,7 +21,7 @@ IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 4, 21]])
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_equals_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
-    run = sl.capture(bridge_of(family), IDS, bos="one")
+    run = sl.capture(bridge_of(family), IDS)
     plain = random_model(CONFIGS[family])
     with torch.no_grad():
         truth = plain_outputs(plain, IDS)

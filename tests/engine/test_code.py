@@ -42,12 +42,12 @@ def test_a_capture_does_not_outlive_a_method_that_was_inherited(
     model = bridge_of("llama")
     kind: Any = type(model.original_model.model.layers[0].mlp.act_fn)
     assert name not in vars(kind)
-    before = sl.capture(model, IDS, bos="as-given")
+    before = sl.capture(model, IDS)
     with monkeypatch.context() as patch:
         patch.setattr(kind, name, slightly(getattr(kind, name)), raising=False)
         with pytest.raises(StaleCaptureError):
             sl.path_bound(model, before)
-        inside = sl.capture(model, IDS, bos="as-given")
+        inside = sl.capture(model, IDS)
     sl.path_bound(model, before)
     with pytest.raises(StaleCaptureError):
         sl.path_bound(model, inside)
@@ -63,18 +63,18 @@ def test_a_capture_does_not_outlive_a_replaced_function(
     """In both directions, and a function that is put back makes it valid again."""
     family, where, attribute = REPLACED[name]
     model = bridge_of(family)
-    before, digest = sl.capture(model, IDS, bos="as-given"), code_in(model).digest
+    before, digest = sl.capture(model, IDS), code_in(model).digest
     plain = sl.path_bound(model, before)
     with monkeypatch.context() as patch:
         patch.setattr(where, attribute, slightly(getattr(where, attribute)))
         changed = code_of(Walk.over(model))
         assert changed.digest != digest
         assert any(attribute in one and "slightly" in one for one in changed.replaced)
-        if sl.capture(model, IDS, bos="as-given").digest == before.digest:
+        if sl.capture(model, IDS).digest == before.digest:
             pytest.skip("this family does not call it")
         with pytest.raises(StaleCaptureError, match="other activations"):
             sl.path_bound(model, before)
-        under = sl.capture(model, IDS, bos="as-given")
+        under = sl.capture(model, IDS)
         assert sl.results.provenance(sl.path_bound(model, under))["replaced_functions"]
     if not isinstance(where, type(torch)) or attribute in vars(where):
         with pytest.raises(StaleCaptureError, match="other activations"):
@@ -87,7 +87,7 @@ def test_a_function_with_the_same_results_leaves_a_capture_valid(
 ) -> None:
     """Such as one that counts calls: one pass shows that the numbers are the same."""
     model, calls = bridge_of("llama"), []
-    held, silu = sl.capture(model, IDS, bos="as-given"), F.silu
+    held, silu = sl.capture(model, IDS), F.silu
     plain = sl.path_bound(model, held)
     monkeypatch.setattr(F, "silu", lambda *args, **kwargs: (calls.append(1), silu(*args, **kwargs))[1])
     assert sl.path_bound(model, held).equals(plain)

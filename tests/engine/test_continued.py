@@ -13,7 +13,7 @@ from squashlens.errors import InputError
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
-GIVEN: dict[str, Any] = {"bos": "as-given"}
+GIVEN: dict[str, Any] = {}
 
 ALONG_TOKENS: dict[str, Callable[[], Any]] = {
     "zero_residual": lambda: sl.hooks.zero_residual([1]),

@@ -33,7 +33,7 @@ def without_biases(config: Any, folder: Path) -> Any:
 def completeness(model: Any, freeze: Any, query: int = -1) -> float:
     """|Σ_i J_i v⁽⁰⁾_i − y_n| relative to |y_n|, from the graph that the Jacobian is taken of."""
     with steady(model):
-        session = Session.start(model, IDS, "as-given", "completeness")
+        session = Session.start(model, IDS, "completeness")
         span = open_spans(model, session.ids, freezing(freeze), [0], 3)[0]
     output, leaf = span.outputs["y"][:, query], span.leaf
     rows = [torch.autograd.grad(output[0, k], leaf, retain_graph=True)[0] for k in range(output.shape[-1])]
@@ -70,7 +70,7 @@ def test_jacobian_of_a_plain_model_with_constants(
     """The twin: a plain model whose patterns, norm factors and gates are numbers, differentiated by jacrev."""
     plain = frozen_model(plain_of(family), IDS, freeze)
     expected = np.linalg.svd(jacobian_by_jacrev(plain, IDS, 5).detach().numpy(), compute_uv=False)[:, 0]
-    found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5, bos="as-given")
+    found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5)
     np.testing.assert_allclose(found.values[:6], expected[:6], rtol=2e-4)
     assert sl.results.provenance(found)["call"]["freeze"] == list(freeze)
 
@@ -93,4 +93,4 @@ def test_the_ratio_at_zero_is_the_slope() -> None:
 def test_mixtures_of_experts_are_refused(tmp_path: Path) -> None:
     model = sl.load(save_random(MixtralConfig(**COMMON, num_local_experts=4), tmp_path))
     with pytest.raises(UnsoundModelError, match="Mixtral.* is neither gated nor plain"):
-        sl.jacobian_norms(model, IDS, freeze="gates", bos="as-given")
+        sl.jacobian_norms(model, IDS, freeze="gates")

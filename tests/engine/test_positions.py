@@ -56,7 +56,7 @@ def test_collapse_on_both_sides_of_the_switch(
     """v* may already be long where v is not. The plain model runs prompts from the shortest on, as it keeps the
     frequencies of a longer one."""
     model, plain = both_of(name)
-    sequence = sl.prompts.build(model, content, prefix=[2, 5], bos="one")
+    sequence = sl.prompts.build(model, content, prefix=[2, 5])
     ds = captured.collapse(model, sequence, lengths=list(lengths))
     assert re.match(route, sl.results.provenance(ds)["passes"])
     for length in lengths:
@@ -84,7 +84,7 @@ def test_answers_are_those_of_transformers(name: str, both_of: Any) -> None:
 def test_measurements_forget_longer_passes(both_of: Any) -> None:
     """A plain pass beyond the context leaves "dynamic" frequencies behind; no measurement is to see them."""
     model, plain = both_of("dynamic")
-    sequence = sl.prompts.build(model, (CONTENT * 2)[:29], prefix=[2, 5], bos="one")  # v* fills the context
+    sequence = sl.prompts.build(model, (CONTENT * 2)[:29], prefix=[2, 5])  # v* fills the context
     expected = np.stack([by_hand(plain, sequence.pair(n))[:-1] for n in (4, 29)], axis=1)
     fresh = captured.collapse(model, sequence, lengths=[4, 29])
     assert sl.results.provenance(fresh)["passes"] == "shared"
@@ -106,7 +106,7 @@ def test_a_hidden_dependence_is_found(family: str, from_: int, content: list[int
     """Embeddings that are scaled from some length of the pass on, which no configuration says."""
     model = bridge_of(family)
     embed = model.embed.original_component
-    sequence = sl.prompts.build(model, content, prefix=[2, 5, 11], bos="one")  # v* has 5 to 28 tokens
+    sequence = sl.prompts.build(model, content, prefix=[2, 5, 11])  # v* has 5 to 28 tokens
 
     def scaled(ids: Any) -> Any:
         return type(embed).forward(embed, ids) * (1.5 if ids.shape[-1] >= from_ else 1.0)

@@ -44,7 +44,7 @@ def foreign(config: Any, folder: Path) -> Any:
 def test_good_families_are_verified(family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family, dtype)
     assert proof.status(model) == "verified"
-    bound = sl.path_bound(model, torch.tensor([2, 5, 6]), bos="one")
+    bound = sl.path_bound(model, torch.tensor([2, 5, 6]))
     assert sl.results.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
     assert bound.dtype == "float64"
 
@@ -54,7 +54,7 @@ def test_good_families_are_verified(family: str, dtype: torch.dtype, bridge_of: 
 def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) -> None:
     bridge = foreign(CONFIGS[family], tmp_path)
     assert proof.status(bridge) == "unverified"
-    sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
+    sl.path_bound(bridge, torch.tensor([2, 5, 6]))
     assert proof.status(bridge) == "verified as it stands", "its weights were not compared with a checkpoint"
 
 
@@ -65,7 +65,7 @@ def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
     with pytest.raises(UnsoundModelError, match=complaint):
         sl.load(save_random(config, tmp_path / "own"))
     with pytest.raises(UnsoundModelError, match=complaint):
-        sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]), bos="as-given")
+        sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]))
     unverified = sl.load(tmp_path / "own", verify=False)
     assert proof.status(unverified) == "unverified"
 
@@ -98,9 +98,9 @@ def test_an_adapter_that_is_not_merged_is_refused(tmp_path: Path) -> None:
 def test_norms_that_cannot_be_frozen_are_refused_where_they_are_frozen(tmp_path: Path) -> None:
     """OLMo's bridge cannot go on from an edited scale."""
     model, ids = sl.load(save_random(OlmoConfig(**NO_HEAD_DIM), tmp_path)), torch.tensor([2, 5, 6])
-    assert (sl.path_bound(model, ids, bos="as-given") > 0).all()
+    assert (sl.path_bound(model, ids) > 0).all()
     with pytest.raises(UnsoundModelError, match="OlmoForCausalLM fails"):
-        sl.jacobian_norms(model, ids, bos="as-given", freeze="norms")
+        sl.jacobian_norms(model, ids, freeze="norms")
 
 
 @pytest.mark.few(1)
@@ -131,7 +131,7 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None
     mlp = bridge.original_model.model.layers[0].mlp.down_proj
     mlp.register_forward_hook(torch_hook)
     assert proof.status(bridge) == "unverified"
-    doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one")
+    doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]))
     assert proof.status(bridge) == "verified as it stands"
     named = sl.results.provenance(doubled)["ambient_hooks"]
     assert len(named) == 2
@@ -140,4 +140,4 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None
     assert torch_hook in mlp._forward_hooks.values()
     bridge.reset_hooks()
     mlp._forward_hooks.clear()
-    assert not doubled.equals(sl.path_bound(bridge, torch.tensor([2, 5, 6]), bos="one"))
+    assert not doubled.equals(sl.path_bound(bridge, torch.tensor([2, 5, 6])))

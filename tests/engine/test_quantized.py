@@ -27,7 +27,7 @@ quantization = pytest.importorskip("torchao.quantization", reason="torchao is mi
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3]])
 WHOLE = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen2", "qwen3", "olmo2", "phi")
-GIVEN: dict[str, Any] = {"bos": "as-given"}
+GIVEN: dict[str, Any] = {}
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
 
 
 def bound(model: Any) -> Any:
-    return sl.path_bound(model, IDS, bos="as-given")
+    return sl.path_bound(model, IDS)
 
 
 def said(model: Any) -> str:
@@ -61,10 +61,10 @@ def test_the_configuration_is_part_of_a_model(values: Any, own: Any, tmp_path: P
     states = one.original_model.state_dict(), other.original_model.state_dict()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0] if "inv_freq" not in name)
     assert fingerprint(one) != fingerprint(other)
-    run = sl.capture(one, IDS, bos="as-given")
+    run = sl.capture(one, IDS)
     with pytest.raises(StaleCaptureError, match="configuration"):
         sl.path_bound(other, run)
-    sequence = sl.prompts.build(one, [5, 6, 7, 8], bos="as-given")
+    sequence = sl.prompts.build(one, [5, 6, 7, 8])
     options: dict[str, Any] = dict(separator=[9], every=[2], n_placements=5)
     options["resume"] = tmp_path / "journal.json"
     sl.search_separators(one, sequence, **options)

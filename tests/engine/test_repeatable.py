@@ -10,7 +10,7 @@ from squashlens.errors import InputError, UnsoundModelError
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
-SHARED: dict[str, Any] = {"bos": "as-given"}
+SHARED: dict[str, Any] = {}
 
 
 def first_of_the_batch(z: torch.Tensor) -> torch.Tensor:
@@ -113,7 +113,7 @@ def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any
     handle = places[where](noise)
     try:
         with pytest.raises(InputError, match="noise the model gives other numbers in each run"):
-            sl.top_tokens(model, IDS, bos="as-given")
+            sl.top_tokens(model, IDS)
     finally:
         handle.remove()
 
@@ -141,4 +141,4 @@ def test_the_pass_that_gave_the_numbers_is_compared_itself(measure: Any, make: A
     model = bridge_of("llama")
     hook = sl.hooks.Hook("h", SITE, make())
     with sl.applied(model, hook), pytest.raises(InputError, match="other numbers in each run"):
-        measure(model, IDS, bos="as-given")
+        measure(model, IDS)

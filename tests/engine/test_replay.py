@@ -24,7 +24,7 @@ def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypa
     monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
     model = bridge_of(name, torch.float64)
     for read in ({"query": 8, "norm": "frobenius"}, {"from_layer": 1, "to_layer": 2}):
-        options: Any = read | {"freeze": freeze, "bos": "as-given", "vjp_batch_size": 5}
+        options: Any = read | {"freeze": freeze, "vjp_batch_size": 5}
         found = sl.jacobian_norms(model, IDS, **options)
         with patterns_written("the test"):
             truth = sl.jacobian_norms(model, IDS, **options)

@@ -46,12 +46,12 @@ def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, bridge
     for site in sites:
         torch.testing.assert_close(found[site], truth[site], rtol=1e-5, atol=1e-5 * float(truth[site].abs().max()))
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
-    ids, bos = IDS[0], "as-given"
-    assert sl.results.provenance(sl.path_bound(model, ids, bos=bos))["attention_implementation"] == "streamed"
+    ids = IDS[0]
+    assert sl.results.provenance(sl.path_bound(model, ids))["attention_implementation"] == "streamed"
     for options in ({}, {"attention": "uniform"}, {"from_layer": 1, "to_layer": 2, "query": 7}):
-        bound = sl.path_bound(model, ids, bos=bos, **options)
+        bound = sl.path_bound(model, ids, **options)
         with patterns_written("the test"):
-            by_patterns = sl.path_bound(model, ids, bos=bos, **options)
+            by_patterns = sl.path_bound(model, ids, **options)
         np.testing.assert_allclose(bound, by_patterns, rtol=1e-6)
         assert float(bound.min()) == 0 or options == {} or "attention" in options
 
@@ -107,10 +107,10 @@ def test_sinks_are_part_of_the_softmax(tmp_path: Any) -> None:
     with torch.no_grad():
         for block in model.original_model.model.layers:
             block.self_attn.original_component.sinks.add_(1.0)
-    sums = sl.path_bound(model, IDS[0], bos="as-given").sum()
+    sums = sl.path_bound(model, IDS[0]).sum()
     assert implementation(model) == "streamed", implementation(model)
     with patterns_written("the test"):
-        np.testing.assert_allclose(sums, sl.path_bound(model, IDS[0], bos="as-given").sum(), rtol=1e-6)
+        np.testing.assert_allclose(sums, sl.path_bound(model, IDS[0]).sum(), rtol=1e-6)
     assert float(sums) < 0.95 * 4**3  # what goes to the sinks is gone
 
 

@@ -17,7 +17,7 @@ from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
-SHARED: dict[str, Any] = {"bos": "as-given"}
+SHARED: dict[str, Any] = {}
 
 
 class Louder(TorchFunctionMode):

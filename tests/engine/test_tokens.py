@@ -1,5 +1,6 @@
 """Tokens in: what prompts may be given as, what they may not, and how they begin."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -50,8 +51,7 @@ def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("  ", "empty"), (["1", ""], "empty"), ([[]], "empty"), ([IDS, []], "empty"), ([5, 6], "0 BOS tokens"),
-        ([2, 2, 5], "2 BOS tokens"), ([[2, 5], [5, 6]], "Some prompts"), ([2, 9999], "vocabulary"),
+        ("  ", "empty"), (["1", ""], "empty"), ([[]], "empty"), ([IDS, []], "empty"), ([2, 9999], "vocabulary"),
         ([2] + [5] * 3000, "the model's context"), (np.zeros((0, 3), dtype=int), "empty"),
         ([2, 4.0], r"integers, got 4\.0 \(float\)"), ([2, True], r"got True \(bool\)"), ([2, None], "got None"),
         (np.array(IDS) * 1.0, "integers, got float64"), (torch.tensor([True]), "integers, got torch.bool"),
@@ -101,22 +101,25 @@ def test_unknown_words_are_named_with_near_ones(tiny: Any) -> None:
         tiny.tokenizer("sequense")
 
 
-def test_bos_overrides(tiny: Any) -> None:
-    assert sl.prompts.tokenize(tiny, torch.tensor([5, 6]), bos="none").tolist() == [[5, 6]]
-    assert sl.prompts.tokenize(tiny, torch.tensor([2, 2, 5]), bos="as-given").tolist() == [[2, 2, 5]]
-    with pytest.raises(InputError, match="1 BOS tokens"):
-        sl.prompts.tokenize(tiny, torch.tensor([2, 5]), bos="none")
+def test_ids_are_taken_as_they_are_with_a_warning(tiny: Any, bridge_of: Callable[..., Any]) -> None:
+    qwen = bridge_of("qwen2")  # which adds nothing; one BOS is common all the same
+    usual = [(tiny, [2, 5, 6]), (qwen, [5, 6, 7]), (qwen, [2, 5, 6, 7])]
+    odd = [(tiny, [5, 6]), (tiny, [2, 2, 5]), (tiny, [[2, 5], [5, 2]]), (qwen, [2, 2, 5])]
+    for number, (model, ids) in enumerate((*usual, *odd)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = sl.path_bound(model, ids)
+        assert np.array_equal(found["token_id"], ids)
+        assert sum("begins a text with" in str(one.message) for one in said) == (number >= len(usual)), ids
+    assert sl.results.provenance(sl.path_bound(qwen, [5, 6, 7]))["bos_count"] == 0
+    assert sl.results.provenance(sl.path_bound(qwen, [2, 5, 6, 7]))["bos_count"] == 1
+
+
+def test_only_text_gets_a_start(tiny: Any) -> None:
+    with pytest.raises(InputError, match="is for text"):
+        sl.prompts.tokenize(tiny, [5, 6], bos="none")
     with pytest.raises(InputError, match="'family', 'one', 'none'"):
-        raw(sl.prompts.tokenize)(tiny, "1", bos="maybe")
-
-
-def test_a_family_without_bos_allows_one_and_records_it(bridge_of: Callable[..., Any]) -> None:
-    qwen = bridge_of("qwen2")
-    without, given = torch.tensor([5, 6, 7]), torch.tensor([2, 5, 6, 7])
-    assert sl.results.provenance(sl.path_bound(qwen, without))["bos_count"] == 0
-    assert sl.results.provenance(sl.path_bound(qwen, given))["bos_count"] == 1
-    with pytest.raises(InputError, match="2 BOS tokens"):
-        sl.prompts.tokenize(qwen, torch.tensor([2, 2, 5]))
+        raw(sl.prompts.tokenize)(tiny, "1", bos="two")
 
 
 @pytest.mark.parametrize(

@@ -120,4 +120,4 @@ def test_a_knockout_that_leaves_something_of_the_token_is_refused(
     """Gemma 4 looks ids up in every layer, and linear attention of Qwen 3.5 reads tokens that no attention reads."""
     model = sl.load(folders(family), device="cpu")
     with pytest.raises(UnsoundModelError, match="by its id|no attention pattern"):
-        sl.knockout_effect(model, [2, 5, 6, 9], kind=kind, bos="as-given")
+        sl.knockout_effect(model, [2, 5, 6, 9], kind=kind)

@@ -57,7 +57,8 @@ def counted(tiny: Any) -> xr.Dataset:
 @pytest.fixture(scope="module")
 def mute(tiny: Any) -> xr.Dataset:
     return sl.evaluate(
-        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, mode=["answer_only", "cot"], max_new_tokens=4
+        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, max_new_tokens=4,
+        prompting=sl.tasks.Prompting(mode=["answer_only", "cot"])
     )  # fmt: skip
 
 

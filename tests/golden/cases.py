@@ -230,7 +230,7 @@ def audit(s: Subject) -> Calls:
 
     def measured() -> Any:
         found = sl.audit(
-            s.model, [s.short], estimates=estimates, n_probes=4, n_replacements=2, candidates=s.among, bos="as-given",
+            s.model, [s.short], estimates=estimates, n_probes=4, n_replacements=2, candidates=s.among,
             seed=0,
         )  # fmt: skip
         return found.drop_vars("cost")
@@ -251,7 +251,6 @@ def needle(s: Subject) -> Calls:
             candidates=s.among,
             n_replacements=2,
             seed=0,
-            bos="as-given",
         ),
     }
 
@@ -435,7 +434,9 @@ def answers(s: Subject) -> Calls:
 
     return {
         "evaluate": lambda: sl.evaluate(s.model, task, lengths=[4, 9], seeds=3),
-        "drawn": lambda: sl.evaluate(s.model, task, lengths=[5], seeds=2, temperature=0.7, prefill=True),
+        "drawn": lambda: sl.evaluate(
+            s.model, task, lengths=[5], seeds=2, temperature=0.7, prompting=sl.tasks.Prompting(prefill=True)
+        ),
         "answer_frequencies": frequencies,
         "accuracy": accuracy,
         "compare": compared,

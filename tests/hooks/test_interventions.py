@@ -18,7 +18,7 @@ QUERY, KEY = torch.arange(N)[:, None], torch.arange(N)
 
 
 def patterns(model: Any) -> dict[int, torch.Tensor]:
-    return sl.capture(model, IDS, keep="patterns", bos="as-given").patterns
+    return sl.capture(model, IDS, keep="patterns").patterns
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -71,9 +71,9 @@ def test_uniform_attention_makes_the_null_real(bridge_of: Callable[..., Any]) ->
     """Under it the path bound of the model's own attention is the bound's null, windows included."""
     for family in ("gemma", "mistral"):
         model = bridge_of(family)
-        null = sl.path_bound(model, IDS, attention="uniform", bos="as-given")
+        null = sl.path_bound(model, IDS, attention="uniform")
         with sl.applied(model, change.uniform_attention()):
-            found = sl.path_bound(model, IDS, bos="as-given")
+            found = sl.path_bound(model, IDS)
         torch.testing.assert_close(torch.tensor(found.values), torch.tensor(null.values), rtol=1e-5, atol=1e-7)
 
 
@@ -136,7 +136,7 @@ def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[...,
     assert torch.equal(after[:, 0], before[:, 0].masked_fill(hidden, 0.0))
     assert torch.equal(after[:, 1:], before[:, 1:])
     with sl.applied(model, change.zero_residual((4,), blocks=(1,))):
-        streams = sl.capture(model, IDS, keep="residuals", bos="as-given").residuals
+        streams = sl.capture(model, IDS, keep="residuals").residuals
     assert (streams[1][0, 4] == 0).all()
     assert (streams[1][0, 5] != 0).any()
     seen: list[torch.Tensor] = []
@@ -153,9 +153,9 @@ def test_measurements_go_with_them(bridge_of: Callable[..., Any]) -> None:
     """Nothing is read past a window: bound, certified bound and Jacobian are 0 where L windows do not reach."""
     model = bridge_of("llama")
     with sl.applied(model, change.sliding_window(2)):
-        bound = sl.path_bound(model, IDS, bos="as-given")
-        certified = sl.path_bound(model, IDS, constants="measured", bos="as-given")
-        truth = sl.jacobian_norms(model, IDS, bos="as-given")
+        bound = sl.path_bound(model, IDS)
+        certified = sl.path_bound(model, IDS, constants="measured")
+        truth = sl.jacobian_norms(model, IDS)
     for found in (bound, certified, truth):
         assert (found.values[: N - 1 - 3] == 0).all()
         assert (found.values[N - 1 - 3 :] > 0).all()

@@ -23,7 +23,7 @@ OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 
 OTHER = OTHERS[:1]
 LONGER = torch.tensor([[2, 13, *OTHER[0, 1:].tolist(), 50]])
 PLACES, HEADS = (2, 5), (1, 3)
-GIVEN: dict[str, Any] = {"bos": "as-given"}
+GIVEN: dict[str, Any] = {}
 
 
 def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:

@@ -16,7 +16,7 @@ def test_places_are_those_of_the_token_coordinate(tiny: Any) -> None:
         found = sl.hooks.find_positions(tiny, PROMPT, text)
         assert [i for i, label in enumerate(labels) if str(label).strip() == text] == list(found)
     assert sl.hooks.find_positions(tiny, PROMPT, " ones ") == sl.hooks.find_positions(tiny, PROMPT, "ones")
-    assert sl.hooks.find_positions(tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit, bos="as-given") == (
+    assert sl.hooks.find_positions(tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit) == (
         10,
         11,
         12,

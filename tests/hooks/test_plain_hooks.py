@@ -17,7 +17,7 @@ from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
 SITE = "blocks.1.attn.hook_z"
-AS_GIVEN: dict[str, Any] = {"bos": "as-given"}
+AS_GIVEN: dict[str, Any] = {}
 
 
 def alone(z: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ def test_both_signatures_do_what_transformer_lens_does(way: str, bridge_of: Call
     for given in ((SITE, function), sl.hooks.Hook("mine", SITE, function), [(SITE, function)]):
         with sl.applied(model, given):
             assert torch.equal(logits(model), expected)
-            found = sl.path_bound(model, IDS, bos="as-given")
+            found = sl.path_bound(model, IDS)
         named = sl.results.provenance(found)["ambient_hooks"]
         name = function_name_expected(way)
         assert named == [f"{SITE}: {'mine' if isinstance(given, sl.hooks.Hook) else name}"]
@@ -108,7 +108,7 @@ def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
     seen.clear()
     with sl.applied(model, (lambda name: name.endswith(("hook_resid_pre", "hook_in")) and name.count(".") == 2, look)):
         logits(model)
-        named = sl.results.provenance(sl.top_tokens(model, IDS, bos="as-given"))["ambient_hooks"]
+        named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
     assert set(seen) == {f"blocks.{b}.hook_in" for b in range(3)}
     assert len(named) == 3
     with pytest.raises(InputError, match="accepts no hook point"), sl.applied(model, (lambda name: False, look)):
@@ -167,7 +167,7 @@ def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Cal
     for given in (sl.hooks.Hook("mine", site, spoiled), (site, spoiled)):
         name = "mine" if isinstance(given, sl.hooks.Hook) else "spoiled"
         with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
-            sl.path_bound(model, IDS, bos="as-given")
+            sl.path_bound(model, IDS)
         with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
             logits(model)
     for measure in (sl.jacobian_norms, sl.capture):
@@ -208,7 +208,7 @@ def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
         sl.jacobian_norms(model, IDS, **AS_GIVEN)
     refused = pytest.raises(InputError, match="failed with its hooks .*<lambda>.*: IndexError")
     with refused as caught, sl.applied(model, ("blocks.1.hook_resid_pre", lambda t: t[[][0]])):
-        sl.path_bound(model, IDS, bos="as-given")
+        sl.path_bound(model, IDS)
     assert isinstance(caught.value.__cause__, IndexError)
 
 
@@ -259,7 +259,7 @@ def test_hooks_that_are_taken_off_in_mid_pass_are_refused(bridge_of: Callable[..
 
     taken = pytest.raises(InputError, match="was removed from the model while it was in use.*reset_hooks")
     with taken, sl.applied(model, ("blocks.1.hook_resid_pre", reset)):
-        sl.top_tokens(model, IDS, bos="as-given")
+        sl.top_tokens(model, IDS)
     with taken, sl.applied(model, sl.hooks.zero_residual([1])):
         model.reset_hooks()
     assert count(model) == before

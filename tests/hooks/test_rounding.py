@@ -63,11 +63,11 @@ def test_the_pass_goes_on_with_rounded_numbers(family: str, what: Any, bridge_of
 def test_derivatives_go_straight_through(bridge_of: Callable[..., Any]) -> None:
     """Zero nearly everywhere if taken as it is; here that of the model at the rounded numbers."""
     model = bridge_of("llama", torch.float64)
-    plain = sl.jacobian_norms(model, IDS, bos="as-given")
+    plain = sl.jacobian_norms(model, IDS)
     with sl.applied(model, sl.hooks.rounding(20)):
-        fine = sl.jacobian_norms(model, IDS, bos="as-given")
+        fine = sl.jacobian_norms(model, IDS)
     with sl.applied(model, sl.hooks.rounding(2)):
-        coarse = sl.jacobian_norms(model, IDS, bos="as-given")
+        coarse = sl.jacobian_norms(model, IDS)
     np.testing.assert_allclose(fine.values, plain.values, rtol=1e-3)
     assert (coarse.values > 0).all()
     assert np.abs(coarse.values / plain.values - 1).max() > 1e-2

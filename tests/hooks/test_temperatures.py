@@ -179,12 +179,12 @@ def test_derivatives_go_through_the_entropy(bridge_of: Any) -> None:
     assert any(adaptive(scores[0, 0, i, : i + 1].tolist(), i) > 1 for i in range(5))
     model = bridge_of("gemma2", torch.float64)
     with sl.applied(model, change.adaptive_temperature()):
-        truth = sl.jacobian_norms(model, IDS, bos="as-given")
+        truth = sl.jacobian_norms(model, IDS)
         certified = sl.path_bound(
-            model, IDS, constants="measured", edges="exact", bos="as-given"
+            model, IDS, constants="measured", edges="exact"
         )  # derived edges are those of a softmax, and are refused
         with pytest.raises(UnsoundModelError, match="does not have the form"):
-            sl.path_bound(model, IDS, constants="measured", bos="as-given")
+            sl.path_bound(model, IDS, constants="measured")
     assert (truth.values > 0).all()
     assert (certified.values >= truth.values * (1 - 1e-9)).all()
 

@@ -129,7 +129,7 @@ def test_a_map_of_a_model_checks_before_it_measures(tiny: Any, one: Any, monkeyp
 
 def test_another_model_is_refused(tiny: Any, bridge_of: Any, found: Any, one: Any) -> None:
     ids = [min(int(token), 50) for token in found["token_id"].values]
-    other = sl.squash_map(bridge_of("llama"), ids, bos="as-given", method="none").result
+    other = sl.squash_map(bridge_of("llama"), ids, method="none").result
     with pytest.raises(InputError, match="another model than the map: its fingerprint is"):
         sl.squash_map(other, interventions=one)
     with sl.applied(tiny, sl.hooks.mask_tokens([0])):

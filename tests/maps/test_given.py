@@ -68,7 +68,7 @@ def test_the_query_of_a_result(found: Any) -> None:
 def test_options_of_a_measurement_are_refused(found: Any) -> None:
     for name, value in (
         ("method", "none"), ("norm", "frobenius"), ("certified", True), ("n_replacements", 2), ("seed", 1),
-        ("bos", "none"), ("spans", "words"),
+        ("spans", "words"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"{name}=.* is given with a result"):
             sl.squash_map(found, **{name: value})
@@ -76,7 +76,7 @@ def test_options_of_a_measurement_are_refused(found: Any) -> None:
 
 def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:
     for model, prompt in ((tiny, [4, 76]), (bridge_of("gpt2"), [4, 6])):  # GPT-2 has none in front of a text
-        shown = sl.squash_map(model, prompt, bos="as-given")
+        shown = sl.squash_map(model, prompt)
         data = shown._data()
         assert len(data["tokens"]) == 2
         assert data["opened"] == 1

@@ -77,8 +77,8 @@ def walked(patterns: list[torch.Tensor], query: int, cell: tuple[int, int]) -> d
 def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
     model = bridge_of(family)
     ids = torch.tensor([[3, 5, 7, 5, 9]])
-    found = sl.squash_map(model, ids, method="none", bos="as-given").result
-    captured = sl.capture(model, ids, bos="as-given")
+    found = sl.squash_map(model, ids, method="none").result
+    captured = sl.capture(model, ids)
     patterns = [captured.patterns[block][0].double() for block in sorted(captured.patterns)]
     for query, block, start in ((4, 0, 1), (4, len(patterns) - 1, 2), (3, 0, 0), (2, 0, 2), (0, 0, 0)):
         sums = walked(patterns, query, (block, start))
@@ -114,8 +114,8 @@ def test_paths_are_the_strongest(tiny: Any, found: Any) -> None:
 def test_the_end_of_the_prompt_against_two_runs(bridge_of: Any, dtype: torch.dtype) -> None:
     model = bridge_of("llama", dtype)
     ids = torch.tensor([[3, 5, 7, 5, 9]])
-    found = sl.squash_map(model, ids, method="none", bos="as-given").result
-    streams = [sl.capture(model, each, bos="as-given") for each in (ids, torch.tensor([[3, 5, 7, 5, 9, 9]]))]
+    found = sl.squash_map(model, ids, method="none").result
+    streams = [sl.capture(model, each) for each in (ids, torch.tensor([[3, 5, 7, 5, 9, 9]]))]
     short, long = ([one.residuals[layer][0].double() for layer in range(3)] for one in streams)
     for layer in range(3):
         here = found.sel(layer=layer)
@@ -133,10 +133,10 @@ def test_a_prompt_whose_last_token_sees_what_follows_is_refused(bridge_of: Any) 
     mix = ("blocks.0.attn.hook_z", lambda z: z + z.mean(1, keepdim=True))
     with sl.applied(model, mix):
         with pytest.raises(UnsoundModelError, match="tokens after position 4 influence"):
-            sl.profile(model, ids, method="none", n_random_models=0, bos="as-given")
+            sl.profile(model, ids, method="none", n_random_models=0)
         with pytest.raises(UnsoundModelError, match="tokens after position 2 influence"):
-            sl.substitution_effect(model, ids, query=2, bos="as-given")
-        assert sl.substitution_effect(model, ids, bos="as-given")["effect"].min() > 0
+            sl.substitution_effect(model, ids, query=2)
+        assert sl.substitution_effect(model, ids)["effect"].min() > 0
 
 
 def test_a_capture_and_hooks(tiny: Any) -> None:
@@ -194,7 +194,7 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 def test_certificates_of_further_queries_add_their_probabilities(bridge_of: Any) -> None:
     ids: Any = [2, 7, 11, 30]
     asked: dict[str, Any] = {"method": "none", "norm": "spectral", "certified": True, "n_replacements": 0}
-    asked |= {"seed": 1, "bos": "as-given"}
+    asked |= {"seed": 1}
     one, more = measure(bridge_of("llama"), ids, query=3, **asked), measure(bridge_of("llama"), ids, query=1, **asked)
     chances = [sl.results.provenance(each)["certificate"]["failure_probability"] for each in (one, more)]
     both = sl.results.provenance(joined(one, more, 1))["certificate"]

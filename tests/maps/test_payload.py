@@ -136,7 +136,7 @@ def test_ways_leave_room_for_numbers() -> None:
     """For prompts of some hundred tokens all ways would fill the page, and hardly a query would be left."""
     model = sl.load("tiny-prose", device="cpu")
     ids = [3 + k % 40 for k in range(300)]
-    found = sl.squash_map(model, ids, method="none", bos="as-given")
+    found = sl.squash_map(model, ids, method="none")
     data = found._data()
     assert len(found.page().encode()) <= MOST
     assert data["layers"] == found.result["layer"].values.tolist()

@@ -52,7 +52,7 @@ def test_untrained_models_rank_positions_as_the_closed_form_does(name: str, tmp_
     """Measured, two prompts each, α = 0.1: ρ = 0.92 and 0.87 for GPT-2, 0.88 and 0.90 for Qwen 2."""
     ids = torch.randint(1, 500, (2, LENGTH), generator=torch.Generator().manual_seed(0))
     model = untrained(name, tmp_path)
-    norms = sl.jacobian_norms(model, ids, norm="frobenius", bos="as-given").values
+    norms = sl.jacobian_norms(model, ids, norm="frobenius").values
     for row in norms:
         assert spearmanr(row, at_birth(0.1, CONFIGS[name][0].num_hidden_layers)).statistic > 0.8
         assert min(row[0], row[-1]) > 2 * row[LENGTH // 2]  # both ends of the U

@@ -33,5 +33,5 @@ def test_squared_gradients_of_all_coordinates_sum_to_the_frobenius_norm(
     )
     expected = gradients.detach().square().sum(dim=(0, 2)).sqrt()
     assert expected[: query + 1].min() > 1e-3 * expected.max()
-    norms = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm="frobenius", query=query, bos="as-given")
+    norms = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm="frobenius", query=query)
     np.testing.assert_allclose(norms.values, expected.numpy(), rtol=1e-6, atol=0)

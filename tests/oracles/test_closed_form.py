@@ -60,7 +60,7 @@ def test_norms_and_bounds_of_the_averaging_llama(c: float, n: int, tmp_path: Pat
     model = sl.load(tmp_path, device="cpu", dtype=torch.float64)
     ids = torch.full((n,), TOKEN)
     expected = closed_form(plain.get_input_embeddings().weight[TOKEN].detach().numpy(), c, n)  # pyright: ignore
-    options = {"freeze": ("attention", "norms"), "bos": "as-given"}
+    options = {"freeze": ("attention", "norms")}
     norms = sl.jacobian_norms(model, ids, **options).values
     np.testing.assert_allclose(norms, np.abs(expected), rtol=1e-12)
     # Every block is a multiple of I, so the sum over its singular values is √d times the norm.

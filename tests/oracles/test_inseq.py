@@ -22,7 +22,7 @@ def tokens(method: str) -> torch.Tensor:
 
 
 def test_saliency_is_the_gradient_of_the_largest_logit(tiny: Any) -> None:
-    found = one_cotangent(tiny, tokens("saliency"), of="top_logit", bos="as-given").values
+    found = one_cotangent(tiny, tokens("saliency"), of="top_logit").values
     recorded = np.array(RECORDED["saliency"]["scores"])[: len(found)]
     assert recorded.min() > 1e-3 * recorded.max()
     np.testing.assert_allclose(found, recorded, rtol=1e-3)

@@ -73,7 +73,7 @@ def test_relevances_of_the_averaging_llama(tmp_path: Path) -> None:
     expected = abs(along) * closed_form(x.numpy(), c, n, passed=0.5)
     modeling = sys.modules[type(plain).__module__]
     before = modeling.eager_attention_forward, modeling.LlamaMLP.forward, modeling.LlamaRMSNorm.forward
-    found = attribution(model, ids, of="attn_lrp", bos="as-given").values
+    found = attribution(model, ids, of="attn_lrp").values
     # LXT computes norms in float32, and its other rules are exact.
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     after = modeling.eager_attention_forward, modeling.LlamaMLP.forward, modeling.LlamaRMSNorm.forward
@@ -85,6 +85,6 @@ def test_relevances_of_the_averaging_llama(tmp_path: Path) -> None:
 def test_relevances_run_on_families_that_lxt_knows(bridge_of: Callable[..., Any]) -> None:
     ids = torch.tensor([2, 7, 11, 30, 7, 7, 59])
     for family in ("llama", "gpt2", "qwen2", "qwen3", "gemma3"):
-        found = attribution(bridge_of(family), ids, of="attn_lrp", bos="as-given", query=5).values
+        found = attribution(bridge_of(family), ids, of="attn_lrp", query=5).values
         assert (found[:6] > 0).all(), family
         assert found[6] == 0

@@ -17,7 +17,7 @@ from squashlens.measure.squashing.audit import one_cotangent
 
 STORED = np.load(Path(__file__).with_name("programs.npz"))
 TEXT = "abacab"  # after BOS, so that its letters are at 1 … 6
-SHARED: Any = {"bos": "as-given"}
+SHARED: Any = {}
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def test_a_count_has_no_derivative_and_a_swap_changes_it() -> None:
     counted = [1 + i for i, letter in enumerate(TEXT) if letter == "a"]
     query = len(TEXT)
     assert query not in counted
-    top = one_cotangent(read.model, read.ids(), of="top_logit", bos="as-given").values
+    top = one_cotangent(read.model, read.ids(), of="top_logit").values
     assert (top[counted] == 0).all()
     stream = read.model.blocks[0].hook_in  # every logit, not only the largest, by autograd alone
     leaf: list[torch.Tensor] = []

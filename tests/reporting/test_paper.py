@@ -161,7 +161,7 @@ def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -
 
 @pytest.mark.usefixtures("pages")
 def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Path) -> None:
-    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], mode=["cot_few_shot"], **QUIET)
+    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], prompting=sl.tasks.Prompting(mode="cot_few_shot"), **QUIET)
     assert found[9] == tmp_path / "fig9.html"
     assert isinstance(found[3], InputError)
     assert found[3] is found[4]
@@ -189,7 +189,7 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
         ({"figures": []}, "figures is empty"),
         ({"n": 2}, "n=2 is too small"),
         ({"lengths": [4, 4]}, "lengths"),
-        ({"mode": []}, "mode"),
+        ({"prompting": {"mode": []}}, "mode"),
         ({"prompt": "onse"}, "'onse' is not in this model's vocabulary"),
     ],
 )
@@ -238,7 +238,7 @@ def test_captions_say_how_the_answers_were_drawn(tiny: Any, tmp_path: Path) -> N
 
 
 def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = parts.Settings("", 6, (4,), 2, ("answer_only",), "none")
+    chosen = parts.Settings("", 6, (4,), 2, sl.tasks.Prompting(mode=["answer_only"]))
     taught = [part.about["task"] for part in parts.parts_of(3, tiny, chosen)]
     monkeypatch.setattr(parts, "model_name", lambda _: "google/gemma-7b-it")
     assert taught == ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]

@@ -61,6 +61,22 @@ def test_a_key_depends_on_what_changes_the_numbers() -> None:
     assert {cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in same} == {first}
 
 
+def test_a_group_of_options_is_a_mapping_or_a_value() -> None:
+    def of(**more: Any) -> list[Any]:
+        common = {"model": "tiny-gemma", "task": "taught_count_bernoulli", "lengths": [4]}
+        return cells({"measurement": "evaluate", "arguments": common | more.pop("arguments", {}), **more})
+
+    usual = of()[0].key
+    plain = {"mode": "answer_only", "template": "none"}
+    same = [{}, plain, sl.tasks.Prompting(), sl.tasks.Prompting(**plain)]
+    assert {of(arguments={"prompting": one})[0].key for one in same} == {usual}
+    steps = of(each={"prompting.mode": ["answer_only", "cot"]})
+    assert [cell.arguments["prompting"] for cell in steps] == [{"mode": "answer_only"}, {"mode": "cot"}]
+    assert steps[0].key == usual != steps[1].key
+    with pytest.raises(InputError, match=r"evaluate: prompting.mode='both' is not a choice"):
+        of(arguments={"prompting": {"mode": "both"}})
+
+
 def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_path: Path) -> None:
     import shutil
 

@@ -16,7 +16,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Baseline, Bos, Bridge, Passes, Target, Tensors, one_of, several
+from squashlens._typing import Baseline, Bridge, Passes, Target, Tensors, one_of, several
 from squashlens.bars import write
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
@@ -149,7 +149,6 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
     keep: Tensors | Collection[Tensors] = ("residuals", "patterns"),
     layers: Iterable[int] | None = None,
     out: str | Path | None = None,
-    bos: Bos = "family",
     lengths: Iterable[int] | None = None,
     baselines: Collection[Baseline] = (),
     n_samples: int = 3,
@@ -179,7 +178,6 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
             Prompts only.
         out: folder that tensors are written to (safetensors files, which `Capture.open` reads); by default they are
             kept in CPU memory. Prompts only.
-        bos: what a prompt begins with, see `tokenize`. Prompts only.
         lengths: numbers of content tokens; all by default. Sequences only, like all options that follow.
         baselines: also run the pairs that D is compared with: ``"contrast"`` has another last token; ``"unrelated"``
             has `n_samples` sequences with other content, drawn with `seed`.
@@ -218,7 +216,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
         "noise_lengths": noise_lengths, "passes": passes,
         "tokens_per_pass": tokens_per_pass,
     }  # fmt: skip
-    of_prompt = {"layers": layers, "out": out, "bos": bos}
+    of_prompt = {"layers": layers, "out": out}
     kept: set[Tensors] = set(several(keep))
     for one in kept:
         one_of(one, Tensors, "keep")
@@ -236,7 +234,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
     layers = None if layers is None else list(layers)
     if layers == []:
         raise InputError("layers= is empty.", "Give at least one layer, or leave it out for all.")
-    return _of_prompt(model, prompt, kept, layers, out, bos)
+    return _of_prompt(model, prompt, kept, layers, out)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
@@ -251,12 +249,12 @@ def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) ->
 
 def _of_prompt(
     model: Bridge, prompts: Prompts, kinds: Collection[Tensors], layers: Iterable[int] | None,
-    folder: str | Path | None, bos: Bos,
+    folder: str | Path | None,
 ) -> Capture:  # fmt: skip
     if folder is not None:
         prepared_folder(folder)  # before the model is run
     model = require_sound(model)
-    ids = tokenize(model, prompts, bos=bos)
+    ids = tokenize(model, prompts)
     top = n_blocks(model)
     chosen = range(top + 1) if layers is None else [check_layer(layer, model, "layers") for layer in layers]
     blocks = [layer for layer in chosen if layer < top] if "patterns" in kinds else []

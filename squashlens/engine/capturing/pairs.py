@@ -220,7 +220,7 @@ def prepare_run(
     if list(chosen) != sorted(set(chosen)):
         raise InputError(f"lengths={chosen!r} are not increasing numbers.", "Give each length once, in order.")
     longest = [sequence.doubled(n) for n in chosen][-1]  # raises an error for a length outside the sequence
-    ids = checked_ids(sound, torch.tensor([longest.ids(sequence.trunk)]), sequence.bos)
+    ids = checked_ids(sound, torch.tensor([longest.ids(sequence.trunk)]))
     return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass)
 
 

@@ -1,7 +1,7 @@
 """Turn text or ids into a checked (prompt, position) tensor that begins as the checkpoint's tokenizer begins.
 
-A missing or doubled BOS changes the numbers of models such as Gemma, so both raise an error unless `bos` asks for them.
-Padding raises an error, since it moves positions and changes sums.
+Ids are taken as they are. A missing or doubled BOS changes the numbers of models such as Gemma, so `warn_of_start` says
+so. Padding raises an error, since it moves positions and changes sums.
 """
 
 import unicodedata
@@ -21,6 +21,7 @@ from squashlens.engine.locks import exclusive
 from squashlens.engine.text.start import start_of
 from squashlens.engine.text.vocabulary import refuse_unknown_words
 from squashlens.errors import InputError, ModelAccessError
+from squashlens.remarks import remark
 
 Id = int | np.integer
 Prompts = str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray] | np.ndarray | Tensor
@@ -125,18 +126,16 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
     Args:
         prompt: text, a list of texts, or token ids of shape (position) or (prompt, position) as a list, nested list,
             NumPy array or tensor of integers.
-        bos: what a prompt begins with. ``"family"``: what the checkpoint's own tokenizer puts before a text (one BOS
-            for Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"one"``: one BOS. ``"none"``: no BOS.
-            ``"as-given"``: no check, for ids only. Text gets this start. Ids must already have it, and nothing is added
-            to them; with ``"family"`` they may also start with one BOS if the tokenizer adds nothing. For a model
-            without a tokenizer, TransformerLens's table for its class decides. Results state the rule as `bos_rule`.
+        bos: what a text begins with. ``"family"``: what the checkpoint's own tokenizer puts before it (one BOS for
+            Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"one"``: one BOS. ``"none"``: no BOS. Ids are taken
+            as they are. Results state the rule as `bos_rule`.
 
     Returns:
         Token ids (prompt, position), on the model's device.
 
     Raises:
         InputError: a prompt is empty, longer than the context, or of another length than the others; ids are outside
-            the vocabulary; the tokenizer does not know a word; BOS is missing or doubled.
+            the vocabulary; the tokenizer does not know a word.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -144,14 +143,12 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
     torch.Size([1, 14])
     """
     one_of(bos, Bos, "bos")
-    return checked_ids(model, _of_one_length(_rows(model, prompt, bos)), bos)
+    return checked_ids(model, _of_one_length(_rows(model, prompt, bos)))
 
 
-def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"], bos: Bos) -> Int[Tensor, "prompt position"]:
-    """The ids on the model's device, after a check that they are in the vocabulary and begin as `bos` says."""
+def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:
+    """The ids on the model's device, after a check that they are in the vocabulary and fit into the context."""
     _check(model, ids)
-    if bos != "as-given":
-        _check_start(model, ids, bos)
     return ids.to(device_of(model))
 
 
@@ -183,20 +180,22 @@ def _leading(ids: Int[Tensor, "prompt position"], of: Iterable[int | None]) -> I
     return torch.isin(ids, known).long().cumprod(dim=-1).sum(dim=-1)
 
 
-def rows_of(model: Bridge, prompts: Prompts, bos: Bos) -> list[list[int]]:
+def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
     """The ids of each prompt, which may differ in length; each is checked as by `tokenize`."""
-    rows = _rows(model, prompts, bos)
+    rows = _rows(model, prompts, "family")
     for row in rows:
-        tokenize(model, row, bos=bos if isinstance(each_of(prompts)[0], list) else "as-given")
+        checked_ids(model, _of_one_length([row]))
     return rows
 
 
 def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
     given = each_of(prompts)
     if not given or not isinstance(given[0], str):
+        if bos != "family":
+            raise InputError(
+                f"bos={bos!r} is for text, and ids were given.", "Leave it out: ids are taken as they are."
+            )
         return cast(list[list[int]], given)
-    if bos == "as-given":
-        raise InputError("bos='as-given' is only for token ids.", "For text use 'family', 'one' or 'none'.")
     require_tokenizer(model)
     if not all(isinstance(text, str) and text.strip() for text in given):
         raise InputError("The prompt is empty.", "Pass some text.")
@@ -279,22 +278,18 @@ def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
         )
 
 
-def _check_start(model: Bridge, ids: Tensor, bos: Bos) -> None:
-    start = start_ids(model, bos)
-    own = bos_id(model)
-    found = sorted(set(_leading(ids, [own]).tolist()))
-    if len(found) > 1:
-        raise InputError("Some prompts start with a BOS and some do not.", "Give all prompts the same start.")
-    remedy = "Pass text, correct the ids, or set bos= to 'one', 'none' or 'as-given'."
-    if set(start) - {own}:  # a start with tokens other than BOS, as for GLM
-        if not all(row[: len(start)] == list(start) for row in ids.tolist()):
-            raise InputError(
-                f"The prompt does not start with the ids {list(start)}, which this tokenizer adds.", remedy
-            )
+def warn_of_start(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
+    """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
+    start, own = list(start_of(model).ids), bos_id(model)
+    rows = ids.tolist()
+    if all(row[: len(start)] == start and row[len(start) : len(start) + 1] != [own] for row in rows):
         return
-    optional = bos == "family" and not start and found[0] == 1
-    if found[0] != len(start) and not optional:
-        raise InputError(f"The prompt starts with {found[0]} BOS tokens (id {own}), expected {len(start)}.", remedy)
+    if not start and all(row[:1] == [own] != row[1:2] for row in rows):
+        return
+    remark(
+        f"A prompt begins with the ids {rows[0][:2]}, and this model's tokenizer begins a text with {start or 'none'} "
+        f"(BOS: {own}). It is measured as it is."
+    )
 
 
 def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:

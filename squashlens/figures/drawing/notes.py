@@ -1,5 +1,6 @@
 """What a figure says of its results: the model, the task, hooks on the model, options, and the norm of a distance."""
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args, get_origin
 
@@ -56,7 +57,7 @@ def norm_of(found: Result) -> str:
 
 def option_of(found: Result, name: str) -> Any:
     """An option of the measurement; None if it is not recorded, or if merged results have different ones."""
-    values = [call.get(name) for call in _each(facts_of(found), "call")]
+    values = [call.get(name) for call in _calls(facts_of(found))]
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
@@ -76,6 +77,15 @@ def _each(facts: dict[str, Any], about: str) -> list[dict[str, Any]]:
     """The facts about one thing; several, if results were merged."""
     found = facts.get(about)
     return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+
+
+def _calls(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls that measured a result, with the options of a group beside the arguments."""
+    found = []
+    for call in _each(facts, "call"):
+        groups = [value for value in call.values() if isinstance(value, dict)]
+        found.append(dict(ChainMap(call, *groups)))
+    return found
 
 
 def _all(names: Any) -> list[Any]:
@@ -117,7 +127,7 @@ def _lists(names: list[Any]) -> Iterator[list[str]]:
 
 def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
     """Where a result was measured, if not from the first layer to the output of the last token, and selected labels."""
-    calls = _each(facts, "call")
+    calls = _calls(facts)
     call = calls[0] if len(calls) == 1 else {}
     for name, (usual, text) in PLACES.items():
         value = call.get(name, usual)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bos, Bridge
+from squashlens._typing import Bridge
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
@@ -116,19 +116,18 @@ def _questions(model: Bridge, sequence: GrowingSequence, length: int, answer: An
     """A prompt for each token of the right answer, and one for the token after it, where any that ends it is right."""
     prompt = sequence.plain(length).ids(sequence.trunk)
     ids = tokenize_after(model, prompt[-1], right_answer(model, sequence, length, answer))
-    tokenize(model, torch.tensor((*prompt, *ids)), bos=sequence.bos)  # checks context and BOS
+    tokenize(model, torch.tensor((*prompt, *ids)))  # checks the context
     return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
 
 
 @measurement("top_tokens")
-def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos = "family") -> xr.DataArray:
+def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.DataArray:
     """The `k` most likely next tokens after a prompt, and their probabilities.
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         k: number of tokens, from 1 to the size of the vocabulary; 3 by default.
-        bos: as in `path_bound`.
 
     Returns:
         DataArray (rank), dimensionless: the probabilities in decreasing order, with the coordinates `token` and
@@ -142,7 +141,7 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3, bos: Bos =
     >>> str(sl.top_tokens(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
     '7'
     """
-    session = Session.start(model, prompt, bos, "top_tokens", k=k)
+    session = Session.start(model, prompt, "top_tokens", k=k)
     session.require_one()
     most = n_outcomes(session.model)
     if not 1 <= k <= most:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Mode, Scale, Template
+from squashlens._typing import Bridge, Distance, Scale
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
@@ -25,19 +25,18 @@ from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import interval as wilson
 from squashlens.measure.answers.frequencies import score_answers
-from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probe_layers, streams
+from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probe_layers, single, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
-from squashlens.tasks import Task
+from squashlens.tasks import Prompting, Task
 from squashlens.theory.distances import identical
 
 __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
-# More than ten parameters, since each is an independent option of the measurement; most have defaults.
 # Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
 @measurement("collapse_vs_readout", "probe")
 def collapse_vs_readout(
@@ -46,15 +45,12 @@ def collapse_vs_readout(
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
-    mode: Mode = "answer_only",
-    template: Template = "none",
+    prompting: Prompting = Prompting(),
     norm: Distance = "linf",
     scale: Scale = "relative",
     round_to: Dtype | None = None,
-    r2_threshold: float = 0.9,
     n_train: int = N_TRAIN,
     n_random_models: int = N_RANDOM_MODELS,
-    batch_size: int | None = None,
     resume: str | Path | None = None,
 ) -> xr.Dataset:
     """Accuracy, collapse and a probe of the right answer at each length, and a verdict on the cause of wrong answers.
@@ -63,15 +59,15 @@ def collapse_vs_readout(
     if the task requests some. v is the prompt, and v* the same with its last item repeated.
 
     Args:
-        model, lengths, template, batch_size, resume: as in `evaluate`.
-        task, mode, n_train, n_random_models: as in `probe`.
+        model, lengths, resume: as in `evaluate`.
+        task, n_train, n_random_models: as in `probe`.
         seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
             would be the same.
+        prompting: form of the questions, in a single mode, whose prompts end with the first words of the answer.
         norm: as in `collapse`.
         scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
             ``"absolute"``, the model's units.
         round_to: dtype to which y and y* are rounded before they are compared bit by bit; that of the run by default.
-        r2_threshold: least R² at which the answer counts as represented, between 0 and 1; 0.9 by default.
 
     Returns:
         Dataset. Over (length), dimensionless: `accuracy`, with its interval; `same_argmax`, the share of pairs with
@@ -90,11 +86,11 @@ def collapse_vs_readout(
         2. **collapsed**: of the pairs whose right answers differ, at least half are bit-identical, so that one of the
            two answers must be wrong.
         3. **given by length**: at this length there is only one right answer, or the number of tokens alone predicts it
-           with R² ≥ `r2_threshold`. This is not a verdict about the model.
+           with R² ≥ 0.9. This is not a verdict about the model.
         4. **no more than a baseline**: `gain_y`, the probe's R² minus that of the best baseline (random weights,
            control task, number of tokens, 0), is below 0.05.
-        5. **represented, not read out**: `gain_y` is above 0.05 and `r2_y` ≥ `r2_threshold`.
-        6. **partly represented, not read out**: `gain_y` is above 0.05 and `r2_y` < `r2_threshold`.
+        5. **represented, not read out**: `gain_y` is above 0.05 and `r2_y` ≥ 0.9.
+        6. **partly represented, not read out**: `gain_y` is above 0.05 and `r2_y` < 0.9.
 
         Shares have Wilson's interval, and the probe that of `probe`. A task without random items has one prompt at each
         length, and its answer has no interval. Verdicts 5 and 6 need at least 2 models with random weights.
@@ -118,15 +114,13 @@ def collapse_vs_readout(
     metric = Metric(norm, scale)
     rounding = replace(metric, round_to=find_dtype(round_to))
     resume = checked(resume)
-    if not 0 < r2_threshold <= 1:
-        raise InputError(
-            f"r2_threshold={r2_threshold!r} is not a possible R² threshold.", "Give a number above 0 and at most 1."
-        )
+    form = single(prompting)
+    if not form.prefill:
+        raise InputError("prompting.prefill=False: the answer would not come next.", "Leave it out.")
     check_probes(n_train, n_random_models)
     session, prepared = prepare_questions(
-        model, task, lengths, seeds, "collapse_vs_readout", mode=mode, template=template, prefill=True,
-        n_seeds=N_SEEDS, norm=norm, scale=scale,
-        round_to=rounding.form, r2_threshold=r2_threshold, n_train=n_train, n_random_models=n_random_models,
+        model, task, lengths, seeds, "collapse_vs_readout", form, n_seeds=N_SEEDS, norm=norm, scale=scale,
+        round_to=rounding.form, n_train=n_train, n_random_models=n_random_models,
     )  # fmt: skip
     sound, questions = session.model, prepared.each
     doubled = [task.doubled(question) for question in questions]
@@ -135,9 +129,9 @@ def collapse_vs_readout(
     data = Answers.of(task, questions, v, n_train)
     journal = answers_file(session, task, resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
-    last = at_last_tokens(sound, [*v, *star], residual_sites(sound), batch_size=batch_size)
+    last = at_last_tokens(sound, [*v, *star], residual_sites(sound))
     own, other = streams(sound, last).split(len(v), dim=1)
-    answers = answer_questions(sound, prepared, ids, journal, batch_size=batch_size)
+    answers = answer_questions(sound, prepared, ids, journal)
     scores = score_answers(task, {q: answers[q] for q in questions}, session.facts, prefill=True).isel(mode=0)
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
@@ -161,14 +155,12 @@ def collapse_vs_readout(
         found[name] = (over[:1], scores[name].values, scores[name].attrs["long_name"], "1")
     coords = {"length": scores["length"].values, "seed": scores["seed"].values}
     if data.probed:
-        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models, batch_size)
+        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models)
         found |= probes
         session = replace(session, facts={**session.facts, **facts})
         coords |= {"layer": list(range(n_blocks(sound) + 1))}
     of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
-    judged = verdicts(
-        data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, n_random_models, of_y, r2_threshold
-    )
+    judged = verdicts(data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, n_random_models, of_y)
     words, reasons = (np.array(list(column), dtype=object) for column in zip(*judged, strict=True))
     found["verdict"] = (over[:1], words, "verdict on the answers", "text")
     found["reason"] = (over[:1], reasons, "what decides the verdict, or would decide it", "text")
@@ -199,6 +191,7 @@ READ, COLLAPSED, LENGTH, REPRESENTED, PARTLY, BASELINE, UNDECIDED = VERDICTS = (
 )
 MARGIN = 0.05  # least gain in R² over the best baseline that counts; our choice
 HALF = 1 / 2
+REPRESENTED_FROM = 0.9  # least R² at which the right answer counts as represented; our choice
 Judgement = tuple[str, str]  # verdict and reason
 
 
@@ -225,13 +218,13 @@ class Evidence:
     probe: Callable[[str], float]
 
 
-def judge(evidence: Evidence, r2_threshold: float) -> Judgement:
+def judge(evidence: Evidence) -> Judgement:
     """The judgement of the first step that decides, or that is undecided."""
     e, differing = evidence, "pairs with different right answers are bit-identical"
     found = _at_least_half(READ, e.right, e.samples, e.random, "answers are right")
     if found is None and e.pairs:
         found = _at_least_half(COLLAPSED, e.same_bits, e.pairs, e.random, differing)
-    return found or _judge_length(e, r2_threshold) or _judge_probe(e, r2_threshold)
+    return found or _judge_length(e) or _judge_probe(e)
 
 
 def share(count: int, total: int, random: bool) -> tuple[float, float]:
@@ -253,7 +246,7 @@ def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str
     return None
 
 
-def _judge_length(e: Evidence, r2_threshold: float) -> Judgement | None:
+def _judge_length(e: Evidence) -> Judgement | None:
     """Step 3: whether the length determines the right answer."""
     if e.constant:
         if not e.random or e.samples >= e.n_train:
@@ -263,17 +256,17 @@ def _judge_length(e: Evidence, r2_threshold: float) -> Judgement | None:
             "have it."
         )
     low, high = e.probe("r2_length_low"), e.probe("r2_length_high")
-    if low >= r2_threshold:
+    if low >= REPRESENTED_FROM:
         return LENGTH, f"The number of tokens alone predicts the answer (R² is {_range(low, high)})."
-    if high >= r2_threshold:
+    if high >= REPRESENTED_FROM:
         return UNDECIDED, (
             f"R² from the number of tokens alone is {_range(low, high)}. More samples would decide whether it reaches "
-            f"{r2_threshold:g}."
+            f"{REPRESENTED_FROM:g}."
         )
     return None
 
 
-def _judge_probe(e: Evidence, r2_threshold: float) -> Judgement:
+def _judge_probe(e: Evidence) -> Judgement:
     """Steps 4 to 6: whether a probe finds more of the right answer than the best baseline, and how much."""
     low, high = e.probe("gain_low"), e.probe("gain_high")
     if np.isnan(e.probe("r2")):
@@ -296,11 +289,11 @@ def _judge_probe(e: Evidence, r2_threshold: float) -> Judgement:
             "more random models would decide."
         )
     text = f"{r2}; its gain over the best baseline is {_range(low, high)}, above {MARGIN}"
-    if e.probe("r2_low") >= r2_threshold:
+    if e.probe("r2_low") >= REPRESENTED_FROM:
         return REPRESENTED, f"{text}."
-    if e.probe("r2_high") < r2_threshold:
+    if e.probe("r2_high") < REPRESENTED_FROM:
         return PARTLY, f"{text}."
-    return UNDECIDED, f"{text}. More samples would decide whether R² reaches {r2_threshold:g}."
+    return UNDECIDED, f"{text}. More samples would decide whether R² reaches {REPRESENTED_FROM:g}."
 
 
 def _range(low: float, high: float) -> str:
@@ -310,7 +303,7 @@ def _range(low: float, high: float) -> str:
 
 def verdicts(
     data: Answers, right: np.ndarray, same_bits: np.ndarray, differ: np.ndarray, random: bool, n_random_models: int,
-    probe: Mapping[str, np.ndarray], r2_threshold: float,
+    probe: Mapping[str, np.ndarray],
 ) -> list[Judgement]:  # fmt: skip
     """The verdict and its reason for each length; `right`, `same_bits` and `differ` are over (length, seed)."""
 
@@ -324,7 +317,6 @@ def verdicts(
                 random, not data.varied[at], data.prompts[at], data.needed, data.n_train, n_random_models,
                 at_length(at),
             ),
-            r2_threshold,
         )
         for at in range(len(data.lengths))
     ]  # fmt: skip

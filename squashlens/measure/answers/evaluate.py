@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Mode, Template, positive, several
+from squashlens._typing import Bridge, positive, several
 from squashlens.bars import bar
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import context_length
 from squashlens.engine.digests import digest
 from squashlens.engine.proving.proof import require_sound
@@ -20,47 +21,46 @@ from squashlens.measure.answers.frequencies import Answer, describe, score_answe
 from squashlens.measure.session import Session, measurement
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
-from squashlens.tasks import DRAWN_SEEDS, Question, Task
+from squashlens.tasks import DRAWN_SEEDS, Prompting, Question, Task
 from squashlens.tasks.task import seeds_of
 
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions of a task and their form: as plain text or chat, with or without the first words of the answer."""
+    """The questions of a task, and their form."""
 
     task: Task
     each: tuple[Question, ...]
-    template: Template
-    prefill: bool
+    form: Prompting
 
     def ids(self, model: Bridge, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
-        opening = self.task.opening if self.prefill else ""
-        if self.template == "none":
+        opening = self.task.opening if self.form.prefill else ""
+        if self.form.template == "none":
             text = f"{question.prompt} {opening}" if opening else question.prompt
             return tuple(tokenize(model, text)[0].tolist())
         ids = encode(model, as_chat(model, question.prompt) + opening)
-        return tuple(tokenize(model, torch.tensor(ids), bos="as-given")[0].tolist())
+        return tuple(tokenize(model, torch.tensor(ids))[0].tolist())
 
 
 def prepare_questions(
-    model: Any, task: Task, lengths: Any, seeds: Any, function: str,
-    *, mode: Any, template: Any, prefill: bool, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
+    model: Any, task: Task, lengths: Any, seeds: Any, function: str, form: Prompting,
+    *, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
 ) -> tuple[Session, Questions]:  # fmt: skip
     """The session and the questions of a measurement of answers, all checked before anything is run.
 
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
-    chosen = {"lengths": list(lengths), "seeds": _seeds(seeds, task, sampled, n_seeds), "mode": several(mode)}
-    questions = tuple(task.asked(**chosen))
-    chosen |= {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
+    modes = several(form.mode)
+    questions = tuple(task.asked(list(lengths), _seeds(seeds, task, sampled, n_seeds), modes))
+    chosen = {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)
-    prepared = Questions(task, questions, template, prefill)
+    prepared = Questions(task, questions, form)
     given = [list(prepared.ids(sound, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
-    call = {**chosen, "template": template, "prefill": prefill, **arguments}
+    call = {**chosen, "prompting": as_dict(replace(form, mode=modes)), **arguments}
     # The template of a chat determines whether it starts with BOS.
-    session = Session.without_prompt(sound, ids, "as-given" if template == "chat" else "family", function, **call)
+    session = Session.without_prompt(sound, ids, function, **call)
     session = replace(session, facts={**session.facts, "task": describe(task), "token_ids": given})
     return session, prepared
 
@@ -84,7 +84,6 @@ def _seeds(given: int | Iterable[int] | None, task: Task, sampled: bool, n_seeds
     return seeds
 
 
-# More than ten parameters, since each is an independent option of the measurement; most have defaults.
 @measurement("accuracy_by_length", "error_by_length", "answer_frequencies")
 def evaluate(
     model: Bridge,
@@ -92,12 +91,9 @@ def evaluate(
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
-    mode: Mode | Iterable[Mode] = "answer_only",
-    template: Template = "none",
-    prefill: bool = False,
+    prompting: Prompting = Prompting(),
     temperature: float = 0.0,
     max_new_tokens: int | None = None,
-    batch_size: int | None = None,
     resume: str | Path | None = None,
 ) -> xr.Dataset:
     """The model's answers to a task at each length, parsed and compared with the right answers.
@@ -113,18 +109,11 @@ def evaluate(
         lengths: numbers of items in a question.
         seeds: number of random samples of the items (and of the answers, with a temperature), or a list of random
             seeds. By default 16, or 1 if all samples would be the same.
-        mode: forms of the question, one or several of ``"answer_only"`` (the default), ``"cot"`` (chain of thought)
-            and ``"cot_few_shot"`` (chain of thought with examples).
-        template: format of the prompt: ``"none"`` (the default), plain text, or ``"chat"``, a user's turn in the
-            tokenizer's chat template.
-        prefill: whether prompts end with the first words of the answer (prefill), so that the next token is the answer
-            itself; no by default.
+        prompting: forms of the question: `squashlens.tasks.Prompting` of mode, template and prefill.
         temperature: temperature at which tokens are sampled, from softmax(logits / temperature) with a random seed for
             each question; 0, greedy decoding, by default.
         max_new_tokens: largest number of tokens in an answer; by default as many as an answer in this mode and length
             can need, within the context.
-        batch_size: number of prompts in a forward pass; by default as many as fit in about a gigabyte, or in a quarter
-            of a GPU's memory.
         resume: file (SQLite, any name) that keeps every answer at once, so that the same call resumes from it, also
             with more lengths and seeds; none by default. Several processes may share it.
 
@@ -158,23 +147,22 @@ def evaluate(
         raise InputError(
             f"temperature={temperature!r} is not a temperature.", "Give 0 for greedy decoding, or a positive number."
         )
-    for name, value in (("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
-        if value is not None:
-            positive(value, name, f"a number of {'tokens' if name == 'max_new_tokens' else 'prompts'}")
+    if max_new_tokens is not None:
+        positive(max_new_tokens, "max_new_tokens", "a number of tokens")
     resume = checked(resume)
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "evaluate", mode=mode, template=template, prefill=prefill,
+        model, task, lengths, seeds, "evaluate", replace(prompting, prefill=bool(prompting.prefill)),
         sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,
     )  # fmt: skip
     ids = {question: questions.ids(session.model, question) for question in questions.each}
     journal = answers_file(session, task, resume, temperature)
-    answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens, batch_size)
-    return score_answers(task, answers, session.facts, prefill=prefill)
+    answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens)
+    return score_answers(task, answers, session.facts, prefill=bool(prompting.prefill))
 
 
 def answer_questions(
     model: Bridge, questions: Questions, ids: Mapping[Question, Ids], journal: Journal, temperature: float = 0.0,
-    max_new_tokens: int | None = None, batch_size: int | None = None,
+    max_new_tokens: int | None = None,
 ) -> dict[Question, Answer]:  # fmt: skip
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
     tokenizer = require_tokenizer(model)
@@ -196,7 +184,7 @@ def answer_questions(
     with bar(
         total=len(keys), initial=len(keys) - len(missing), desc=questions.task.name, unit="answer",
     ) as progress_bar:  # fmt: skip
-        for batch in generate(model, [prompts[q] for q in missing], temperature=temperature, batch_size=batch_size):
+        for batch in generate(model, [prompts[q] for q in missing], temperature=temperature):
             journal.keep({keys[missing[place]]: as_stored(missing[place], said) for place, said in batch.items()})
             progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
@@ -213,9 +201,9 @@ def _needed_tokens(model: Bridge, questions: Questions, question: Question, prom
     The mode decides, unless the prompt ends with the first words of the answer, before which no steps can be written.
     """
     n, opening = question.length, questions.task.opening
-    if question.mode != "answer_only" and not (questions.prefill and opening):
+    if question.mode != "answer_only" and not (questions.form.prefill and opening):
         needed = 512 + 8 * n
-    elif questions.prefill or not opening:
+    elif questions.form.prefill or not opening:
         needed = 16 if questions.task.numeric else 16 + 4 * n
     else:
         needed = 256 + 2 * n

@@ -14,7 +14,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Direction, Mode, Template, positive
+from squashlens._typing import Bridge, Direction, positive, several
 from squashlens.engine.anatomy import n_blocks, residual_sites
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.proving.proof import status
@@ -27,7 +27,7 @@ from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
-from squashlens.tasks import Question, Task
+from squashlens.tasks import Prompting, Question, Task
 from squashlens.theory.statistics.trends import with_ends
 
 N_SEEDS = 128  # default number of samples at each length
@@ -36,7 +36,6 @@ N_SEEDS = 128  # default number of samples at each length
 N_RANDOM_MODELS = 4
 
 
-# More than ten parameters, since each is an independent option of the measurement; most have defaults.
 @measurement("probe")
 def probe(
     model: Bridge,
@@ -44,13 +43,10 @@ def probe(
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
-    mode: Mode = "answer_only",
-    template: Template = "none",
-    prefill: bool = True,
+    prompting: Prompting = Prompting(),
     direction: Direction = "own",
     n_train: int = N_TRAIN,
     n_random_models: int = N_RANDOM_MODELS,
-    batch_size: int | None = None,
 ) -> xr.Dataset:
     """How well a linear probe reads the right answer from the last token, and its gain over three baselines.
 
@@ -76,12 +72,11 @@ def probe(
       number.
 
     Args:
-        model, lengths, template, batch_size: as in `evaluate`.
+        model, lengths: as in `evaluate`.
         task: task whose right answers are numbers, from `squashlens.tasks.find` or your own.
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
-        mode: form of the question: ``"answer_only"`` (the default), ``"cot"`` or ``"cot_few_shot"``.
-        prefill: whether prompts end with the first words of the answer (prefill), so that the answer comes next; yes
-            by default.
+        prompting: form of the questions, in a single mode. By default prompts end with the first words of the answer
+            (prefill), so that the answer comes next.
         direction: direction of the probe: ``"own"`` (the default), a separate fit for each length, or ``"shared"``,
             one direction for all lengths with an offset for each.
         n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
@@ -117,19 +112,26 @@ def probe(
     """
     check_probes(n_train, n_random_models)
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "probe", mode=mode, template=template, prefill=prefill, n_seeds=N_SEEDS,
+        model, task, lengths, seeds, "probe", single(prompting), n_seeds=N_SEEDS,
         direction=direction, n_train=n_train, n_random_models=n_random_models,
     )  # fmt: skip
     sound = session.model
     prompts = [questions.ids(sound, question) for question in questions.each]
     data = Answers.of(task, questions.each, prompts, n_train)
     _require_probed(data, questions.each)
-    last = at_last_tokens(sound, prompts, residual_sites(sound), batch_size=batch_size)
+    last = at_last_tokens(sound, prompts, residual_sites(sound))
     own = streams(sound, last)
-    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models, batch_size)
+    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models)
     session = replace(session, facts={**session.facts, **facts})
     layers = list(range(n_blocks(sound) + 1))
     return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
+
+
+def single(prompting: Prompting) -> Prompting:
+    """The form of questions that are probed: in one mode, and with the first words of the answer unless it says no."""
+    if len(several(prompting.mode)) != 1:
+        raise InputError(f"prompting.mode={prompting.mode!r} is not a single mode.", "Measure each mode by itself.")
+    return replace(prompting, prefill=prompting.prefill is not False)
 
 
 def check_probes(n_train: object, n_random_models: object) -> None:
@@ -147,7 +149,7 @@ def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:
 
 def probe_layers(
     model: Bridge, data: Answers, representations: Float[Tensor, "layer branch d"], prompts: list[Ids],
-    direction: Direction, n_random_models: int, batch_size: int | None,
+    direction: Direction, n_random_models: int,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:  # fmt: skip
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
     own = score_probes(representations.double().numpy(), data, direction, range(data.splits), "probes")
@@ -157,8 +159,7 @@ def probe_layers(
         other = with_random_weights(model, seed)
         with steady(other):
             last = at_last_tokens(
-                other, prompts, residual_sites(other), batch_size=batch_size,
-                label=f"random weights {seed}",
+                other, prompts, residual_sites(other), label=f"random weights {seed}",
             )  # fmt: skip
             proofs.append(status(other))
         numbers = range(seed, data.splits, n_random_models)

@@ -151,7 +151,7 @@ def take_pairs(
 
 def sequence_session(model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any) -> Session:
     """The session of a measurement on a growing sequence, whose provenance describes the sequence."""
-    session = Session.without_prompt(model, of.ids, of.sequence.bos, function, **arguments)
+    session = Session.without_prompt(model, of.ids, function, **arguments)
     return replace(session, facts={**session.facts, "sequence": _describe(session.model, of.sequence)})
 
 

@@ -77,7 +77,7 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
             "Give fewer tokens in content=, or a smaller times=.",
         )
     session = Session.without_prompt(
-        sound, torch.tensor(longer), "as-given", "shares_and_counts", content=list(map(str, content)), times=times,
+        sound, torch.tensor(longer), "shares_and_counts", content=list(map(str, content)), times=times,
         token_ids=list(longer),
     )  # fmt: skip
     gaps = [torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS]) for mask in MASKS]

@@ -122,7 +122,7 @@ def tokenization(
     for ids in every:
         tokenize(held, torch.tensor(ids))
     session = Session.without_prompt(
-        held, torch.tensor(max(every, key=len)), "family", "tokenization", **asked, norm=norm, scale=scale
+        held, torch.tensor(max(every, key=len)), "tokenization", **asked, norm=norm, scale=scale
     )
     streams = [_run(held, row).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]

@@ -119,7 +119,7 @@ class _One:
         first = next(iter(forms.values()))[0]
         ids = torch.tensor([first.plain(bench.lengths[-1]).ids(first.trunk)])
         session = Session.without_prompt(
-            self.model, ids, first.bos, "compare", norm=self.metric.norm, scale=self.metric.scale, method=self.method,
+            self.model, ids, "compare", norm=self.metric.norm, scale=self.metric.scale, method=self.method,
             n_samples=len(forms[families[0]]), lengths=bench.lengths, seed=bench.seed,
             noise_lengths=self.noise_lengths,
         )  # fmt: skip
@@ -170,9 +170,7 @@ class _One:
         found = []
         for n in self.bench.lengths:
             ids = torch.tensor([form.plain(n).ids(form.trunk) for form in drawn])
-            norms = jacobian_norms(
-                self.model, ids, method=self.method or "exact", seed=self.bench.seed, bos=drawn[0].bos
-            )
+            norms = jacobian_norms(self.model, ids, method=self.method or "exact", seed=self.bench.seed)
             rows = torch.from_numpy(np.atleast_2d(norms.values))
             at = [[form.position(number) for number in (1, (n + 1) // 2, n)] for form in drawn]
             found.append(rows.gather(1, torch.tensor(at)).T)

@@ -189,7 +189,7 @@ class Comparison:
     def _bound(self, model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
         """The path bound of each content token of the longest prompt."""
         ids = torch.tensor(form.plain(longest).ids(form.trunk))
-        bound = path_bound(model, ids, bos=form.bos)
+        bound = path_bound(model, ids)
         places = [form.position(number) for number in range(1, longest + 1)]
         here = bound[places].drop_vars(["position", "token", "token_id"]).rename(position="content")
         return here.assign_coords(content=range(1, longest + 1))

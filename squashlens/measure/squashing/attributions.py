@@ -23,7 +23,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Attribution, Bos, Bridge
+from squashlens._typing import Attribution, Bridge
 from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -41,9 +41,7 @@ UNITS = {"value_weighted": "model units"}
 
 
 @measured
-def attribution(
-    model: Bridge, prompts: PromptOrCapture, *, of: Attribution, query: int = -1, bos: Bos = "family"
-) -> xr.DataArray:
+def attribution(model: Bridge, prompts: PromptOrCapture, *, of: Attribution, query: int = -1) -> xr.DataArray:
     """Scores of tokens by an attribution method; zero after the query.
 
     With x_i the token embedding of token i, s the largest logit at the query, and all other embeddings as they are:
@@ -61,7 +59,7 @@ def attribution(
         InputError: the library of the method is not installed.
         UnsoundModelError: the method is not defined for this model; the message says why.
     """
-    session = Session.start(model, prompts, bos, "attribution", of=of, query=query)
+    session = Session.start(model, prompts, "attribution", of=of, query=query)
     n = session.query(query)
     if of not in UNITS:
         require_understood(session.model)

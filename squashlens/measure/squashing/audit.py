@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Attribution, Bos, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
+from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen
 from squashlens.checks.results import require_reference, takes
@@ -77,7 +77,6 @@ def audit(
     candidates: Iterable[int] | None = None,
     query: int = -1,
     seed: int | None = None,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """Compare all sensitivity measures: how tight each is, how it ranks the tokens, and how long it takes.
 
@@ -102,7 +101,7 @@ def audit(
             included.
         n_probes: number of random directions of each sketch; 16 by default.
         n_replacements, candidates: as in `substitution_effect`.
-        query, bos: as in `path_bound`.
+        query: as in `path_bound`.
         seed: random seed of certificates, sketches and replacements; by default as in `jacobian_norms`.
 
     Returns:
@@ -136,7 +135,7 @@ def audit(
     lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
     seed = seed_of(seed)
     session = Session.start(
-        model, prompt, bos, "audit", **lists,
+        model, prompt, "audit", **lists,
         n_probes=n_probes, n_replacements=n_replacements, query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session)
@@ -188,7 +187,7 @@ def _warm_up(session: Session, query: int) -> None:
         with suppress(UnsoundModelError):  # the estimate itself raises it again
             jacobian_norms(
                 session.model, session.ids[:1], norm="frobenius", freeze=freeze, method="sketch", n_probes=1,
-                query=query, bos="as-given",
+                query=query,
             )  # fmt: skip
 
 
@@ -278,7 +277,7 @@ def all_estimates(
     *, query: int, n_probes: int, n_replacements: int, candidates: list[int] | None, seed: int
 ) -> Iterator[Estimate]:  # fmt: skip
     """All estimates, from the printed path bound to the replacement of tokens."""
-    read: dict[str, Any] = {"query": query, "bos": "as-given"}
+    read: dict[str, Any] = {"query": query}
     quiet: dict[str, Any] = read | {}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
@@ -349,17 +348,15 @@ def choose(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estim
 
 
 @measured
-def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1, bos: Bos = "family") -> xr.DataArray:
+def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1) -> xr.DataArray:
     """Attention rollout (Abnar and Zuidema 2020): row n of ``∏ ½(A + I)`` over all blocks, A averaged over heads."""
-    return composition(model, prompts, query=query, bos=bos).sel(layer=0, drop=True).rename("rollout")
+    return composition(model, prompts, query=query).sel(layer=0, drop=True).rename("rollout")
 
 
 @measured
-def one_cotangent(
-    model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1, bos: Bos = "family"
-) -> xr.DataArray:
+def one_cotangent(model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1) -> xr.DataArray:
     """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
-    session = Session.start(model, prompts, bos, "one_cotangent", of=of, query=query)
+    session = Session.start(model, prompts, "one_cotangent", of=of, query=query)
     n, top = session.query(query), n_blocks(session.model)
     rows = []
     for ids in session.ids:

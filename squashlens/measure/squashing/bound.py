@@ -11,7 +11,6 @@ from torch import Tensor
 
 from squashlens._typing import (
     AttentionKind,
-    Bos,
     Bridge,
     Constants,
     Edges,
@@ -54,7 +53,6 @@ def path_bound(
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     vjp_batch_size: int | None = None,
     seed: int | None = None,
-    bos: Bos = "family",
 ) -> xr.DataArray:
     """An upper bound on how much each token i influences position n: the weighted path sum of Theorem 5.1.
 
@@ -103,8 +101,6 @@ def path_bound(
             memory by default.
         seed: random seed of the probes and of Lanczos iteration, with measured constants only. By default it is drawn
             from the system's entropy, since no model can be built to avoid such probes; the provenance has it (`call`).
-        bos: tokens before the prompt: ``"family"`` (the default), those that the checkpoint's tokenizer adds;
-            ``"one"``, one BOS token; ``"none"``, nothing; ``"as-given"``, whatever the given token ids start with.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, dimensionless, zero for positions
@@ -160,7 +156,7 @@ def path_bound(
     drawn = seed_of(seed)
     if constants == "measured":
         arguments |= {"freeze": parts, "edges": edges, "n_composed": n_composed, "seed": drawn}
-    session = Session.start(model, prompt, bos, "path_bound", **arguments)
+    session = Session.start(model, prompt, "path_bound", **arguments)
     layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
     if constants == "measured":
         n = session.query(query)
@@ -251,7 +247,6 @@ def composition(
     *,
     attention: Literal["model", "uniform"] = "model",
     query: int = -1,
-    bos: Bos = "family",
 ) -> xr.DataArray:
     """The share of attention paths into position n that start at v⁽ℓ⁾_i, for every layer ℓ and position i.
 
@@ -260,7 +255,7 @@ def composition(
     all constants 1, divided by 4^L.
 
     Args:
-        model, query, bos: as in `path_bound`.
+        model, query: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
         attention: attention weights to compose: ``"model"`` (the default), those of the model, or ``"uniform"``, in
             which each token attends evenly to all tokens that its block lets it see.
@@ -279,7 +274,7 @@ def composition(
     >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
-    session = Session.start(model, prompt, bos, "composition", attention=attention, query=query)
+    session = Session.start(model, prompt, "composition", attention=attention, query=query)
     top = n_blocks(session.model)
     patterns = patterns_of(session, attention, range(top))
     row = one_hot(session, query)

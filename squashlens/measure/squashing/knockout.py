@@ -7,7 +7,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Knockout, Pieces
+from squashlens._typing import Bridge, Knockout, Pieces
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
@@ -44,7 +44,6 @@ def knockout_effect(
     positions: Iterable[int] | None = None,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     query: int = -1,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """Distance that the output at the query moves when one token of the prompt is knocked out.
 
@@ -61,7 +60,6 @@ def knockout_effect(
         spans: as in `jacobian_norms`. All tokens of a span are knocked out at once: each of them attends to itself, and
             no other token does. Cannot be used with `positions`.
         query: as in `path_bound`.
-        bos: as in `path_bound`.
 
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
@@ -85,7 +83,7 @@ def knockout_effect(
     [0.0, 0.0, 0.0, 12.8]
     """
     session = Session.start(
-        model, prompt, bos, "knockout_effect",
+        model, prompt, "knockout_effect",
         kind=kind, positions=None if positions is None else [*positions], query=query, **recorded(spans),
     )  # fmt: skip
     if kind == "attention":

@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Norm, positive
+from squashlens._typing import Bridge, Norm, positive
 from squashlens.engine.anatomy import n_blocks, pattern_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -48,7 +48,6 @@ def measure(
     certified: bool,
     n_replacements: int,
     seed: int,
-    bos: Bos,
     spans: Given | None = None,
     alone: bool = False,
     accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
@@ -63,7 +62,7 @@ def measure(
     model = require_sound(model)
     method = resolved(method, model, PROBES)
     session = Session.start(
-        model, prompt, bos, "squash_map",
+        model, prompt, "squash_map",
         query=query, method=method, norm=norm, certified=certified, n_replacements=n_replacements, seed=seed,
         **recorded(spans),
     )  # fmt: skip
@@ -74,7 +73,7 @@ def measure(
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(
-        model, prompt, queries=queries, method="none", certified=certified, n_random_models=0, seed=seed, bos=bos,
+        model, prompt, queries=queries, method="none", certified=certified, n_random_models=0, seed=seed,
     )  # fmt: skip
     variables, coords = variables_of(whole), coords_of(whole)
     variables["bound_over_null"] = ratio(whole)
@@ -184,7 +183,7 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
 def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
     """What replacing each token does to y of the opened query; NaN for the other queries."""
     found = substitution_effect(
-        session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed, bos="as-given",
+        session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed,
     )  # fmt: skip
     variables: dict[str, Variable] = {}
     for name in ("effect", "kl"):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import AttentionKind, Bos, Bridge, Norm, Pieces
+from squashlens._typing import AttentionKind, Bridge, Norm, Pieces
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
@@ -42,7 +42,6 @@ def sensitivity(
     seed: int | None = None,
     query: int = -1,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """Sensitivity of y_n to each token: the path bound of Theorem 5.1, its null, and the true Jacobian norms.
 
@@ -50,7 +49,7 @@ def sensitivity(
     are measured one by one.
 
     Args:
-        model, prompt, query, bos: as in `path_bound`.
+        model, prompt, query: as in `path_bound`.
         norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
             root of the sum of squares.
         method: way to compute the Jacobian norms, as in `jacobian_norms`; both have the same directions.
@@ -90,11 +89,11 @@ def sensitivity(
     method = resolved(method, model, PROBES)
     seed = seed_of(seed, certifies=False)
     session = Session.start(
-        model, prompt, bos, "sensitivity", norm=norm, method=method, seed=seed, query=query, **recorded(spans)
+        model, prompt, "sensitivity", norm=norm, method=method, seed=seed, query=query, **recorded(spans)
     )
     groups = Spans.of(session, spans)
     named = None if groups is None else dict(zip(map(str, range(len(groups.names))), groups.positions, strict=True))
-    shared: dict[str, Any] = {"query": session.query(query), "bos": "as-given", "spans": named}
+    shared: dict[str, Any] = {"query": session.query(query), "spans": named}
     ids, reach = session.ids, session.query(query) + 1
     derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
     found: dict[str, xr.DataArray] = {}
@@ -175,12 +174,11 @@ def needle(
     candidates: Sequence[int] | None = None,
     n_replacements: int = 8,
     seed: int | None = None,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """Sensitivity of the last token's output y to one token of each prompt, for each prompt and as group means.
 
     Args:
-        model, bos: as in `path_bound`.
+        model: as in `path_bound`.
         prompt: token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives those of a
             growing sequence with n content tokens.
         positions: position of the token of interest in each prompt; negative values count from the end.
@@ -231,7 +229,7 @@ def needle(
     for length, rows in batches(map(len, prompt), lambda _: TOGETHER):
         ids = torch.tensor([list(prompt[k]) for k in rows])
         present = {token for one in prompt if len(one) == length for token in one}
-        session = Session.without_prompt(model, ids, bos, "needle", **asked, **swaps)
+        session = Session.without_prompt(model, ids, "needle", **asked, **swaps)
         sessions.append(session)
         places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
         shown = display_tokens(session.model, session.ids)
@@ -263,9 +261,9 @@ def _by_position(
     def here(values: xr.DataArray) -> np.ndarray:
         return np.atleast_2d(values.values)[rows, at]
 
-    read: Any = {"bos": "as-given"}
-    bound = here(path_bound(model, ids, bos="as-given"))
-    null = here(path_bound(model, ids, attention="uniform", bos="as-given"))
+    read: Any = {}
+    bound = here(path_bound(model, ids))
+    null = here(path_bound(model, ids, attention="uniform"))
     found = {"path_bound": bound, "bound_over_null": bound / null}
     found["jacobian"] = here(jacobian_norms(model, ids, norm=norm, **read))
     if certified:

@@ -41,7 +41,7 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
     >>> found["token"].values[found["sink"].values].tolist()
     []
     """
-    session = Session.start(model, prompt, "family", "attention_sinks")
+    session = Session.start(model, prompt, "attention_sinks")
     session.require_one()
     share = shares_beyond_uniform(session)
     dims, coords = session.coords()

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Pieces, Target, positive
+from squashlens._typing import Bridge, Pieces, Target, positive
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
@@ -45,7 +45,6 @@ def substitution_effect(
     query: int = -1,
     to_layer: Target = "y",
     seed: int = 0,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """Mean distance that the output at the query moves when each token i is replaced by other tokens.
 
@@ -68,7 +67,6 @@ def substitution_effect(
         to_layer: layer at which the distance is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
             of the final norm.
         seed: random seed of the replacements; 0 by default.
-        bos: as in `path_bound`.
 
     Returns:
         Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
@@ -96,7 +94,7 @@ def substitution_effect(
     """
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
-        model, prompt, bos, "substitution_effect",
+        model, prompt, "substitution_effect",
         candidates=candidates if candidates is None or isinstance(candidates, str) else list(candidates),
         n_replacements=n_replacements,
         query=query, to_layer=to_layer, seed=seed, **recorded(spans),

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import ATTENTION, AttentionKind, Bos, Bridge, Target, positive, short_repr
+from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positive, short_repr
 from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
@@ -72,7 +72,6 @@ def hops(
     query: int = -1,
     from_layer: int = 0,
     to_layer: Target = "y",
-    bos: Bos = "family",
 ) -> xr.DataArray:
     """The share of attention paths into the query by number of attention steps (hops) and by starting token.
 
@@ -81,7 +80,7 @@ def hops(
     hops, it is the path bound with constants 1, normalised to sum to 1.
 
     Args:
-        model, attention, query, from_layer, bos: as in `path_bound`.
+        model, attention, query, from_layer: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
             final norm.
@@ -102,7 +101,7 @@ def hops(
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
     session = Session.start(
-        model, prompt, bos, "hops", attention=attention, query=query, from_layer=from_layer, to_layer=to_layer
+        model, prompt, "hops", attention=attention, query=query, from_layer=from_layer, to_layer=to_layer
     )
     session.require_one()
     (top,) = session.spans(from_layer, to_layer).values()
@@ -127,7 +126,6 @@ def strongest_paths(
     query: int = -1,
     from_layer: int = 0,
     to_layer: Target = "y",
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """The k paths of largest weight into the query: their positions in every layer, weights and shares.
 
@@ -135,7 +133,7 @@ def strongest_paths(
     1 and attention averaged over heads. The search is exact (k-best Viterbi).
 
     Args:
-        model, attention, query, from_layer, bos: as in `path_bound`.
+        model, attention, query, from_layer: as in `path_bound`.
         prompt, to_layer: as in `hops`.
         k: number of paths, 10 by default; fewer are returned if fewer exist.
         avoid: positions that paths may not visit, such as ``[0]``: where BOS is an attention sink, all strongest paths
@@ -161,7 +159,7 @@ def strongest_paths(
     """
     positive(k, "k", "a number of paths")
     session = Session.start(
-        model, prompt, bos, "strongest_paths",
+        model, prompt, "strongest_paths",
         k=k, attention=attention, query=query, from_layer=from_layer, to_layer=to_layer,
         **({"avoid": list(avoid)} if len(avoid) else {}),
     )  # fmt: skip
@@ -235,7 +233,6 @@ def depth_limit(
     *,
     depth: int = 64,
     query: int = -1,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """The limit of attention paths when one block's attention is repeated: all paths start at the first token.
 
@@ -245,7 +242,7 @@ def depth_limit(
     may add a polynomial factor; the limit is the same, but the rate is reached later.
 
     Args:
-        model, query, bos: as in `path_bound`.
+        model, query: as in `path_bound`.
         prompt: as in `hops`.
         depth: number of times that each block's attention is repeated, at least 4; 64 by default.
 
@@ -271,7 +268,7 @@ def depth_limit(
     positive(depth, "depth", "a number of layers")
     if depth < 4:
         raise InputError(f"depth={depth!r} is too small to estimate a rate.", "Give a whole number of at least 4.")
-    session = Session.start(model, prompt, bos, "depth_limit", depth=depth, query=query)
+    session = Session.start(model, prompt, "depth_limit", depth=depth, query=query)
     session.require_one()
     last, blocks = session.query(query), range(n_blocks(session.model))
     patterns = {b: written_out(session, p) for b, p in patterns_of(session, "model", blocks).items()}

@@ -5,16 +5,16 @@ here the answers of figures 3 and 4 are those of greedy decoding, and the answer
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from squashlens import prompts, tasks, zoo
-from squashlens._typing import Bridge, Mode, Template
+from squashlens._typing import Bridge, several
 from squashlens.measure.session import model_name
-from squashlens.tasks import Task
+from squashlens.tasks import Prompting, Task
 from squashlens.tasks.paper import COUNT
 
 NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
@@ -46,8 +46,7 @@ class Settings:
     n: int
     lengths: tuple[int, ...]
     seeds: int
-    modes: tuple[Mode, ...]
-    template: Template
+    prompting: Prompting
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,11 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
 
 
 def _copying(model: Bridge, chosen: Settings) -> list[Part]:
-    return [_answers(model, name, chosen, 1, ("answer_only",)) for name in COPYING if _task(model, name)]
+    return [_answers(model, name, chosen, 1, "answer_only") for name in COPYING if _task(model, name)]
 
 
 def _counting(model: Bridge, chosen: Settings, temperature: float) -> list[Part]:
-    return [_answers(model, name, chosen, chosen.seeds, chosen.modes, temperature) for name in COUNTING]
+    return [_answers(model, name, chosen, chosen.seeds, chosen.prompting.mode, temperature) for name in COUNTING]
 
 
 def _task(model: Bridge, name: str) -> Task | None:
@@ -107,23 +106,21 @@ def _task(model: Bridge, name: str) -> Task | None:
     return tasks.find(known) if known else None
 
 
-def _answers(
-    model: Bridge, name: str, chosen: Settings, seeds: int, modes: tuple[Mode, ...], temperature: float = 0.0
-) -> Part:
+def _answers(model: Bridge, name: str, chosen: Settings, seeds: int, mode: Any, temperature: float = 0.0) -> Part:
     """The answers to a task. Without anything random, one answer at each length is all that there is."""
     from squashlens.measure.answers.evaluate import evaluate
 
     task: Any = _task(model, name)
+    form = replace(chosen.prompting, mode=mode)
     lengths, draws = list(chosen.lengths), seeds if task.random or temperature else 1
     about = {
-        "task": task.name, "lengths": lengths, "seeds": draws, "mode": list(modes), "template": chosen.template,
-        "temperature": temperature,
+        "task": task.name, "lengths": lengths, "seeds": draws, "mode": several(mode), "template": form.template,
+        "prefill": bool(form.prefill), "temperature": temperature,
     }  # fmt: skip
 
     def measure(journal: Path) -> xr.Dataset:
         return evaluate(
-            model, task, lengths=lengths, seeds=draws, mode=modes, template=chosen.template, temperature=temperature,
-            resume=journal,
+            model, task, lengths=lengths, seeds=draws, prompting=form, temperature=temperature, resume=journal,
         )  # fmt: skip
 
     return Part(f"{name}_sampled" if temperature else name, about, measure)

@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Mode, Template, positive
+from squashlens._typing import Bridge, positive, several
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
@@ -29,6 +29,7 @@ from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
+from squashlens.tasks import Prompting
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
@@ -59,8 +60,7 @@ def paper(
     n: int = 96,
     lengths: Iterable[int] = LENGTHS,
     seeds: int = 4,
-    mode: Mode | Iterable[Mode] = "answer_only",
-    template: Template = "none",
+    prompting: Prompting = Prompting(),
 ) -> dict[int, Outcome]:
     """Write the paper's figures 1 to 9 for a model: as PDF, with captions, tables as CSV, and LaTeX that includes them.
 
@@ -80,8 +80,7 @@ def paper(
         n: number of content tokens of the longest sequence of figures 1 and 5, at least 3.
         lengths: numbers of items in the questions of figures 2, 3, 4, 6 and 7.
         seeds: number of random samples of the items in figures 3 and 4, and of the answers in figures 6 and 7.
-        mode: forms of the question in figures 3, 4, 6 and 7, as in `evaluate`.
-        template: format of the questions in figures 2, 3, 4, 6 and 7, as in `evaluate`.
+        prompting: forms of the questions in figures 3, 4, 6 and 7, as in `evaluate`; in figure 2 always answers only.
 
     Returns:
         By number, the file of each figure that was asked for; for a figure that cannot be measured on this model, the
@@ -101,8 +100,7 @@ def paper(
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
-    modes: tuple[Mode, ...] = (mode,) if isinstance(mode, str) else tuple(mode)
-    chosen = Settings(prompt, n, tuple(lengths), seeds, modes, template)
+    chosen = Settings(prompt, n, tuple(lengths), seeds, prompting)
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out)
@@ -138,7 +136,7 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
     check_n(chosen.n)
     positive(chosen.seeds, "seeds", "a number of samples")
-    for name, values in (("lengths", chosen.lengths), ("mode", chosen.modes)):
+    for name, values in (("lengths", chosen.lengths), ("mode", several(chosen.prompting.mode))):
         if not values or len({*values}) != len(values):
             raise InputError(
                 f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
@@ -220,7 +218,7 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         require_seen(model, "A finished figure")
-        session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "as-given", "paper")
+        session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "paper")
         facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
         self.facts = session.facts
         self.model: Mapping[str, Any] = {**facts, "tokenizer": tokenizer_digest(model)}

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
-from squashlens.checks.arguments import converted
+from squashlens.checks.arguments import as_dict, converted, options_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
 from squashlens.study.describing.own_code import code_of
@@ -118,12 +118,6 @@ def _task(_: Any, given: Any) -> Any:
     return find(given)
 
 
-def _stack(_: Any, given: Any) -> Any:
-    from squashlens.synthetic import Stack
-
-    return call(Stack, converted(given, Mapping[str, Any], "stack"), "stack")
-
-
 def _interventions(_: Any, given: Any) -> Any:
     named = converted(given, Mapping[str, Any], "interventions")
     return {label: require_hooks(hooks) for label, hooks in named.items()}
@@ -136,7 +130,7 @@ def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
 
 
 # What makes an argument for a model. Without a model (None), the same functions check what is given.
-MAKES = {"sequence": _sequence, "task": _task, "stack": _stack, "interventions": _interventions}
+MAKES = {"sequence": _sequence, "task": _task, "interventions": _interventions}
 
 
 MEASUREMENTS = (
@@ -215,16 +209,26 @@ def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 def identity_of(name: str, arguments: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
     """What the numbers depend on beside the model: the function, all arguments with their defaults, and versions."""
+    known = parameters(name)
     filled = {
         argument: parameter.default
-        for argument, parameter in parameters(name).items()
+        for argument, parameter in known.items()
         if parameter.default is not parameter.empty and argument not in (*NOT_GIVEN, *BATCHES)
     }
-    given = {argument: value for argument, value in arguments.items() if argument not in (*BATCHES, *LOADING, "model")}
+    given = {
+        argument: _with_defaults(value, known[argument])
+        for argument, value in arguments.items()
+        if argument not in (*BATCHES, *LOADING, "model")
+    }
     own = {argument: arguments[argument] for argument in LOADING if argument in parameters(name).keys() & arguments}
-    known = {package: version for package, version in versions().items() if package != "python"}
-    found = {"measurement": name, "arguments": filled | given | own, "versions": known, "code": dict(code)}
+    used = {package: version for package, version in versions().items() if package != "python"}
+    found = {"measurement": name, "arguments": filled | given | own, "versions": used, "code": dict(code)}
     return json.loads(json.dumps(found, default=_plain))
+
+
+def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
+    """An argument; a group of options with the defaults of those that are not given."""
+    return converted(value, parameter.annotation, parameter.name) if options_of(parameter.annotation) else value
 
 
 def code_for(name: str) -> dict[str, str]:
@@ -234,7 +238,9 @@ def code_for(name: str) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """A default that JSON does not have, as a list, dict or text."""
+    """A value that JSON does not have, as a list, dict or text."""
+    if options_of(type(value)):
+        return as_dict(value)
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple | range) else str(value)

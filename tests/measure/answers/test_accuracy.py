@@ -150,12 +150,8 @@ def test_refusals(tiny: Any, bridge_of: Any) -> None:
         sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], ones)
 
 
-def test_every_prompt_is_checked(tiny: Any, worded: Any) -> None:
-    """Not the first alone; and answers, too, must fit into the context."""
-    good = sl.prompts.repeated(tiny, "1", 3, **FORM)
-    headless = sl.prompts.build(tiny, "111", prefix=good.prefix[1:], suffix="=")
-    with pytest.raises(InputError, match="0 BOS tokens"):
-        sl.accuracy(tiny, [good, headless], ones)
+def test_every_prompt_is_checked(worded: Any) -> None:
+    """Answers, too, must fit into the context."""
     model, _ = worded("gpt2")
     full = sl.prompts.repeated(model, "1", 60, prefix="How", suffix="=")  # 63 tokens of 64, and one more for v*
     sl.accuracy(model, [full], lambda _: "1", lengths=[60])

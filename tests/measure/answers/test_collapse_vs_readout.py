@@ -43,7 +43,8 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any, scale: Any) 
 
 @pytest.mark.slow
 def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any) -> None:
-    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True)
+    prefilled = sl.tasks.Prompting(prefill=True)
+    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prompting=prefilled)
     for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
         np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
     assert joined["r2_y"].isnull().values.tolist() == [True, False]
@@ -165,7 +166,7 @@ def test_pairs_are_known_by_their_tokens(v: tuple[int, ...], star: tuple[int, ..
     ("options", "message"),
     [
         ({"norm": "l9"}, "norm"),
-        ({"r2_threshold": 0.0}, "r2_threshold"),
+        ({"prompting": sl.tasks.Prompting(prefill=False)}, "prefill"),
         ({"n_train": 1}, "n_train=1"),
     ],
 )

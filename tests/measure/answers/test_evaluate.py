@@ -1,5 +1,6 @@
 """Answers on the bundled model against its card, against itself interrupted, and as a chat."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.answers.frequencies import score_answers
 from squashlens.saving.journal import Journal
-from squashlens.tasks import Question, Task, reading
+from squashlens.tasks import Prompting, Question, Task, reading
 from tests.references import fingerprint
 from training.gemma import curriculum
 
@@ -43,9 +44,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
             answer = one.answer(length)
             if pattern in ASKED:  # the others are drawn too, since all come from one generator
                 questions.append(Question("card", "answer_only", row, seed, items, one.prompt(length), answer))
-    session, started = prepare_questions(
-        tiny, COUNT, [length], 1, "evaluate", mode=["answer_only"], template="none", prefill=False
-    )  # fmt: skip
+    session, started = prepare_questions(tiny, COUNT, [length], 1, "evaluate", Prompting())
     put = replace(started, task=task, each=tuple(questions))
     ids = {question: put.ids(session.model, question) for question in questions}
     room = 2 * length if name == "copy" else 6  # tokens; a longer answer is wrong
@@ -72,6 +71,7 @@ def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
     assert facts["call"]["function"] == "evaluate"
     assert facts["task"]["template"] == COUNT.template
     assert facts["call"]["seeds"] == [3, 8]
+    assert facts["call"]["prompting"] == {"mode": ["answer_only"], "template": "none", "prefill": False}
 
 
 def stop_after(batches: int, asked: list[int]) -> Any:
@@ -93,7 +93,8 @@ def stop_after(batches: int, asked: list[int]) -> Any:
 def test_interrupted_and_resumed_is_one_run(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
-    how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "batch_size": 3}
+    how: dict[str, Any] = {"seeds": 4, "temperature": temperature}
+    monkeypatch.setattr(module, "generate", functools.partial(module.generate, batch_size=3))
     whole = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], **how)
     kept, asked = tmp_path / "answers.json", []
     with monkeypatch.context() as patch:
@@ -150,10 +151,11 @@ def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
 
 def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     task = sl.tasks.find("sum")
-    ds = sl.evaluate(tiny, task, lengths=[3], mode=["answer_only", "cot_few_shot"], max_new_tokens=5)
+    how: dict[str, Any] = {"lengths": [3], "max_new_tokens": 5}
+    ds = sl.evaluate(tiny, task, prompting=Prompting(mode=["answer_only", "cot_few_shot"]), **how)
     for mode in ("answer_only", "cot_few_shot"):
         assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
-    opened = sl.evaluate(tiny, task, lengths=[3], prefill=True, max_new_tokens=5)
+    opened = sl.evaluate(tiny, task, prompting=Prompting(prefill=True), **how)
     words = sl.prompts.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
 
@@ -161,14 +163,13 @@ def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
 @pytest.mark.slow
 def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty: Any, tiny: Any) -> None:
     task = sl.tasks.find("sum")
-    how: dict[str, Any] = {"mode": ["answer_only"], "template": "chat", "prefill": True}
-    _, put = prepare_questions(chatty, task, [3], 1, "evaluate", **how)
+    _, put = prepare_questions(chatty, task, [3], 1, "evaluate", Prompting(template="chat", prefill=True))
     (question,) = put.each
     by_hand = chatty.tokenizer(f"question: {question.prompt} answer : {task.opening}")["input_ids"]
     assert list(put.ids(chatty, question)) == by_hand
     assert by_hand.count(chatty.tokenizer.bos_token_id) == 1
     with pytest.raises(InputError, match="no chat template"):
-        sl.evaluate(tiny, task, lengths=[3], template="chat")
+        sl.evaluate(tiny, task, lengths=[3], prompting=Prompting(template="chat"))
 
 
 REFUSED = {
@@ -178,7 +179,6 @@ REFUSED = {
     "below zero": ({"temperature": -1.0}, "temperature"),
     "no room": ({"max_new_tokens": 0}, "max_new_tokens=0"),
     "too much room": ({"max_new_tokens": 100_000}, "do not fit"),
-    "no chunk": ({"batch_size": 0}, "batch_size=0"),
     "no folder": ({"resume": "/nowhere/at/all.json"}, "no folder"),
     "too long": ({"lengths": [5000]}, "context"),
 }

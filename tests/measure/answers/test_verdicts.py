@@ -78,7 +78,7 @@ def evidence(probe: dict[str, float] | None = None, **others: Any) -> Evidence:
     ],
 )
 def test_the_first_step_that_decides(known: Evidence, verdict: str, reason: str) -> None:
-    found, why = judge(known, 0.9)
+    found, why = judge(known)
     assert found == verdict
     assert reason in why
 
@@ -114,7 +114,7 @@ def judged_at(n: int, own: float, other: float, seed: int, splits: int = 60) -> 
         f"r2_length{end}": value for end, value in zip(("", "_low", "_high"), interval(length[:, 0]), strict=True)
     }
     none = np.zeros((1, n), dtype=bool)
-    return verdicts(data, none, none, none, True, 4, probe, 0.9)[0][0]
+    return verdicts(data, none, none, none, True, 4, probe)[0][0]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_the_same_bits_of_equal_answers_are_no_collapse() -> None:
     )  # fmt: skip
     differ = (np.arange(n) % 10 == 0)[None]
     wrong = np.zeros((1, n), dtype=bool)
-    assert verdicts(data, wrong, ~differ, differ, True, 4, {}, 0.9)[0][0] != COLLAPSED
+    assert verdicts(data, wrong, ~differ, differ, True, 4, {})[0][0] != COLLAPSED
     every = np.ones((1, n), dtype=bool)
     for same_bits in (differ, every):
-        found, reason = verdicts(data, wrong, same_bits, differ, False, 4, {}, 0.9)[0]
+        found, reason = verdicts(data, wrong, same_bits, differ, False, 4, {})[0]
         assert found == COLLAPSED
         assert reason.startswith("4 of 4 pairs with different right answers")

@@ -76,7 +76,7 @@ def noise(metric: Metric, pair: Any, again: Any) -> torch.Tensor:
 def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> None:
     """GPT-2 without position embeddings on one token repeated: v and v* are equal in exact arithmetic."""
     model = bridge_of("gpt2", getattr(torch, dtype))
-    ones = sl.prompts.build(model, [7] * 40, bos="none")
+    ones = sl.prompts.build(model, [7] * 40, prefix=[])
     weight = model.original_model.transformer.wpe.weight
     weight = getattr(weight, "_original_component", weight)
     before = weight.detach().clone()
@@ -142,7 +142,7 @@ def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
             layer.self_attn.q_proj.weight.zero_()
     plain.save_pretrained(tmp_path)
     model = sl.load(tmp_path, dtype="float64", device="cpu")
-    sequence = sl.prompts.build(model, [20] * 24, bos="none")
+    sequence = sl.prompts.build(model, [20] * 24, prefix=[])
     with sl.applied(
         model, sl.hooks.Hook("as it is", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern * 1.0)
     ):

@@ -41,7 +41,7 @@ def test_a_length_is_marked_where_the_pair_sees_other_tokens(
 
 
 def ones() -> GrowingSequence:
-    return GrowingSequence("ones", (9,) * 9, (9, 4), prefix=(2, 5), bos="as-given")
+    return GrowingSequence("ones", (9,) * 9, (9, 4), prefix=(2, 5))
 
 
 def test_the_first_tokens_leave_one_after_the_other(bridge_of: Any) -> None:

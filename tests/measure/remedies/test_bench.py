@@ -99,7 +99,7 @@ def test_every_number_is_that_of_the_plain_call(change: str, model: Any, familie
             with sl.applied(model, *hooks):
                 pairs = sl.capture(model, drawn, lengths=LENGTHS, noise_lengths=1)
                 collapse = sl.collapse(model, pairs, norm="l2", scale="relative")
-                norms = sl.jacobian_norms(model, torch.tensor([drawn.pair(N).v]), bos="as-given")
+                norms = sl.jacobian_norms(model, torch.tensor([drawn.pair(N).v]))
             np.testing.assert_allclose(here["distance"], collapse["distance"].isel(layer=-1), rtol=1e-3, atol=1e-5)
             places = [drawn.position(number) for number in (1, 4, 8)]
             np.testing.assert_allclose(here["jacobian_norm"].sel(length=N), norms[places], rtol=1e-3, atol=1e-6)

@@ -1,5 +1,6 @@
 """Interventions side by side: each column is the plain call inside `applied`, and the model is left as it was."""
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -35,7 +36,8 @@ def digits(tiny: Any) -> Any:
 def several(tiny: Any) -> dict[str, Any]:
     """One hook, several, a recipe, another form of the sequence, and both."""
     form: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
-    headless = sl.prompts.bernoulli(tiny, 12, seed=1, bos="none", **form)
+    plain = sl.prompts.bernoulli(tiny, 12, seed=1, **form)
+    headless = replace(plain, prefix=plain.prefix[1:])
     commas = sl.prompts.bernoulli(tiny, 12, seed=1, separator=",", every=3, **form)
     return {
         "window": sl.hooks.sliding_window(6, sink=1),
@@ -65,7 +67,7 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
         collapse = captured.collapse(
             tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto"
         )
-        bound = sl.path_bound(tiny, ids, bos=form.bos)
+        bound = sl.path_bound(tiny, ids)
         right = sl.accuracy(tiny, drawn, ones, lengths=[4, 12])
     here = compared.sel(change=change)
     names = ("distance", "distance_y", "same_argmax", "total_variation", "noise_floor", "noise_floor_y")
@@ -86,8 +88,7 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
     """Masked in all blocks it is as if it were not there, where positions are relative; GPT-2 has counted it."""
     model, plain = bridge_of(family), plain_of(family)
     sequence, without = (
-        sl.prompts.build(model, CONTENT, prefix=[*start, 5, 11], alphabet=[7, 8, 9], suffix=[20], bos=bos)
-        for start, bos in (([2], "one"), ([], "none"))
+        sl.prompts.build(model, CONTENT, prefix=[*start, 5, 11], alphabet=[7, 8, 9], suffix=[20]) for start in ([2], [])
     )
     ds = sl.compare(
         model, sequence, {"masked": sl.hooks.mask_tokens([0]), "dropped": without}, lengths=LENGTHS, scale="absolute",

@@ -22,13 +22,13 @@ HOOKS = {
     "zero_pattern": sl.hooks.zero_pattern([4], blocks=(0, 2)),
     "zero_values": sl.hooks.zero_values([4, 6], blocks=(1,)),
     "zero_residual": sl.hooks.zero_residual([4], blocks=(1,)),
-    "mean_residual": sl.hooks.mean_residual([4, 5], OTHERS, blocks=(1, 2), bos="as-given"),
-    "resample_residual": sl.hooks.resample_residual([3], OTHERS, blocks=(1,), seed=1, bos="as-given"),
+    "mean_residual": sl.hooks.mean_residual([4, 5], OTHERS, blocks=(1, 2)),
+    "resample_residual": sl.hooks.resample_residual([3], OTHERS, blocks=(1,), seed=1),
     "scale_attention": sl.hooks.scale_attention(2.5, [3, 5], heads=[1, 2]),
     "zero_heads": sl.hooks.zero_heads([1], blocks=(0, 2)),
-    "mean_heads": sl.hooks.mean_heads([0, 3], OTHERS, positions=[4, 6, 9], bos="as-given"),
-    "patch_heads": sl.hooks.patch_heads([2], OTHERS[:1], blocks=(1,), bos="as-given"),
-    "patch_residual": sl.hooks.patch_residual([4, 6], OTHERS[1:], blocks=(1,), from_positions=[5, 3], bos="as-given"),
+    "mean_heads": sl.hooks.mean_heads([0, 3], OTHERS, positions=[4, 6, 9]),
+    "patch_heads": sl.hooks.patch_heads([2], OTHERS[:1], blocks=(1,)),
+    "patch_residual": sl.hooks.patch_residual([4, 6], OTHERS[1:], blocks=(1,), from_positions=[5, 3]),
     "round residual": sl.hooks.rounding(6, "residual"),
     "round keys": sl.hooks.rounding(6, "keys"),
     "round patterns": sl.hooks.rounding("bfloat16", "patterns", blocks=(2,)),
@@ -58,7 +58,7 @@ def test_jacobians_and_bounds_are_of_the_hooked_model(
 ) -> None:
     """The certified bound holds for the Jacobian of the model with the hook, which is not that without it."""
     model = bridge_of(family, torch.float64)
-    options: Any = {"bos": "as-given"}
+    options: Any = {}
     if family not in without:
         without[family] = sl.jacobian_norms(model, IDS, **options)
     plainly = without[family]

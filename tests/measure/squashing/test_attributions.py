@@ -62,7 +62,7 @@ def test_scores_against_the_plain_model(family: str, bridge_of: Callable[..., An
     for of, expected in slow(family).items():
         if of in WITH_CAPTUM and importlib.util.find_spec("captum") is None:
             continue
-        found = attribution(model, IDS, of=of, query=QUERY, bos="as-given").values  # pyright: ignore
+        found = attribution(model, IDS, of=of, query=QUERY).values  # pyright: ignore
         assert expected.min() > 1e-4 * expected.max()
         np.testing.assert_allclose(found[: QUERY + 1], expected, rtol=1e-4, atol=1e-6 * expected.max(), err_msg=of)
         assert (found[QUERY + 1 :] == 0).all()
@@ -72,7 +72,7 @@ def test_scores_against_the_plain_model(family: str, bridge_of: Callable[..., An
 def test_value_weighted_attention_is_what_attention_writes(family: str, bridge_of: Callable[..., Any]) -> None:
     """With every other value at 0, block b's attention writes exactly the vector whose norm is meant, and its bias."""
     model, place = bridge_of(family, torch.float64), 3
-    found = attribution(model, IDS, of="value_weighted", query=QUERY, bos="as-given").values[place]
+    found = attribution(model, IDS, of="value_weighted", query=QUERY).values[place]
     norms = []
     for block in range(3):
         written: list[torch.Tensor] = []
@@ -92,10 +92,10 @@ def test_the_audit_judges_attributions(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     ids = torch.stack([IDS, IDS.flip(0).roll(1), torch.tensor([2, 8, 8, 30, 9, 7, 12])])
     wanted = ["gradient", "integrated", "occlusion", "AttnLRP", "value", "leave", "knockout", "expected", "subst"]
-    found = sl.audit(model, ids, estimates=wanted, n_replacements=2, bos="as-given")
+    found = sl.audit(model, ids, estimates=wanted, n_replacements=2)
     effects = ["substitution effect", "leave-one-out KL", "knockout KL", "expected replacement KL"]
     assert found["reference"].values.tolist() == ["Jacobian", *effects]
-    knocked = sl.knockout_effect(model, ids[0], bos="as-given")["kl"]
+    knocked = sl.knockout_effect(model, ids[0])["kl"]
     np.testing.assert_allclose(
         found["value"].sel({"estimate": "knockout KL", "prompt": 0}), knocked, rtol=1e-4, atol=1e-7
     )
@@ -118,7 +118,7 @@ def test_what_is_not_applicable_says_why(bridge_of: Callable[..., Any], monkeypa
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     monkeypatch.setitem(sys.modules, "lxt", None)
     model = bridge_of("gemma")
-    found = sl.audit(model, IDS, estimates=["occlusion", "AttnLRP"], bos="as-given")
+    found = sl.audit(model, IDS, estimates=["occlusion", "AttnLRP"])
     for name, needed in (("occlusion", "captum"), ("AttnLRP", "lxt")):
         row = found.sel({"estimate": name})
         assert row["value"].isnull().all()
@@ -127,4 +127,4 @@ def test_what_is_not_applicable_says_why(bridge_of: Callable[..., Any], monkeypa
         assert f"needs {needed}, which is not installed" in row["refused"].item()
         assert 'pip install "squashlens[compare]"' in row["refused"].item()
     with pytest.raises(InputError, match="needs captum"):
-        attribution(model, IDS, of="occlusion", bos="as-given")
+        attribution(model, IDS, of="occlusion")

@@ -15,7 +15,7 @@ from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, plain_outputs, raw
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
-SHARED: Any = {"bos": "as-given"}
+SHARED: Any = {}
 
 
 def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
@@ -38,15 +38,15 @@ def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None
 def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
     model, plain = bridge_of("gemma", torch.float64), random_model(CONFIGS["gemma"]).double()
     blocks = jacobian_by_jacrev(plain, IDS[:1], 6).detach()
-    ones = one_cotangent(model, IDS[0], of="ones", bos="as-given")
+    ones = one_cotangent(model, IDS[0], of="ones")
     np.testing.assert_allclose(ones.values, blocks.sum(dim=1).norm(dim=-1), rtol=1e-5)
     with torch.no_grad():
         best = plain_outputs(plain, IDS[:1]).logits[0, -1].argmax()
     row = plain.get_output_embeddings().weight[best].detach()
-    top = one_cotangent(model, IDS[0], of="top_logit", bos="as-given")
+    top = one_cotangent(model, IDS[0], of="top_logit")
     np.testing.assert_allclose(top.values, (row @ blocks).norm(dim=-1), rtol=1e-5)
-    shares = sl.paths.composition(model, IDS[0], bos="as-given").sel(layer=0)
-    np.testing.assert_array_equal(rollout(model, IDS[0], bos="as-given").values, shares.values)
+    shares = sl.paths.composition(model, IDS[0]).sel(layer=0)
+    np.testing.assert_array_equal(rollout(model, IDS[0]).values, shares.values)
 
 
 @pytest.mark.slow
@@ -56,8 +56,8 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     assert found["value"].dims == ("estimate", "prompt", "position")
     value = found["value"]
     parts = {
-        "paper form": sl.path_bound(model, IDS, bos="as-given"),
-        "null": sl.path_bound(model, IDS, attention="uniform", bos="as-given"),
+        "paper form": sl.path_bound(model, IDS),
+        "null": sl.path_bound(model, IDS, attention="uniform"),
         "analytic edges, attention and norms frozen": sl.path_bound(
             model, IDS, constants="measured", freeze=("attention", "norms"), **SHARED
         ),

@@ -13,7 +13,7 @@ from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
-SHARED: dict[str, Any] = {"bos": "as-given"}
+SHARED: dict[str, Any] = {}
 
 
 @pytest.mark.few(2)

@@ -28,7 +28,7 @@ def plain_patterns(family: str, ids: torch.Tensor = IDS) -> list[np.ndarray]:
 @pytest.mark.parametrize("query", [-1, 2])
 def test_equals_enumeration(family: str, query: int, bridge_of: Callable[..., Any]) -> None:
     constants = {"beta1": 1.7, "beta2": 0.6, "beta3": 2.5, "sigma_psi": 0.9}
-    found = sl.path_bound(bridge_of(family), IDS, query=query, bos="one", constants=constants)
+    found = sl.path_bound(bridge_of(family), IDS, query=query, constants=constants)
     paths = path_sum(plain_patterns(family), query % 5, beta1=1.7, gain=0.9 / 0.6 + 1)
     np.testing.assert_allclose(found.values, paths / 2.5, rtol=1e-5, atol=1e-9)
 
@@ -52,7 +52,7 @@ def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]
     row = np.eye(9)[8]
     for null in reversed(nulls):
         row = 2 * (row @ (null + np.eye(9)))
-    found = sl.path_bound(model, LONGER, attention="uniform", bos="one")
+    found = sl.path_bound(model, LONGER, attention="uniform")
     np.testing.assert_allclose(found.values, row, rtol=1e-12)
 
 

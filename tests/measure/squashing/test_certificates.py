@@ -45,7 +45,7 @@ def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
 
 
 def certified(model: Any, edges: str, group: int, freeze: Any = (), **more: Any) -> Any:
-    shared: Any = {"freeze": freeze, "bos": "as-given"} | more
+    shared: Any = {"freeze": freeze} | more
     if edges == "sketch":
         return sl.jacobian_norms(model, IDS, method="sketch_upper", n_probes=group, **shared)
     return sl.path_bound(model, IDS, constants="measured", edges=edges, n_composed=group, **shared)  # pyright: ignore
@@ -124,7 +124,7 @@ def test_biases_that_cancel_leave_certificates_right(tmp_path: Path) -> None:
     """Their logits are small and their products large: float32 gets the Jacobian wrong, by more than any |s| tells."""
     plain, model = loaded(CONFIGS["gpt2"], tmp_path, lambda p: cancelling(p, 3e3), torch.float32)
     truth = exact_norms(plain, IDS)
-    narrow = sl.jacobian_norms(model, IDS, bos="as-given").values
+    narrow = sl.jacobian_norms(model, IDS).values
     assert np.abs(narrow / truth - 1).max() > 0.01
     for edges, group in KINDS[1:]:
         found = ratios(model, truth, edges, group)
@@ -246,7 +246,7 @@ def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridg
 
 def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bridge_of("llama")
-    shared: Any = {"constants": "measured", "bos": "as-given"}
+    shared: Any = {"constants": "measured"}
     assert sl.path_bound(model, IDS[:2], edges="exact", n_composed=2, **shared).attrs["failure_probability"] == 5e-7
     assert sl.path_bound(model, IDS[:2], **shared).attrs["failure_probability"] == 5e-7
     assert certified(model, "sketch", 8).attrs["failure_probability"] == 1e-6
@@ -311,7 +311,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     whole, _ = loaded(config, tmp_path / "none", lambda plain: heads_that_cancel(plain, 0.0, output), torch.float32)
     truth, all_together = exact_norms(whole, IDS), exact_norms(whole, IDS, order="fro")
     _, model = loaded(config, tmp_path / "large", lambda plain: heads_that_cancel(plain, size, output), torch.float32)
-    asked: dict[str, Any] = {"method": "sketch_upper", "bos": "as-given"}
+    asked: dict[str, Any] = {"method": "sketch_upper"}
     calls: list[Callable[[], tuple[Any, Any, Any, float]]] = []
     for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}):
 
@@ -345,7 +345,7 @@ def test_lanczos_iteration_in_float32_allows_for_what_cancels(size: float, refus
     config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": 2})
     whole, _ = loaded(config, tmp_path / "none", lambda plain: heads_that_cancel(plain, 0.0), torch.float32)
     _, model = loaded(config, tmp_path / "large", lambda plain: heads_that_cancel(plain, size), torch.float32)
-    asked: dict[str, Any] = {"method": "lanczos", "positions": [1, 5], "bos": "as-given"}
+    asked: dict[str, Any] = {"method": "lanczos", "positions": [1, 5]}
     if refused:
         with pytest.raises(UnsoundModelError, match="Terms of this derivative cancel|forward and in backward"):
             sl.jacobian_norms(model, IDS, **asked)

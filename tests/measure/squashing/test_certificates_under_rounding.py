@@ -10,7 +10,7 @@ import squashlens as sl
 from squashlens.errors import UnsoundModelError
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 19])
-SHARED: dict[str, Any] = {"bos": "as-given"}
+SHARED: dict[str, Any] = {}
 KINDS: list[dict[str, Any]] = [
     {"edges": "analytic"}, {"edges": "attention"}, {"edges": "exact"}, {"edges": "exact", "n_composed": 2},
 ]  # fmt: skip

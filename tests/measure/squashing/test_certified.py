@@ -77,7 +77,7 @@ def test_the_bound_holds(family: str) -> None:
         model = drawn(family, seed, scale)
         edges = possible(model, edges, freeze)
         prompt = torch.tensor([2, *ids])
-        shared: Any = {"freeze": freeze, "from_layer": source, "bos": "as-given"}
+        shared: Any = {"freeze": freeze, "from_layer": source}
         truth = sl.jacobian_norms(model, prompt, **shared)
         bound = sl.path_bound(model, prompt, constants="measured", edges=edges, **shared)
         assert (bound.values >= truth.values * (1 - 1e-4)).all(), (bound.values / truth.values).min()
@@ -139,7 +139,7 @@ def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> 
 
     one_head = tiny_config(num_hidden_layers=1, num_attention_heads=1)
     model = load_random(one_head, tmp_path, no_mlp)
-    shared: Any = {"freeze": ("attention", "norms"), "to_layer": 1, "bos": "as-given"}
+    shared: Any = {"freeze": ("attention", "norms"), "to_layer": 1}
     truth = sl.jacobian_norms(model, IDS, **shared)
     bound = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
     np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
@@ -148,10 +148,10 @@ def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> 
     truth = sl.jacobian_norms(model, IDS, **shared)
     to_y = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
     np.testing.assert_allclose(bare(to_y), truth.values, rtol=1e-6)
-    layer, v = model.blocks[0], sl.capture(model, IDS, bos="as-given").residuals[0][0]
+    layer, v = model.blocks[0], sl.capture(model, IDS).residuals[0][0]
     gain = 1 + layer.ln1.weight.detach()
     through = layer.attn.W_O[0].detach().T @ layer.attn.W_V[0].detach().T * gain
-    alpha = sl.capture(model, IDS, bos="as-given").patterns[0][0, 0, -1]
+    alpha = sl.capture(model, IDS).patterns[0][0, 0, -1]
     rho = (v.square().mean(-1) + model.original_model.config.rms_norm_eps).sqrt()
     closed = alpha * torch.linalg.matrix_norm(through, ord=2) / rho
     np.testing.assert_allclose(bare(bound)[:-1], closed[:-1].numpy(), rtol=1e-6)
@@ -162,7 +162,7 @@ def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> 
 def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> None:
     model = load_random(tiny_config(num_hidden_layers=1), tmp_path)
     for edges in KINDS:
-        shared: Any = {"freeze": freeze, "bos": "as-given"}
+        shared: Any = {"freeze": freeze}
         truth = sl.jacobian_norms(model, IDS[:1], **shared)
         bound = sl.path_bound(model, IDS[:1], constants="measured", edges=edges, **shared)
         np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
@@ -174,7 +174,7 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
-    shared: Any = {"bos": "as-given"}
+    shared: Any = {}
     truth = sl.jacobian_norms(model, IDS, **shared).values
     bounds = {
         g: sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=g, **shared).values
@@ -194,7 +194,7 @@ def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]
 @pytest.mark.slow
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
-    shared: Any = {"constants": "measured", "bos": "as-given"}
+    shared: Any = {"constants": "measured"}
     together = sl.path_bound(model, IDS, to_layer=[2, 3, "y"], from_layer=1, query=4, **shared)
     for to in (2, 3, "y"):
         alone: Any = sl.path_bound(model, IDS, to_layer=to, from_layer=1, query=4, **shared)
@@ -207,15 +207,13 @@ def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> N
     for row, ids in zip(both.values, prompts, strict=True):
         np.testing.assert_allclose(row, sl.path_bound(model, ids, **shared).values, rtol=1e-6)
     top = sl.path_bound(model, IDS, from_layer=3, **shared)  # no block at all: the final norm
-    np.testing.assert_allclose(
-        top.values, sl.jacobian_norms(model, IDS, from_layer=3, bos="as-given").values, rtol=1e-6
-    )
+    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6)
 
 
 @pytest.mark.slow
 def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
     model = bridge_of("gemma3", torch.float64)
-    shared: Any = {"constants": "measured", "bos": "as-given"}
+    shared: Any = {"constants": "measured"}
     exact = {kind: sl.path_bound(model, IDS[:4], edges=kind, **shared) for kind in KINDS}
     assert exact["local"].attrs["failure_probability"] == 5e-7
     assert 0 < exact["exact"].attrs["rounding"] < 1e-9
@@ -242,7 +240,7 @@ def test_lanczos_inflates_by_its_share_of_the_whole() -> None:
 
 def test_standing_hooks_are_in_the_edges(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
-    shared: Any = {"bos": "as-given"}
+    shared: Any = {}
     plain = sl.path_bound(model, IDS, constants="measured", **shared)
     with sl.applied(model, sl.hooks.mask_tokens([1, 2]), sl.hooks.zero_values([3])):
         hooked = sl.path_bound(model, IDS, constants="measured", **shared)
@@ -271,7 +269,7 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
 @pytest.mark.parametrize("edges", KINDS)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_cuda_equals_cpu(family: str, edges: Any, bridge_of: Callable[..., Any], folder_of: Any) -> None:
-    shared: Any = {"constants": "measured", "edges": edges, "bos": "as-given"}
+    shared: Any = {"constants": "measured", "edges": edges}
     expected = sl.path_bound(bridge_of(family), IDS, **shared)
     model = sl.load(folder_of(family), device="cuda")
     np.testing.assert_allclose(sl.path_bound(model, IDS, **shared).values, expected.values, rtol=1e-3)

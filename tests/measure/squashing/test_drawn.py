@@ -18,7 +18,7 @@ from tests.references import exact_norms
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
 N, TO, SOURCE = len(IDS), 5, 1
-SHARED: dict[str, Any] = {"bos": "as-given"}
+SHARED: dict[str, Any] = {}
 BOUNDS: list[dict[str, Any]] = [
     {"edges": "analytic"}, {"edges": "attention"}, {"edges": "exact"}, {"edges": "exact", "n_composed": 2},
     {"edges": "local"},

@@ -51,7 +51,7 @@ def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
 )
 def test_random_gemmas(blocks: int, analytic: Any, exact: Any, two: Any, tmp_path: Path) -> None:
     ids = torch.randint(5, 60, (2, 16), generator=torch.Generator().manual_seed(0))
-    table = medians(random_gemma(blocks, tmp_path), ids, range(1, 15), bos="as-given")
+    table = medians(random_gemma(blocks, tmp_path), ids, range(1, 15))
     tight = table["tightness"]
     for name, (low, high) in {"analytic edges": analytic, "exact edges": exact, "two blocks composed": two}.items():
         assert low <= tight[name] <= high, name

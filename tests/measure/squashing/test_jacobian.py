@@ -35,7 +35,7 @@ def test_equals_jacrev(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family, torch.float64)
     for norm, expected in truth.items():
         assert expected.min() > 1e-3 * expected.max()  # known values, none of them zero
-        found = sl.jacobian_norms(model, IDS, norm=norm, bos="one", vjp_batch_size=5)  # pyright: ignore
+        found = sl.jacobian_norms(model, IDS, norm=norm, vjp_batch_size=5)  # pyright: ignore
         np.testing.assert_allclose(found.values, expected, rtol=1e-6)
 
 
@@ -45,7 +45,7 @@ def test_agrees_with_central_differences(family: str, bridge_of: Callable[..., A
     # The softmax runs in float32 even here, so a step must stand well above its rounding.
     truth = norms_of(jacobian_by_differences(random_model(CONFIGS[family]).double(), IDS[None], 6, step=1e-3))
     for norm, expected in truth.items():
-        found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm=norm, bos="one")  # pyright: ignore
+        found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm=norm)  # pyright: ignore
         np.testing.assert_allclose(found.values, expected, rtol=1e-3)
 
 
@@ -74,7 +74,7 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
-    how: dict[str, Any] = {"norm": norm, "bos": "as-given"}
+    how: dict[str, Any] = {"norm": norm}
     together = sl.jacobian_norms(model, prompts, vjp_batch_size=13, **how)
     for i, prompt in enumerate(prompts):
         alone = sl.jacobian_norms(model, prompt, vjp_batch_size=1 if i == 0 else None, **how)
@@ -93,7 +93,7 @@ def test_works_under_no_grad_and_inference_mode(tiny: Any) -> None:
 def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Squares of estimates without bias; intervals and upper bounds that hold at every position and seed."""
     model = bridge_of("gemma3", torch.float64)
-    shared: Any = {"bos": "as-given"}
+    shared: Any = {}
     exact = {norm: sl.jacobian_norms(model, IDS, norm=norm, **shared) for norm in ("spectral", "frobenius")}
 
     def sketched(seed: int, norm: Any, method: Any) -> Any:
@@ -194,7 +194,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
     assert 0.9 < np.mean(inside) < 0.99  # 95 % of intervals hold what they are about
     assert np.mean(taken[0.2]) > 2 * np.mean(taken[0.4])
     with pytest.warns(UserWarning, match="16 probes"):
-        few = sl.jacobian_norms(bridge_of("gemma"), IDS, norm="frobenius", method="sketch", rtol=0.001, bos="one")
+        few = sl.jacobian_norms(bridge_of("gemma"), IDS, norm="frobenius", method="sketch", rtol=0.001)
     assert (few["low"] < few).all()
     sketch: dict[str, Any] = {"method": "sketch", "norm": "frobenius"}
     for wrong in ({"rtol": 0.1}, {"rtol": 2.0} | sketch, {"rtol": 0.1, "method": "sketch"}):
@@ -206,7 +206,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
 @pytest.mark.parametrize("family", ["gemma", "gpt2", "llama", "qwen3"])
 def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_of: Callable[..., Any]) -> None:
     truth = exact_norms(random_model((CONFIGS | MORE)[family]), IDS)
-    model, shared = bridge_of(family), {"bos": "as-given", "method": "sketch_upper"}
+    model, shared = bridge_of(family), {"method": "sketch_upper"}
     lows = []
     for seed, probes in enumerate((2, 11, 24)):
         found = sl.jacobian_norms(model, IDS, n_probes=probes, seed=seed, **shared)  # pyright: ignore
@@ -250,10 +250,10 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.Mo
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_cuda_equals_cpu(family: str, bridge_of: Callable[..., Any], folder_of: Callable[[str], Any]) -> None:
-    expected = sl.jacobian_norms(bridge_of(family), IDS, bos="one")
+    expected = sl.jacobian_norms(bridge_of(family), IDS)
     model = sl.load(folder_of(family), device="cuda")
-    found = sl.jacobian_norms(model, IDS, bos="one")
+    found = sl.jacobian_norms(model, IDS)
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-3)
     np.testing.assert_allclose(
-        sl.path_bound(model, IDS, bos="one").values, sl.path_bound(bridge_of(family), IDS, bos="one").values, rtol=1e-4
+        sl.path_bound(model, IDS).values, sl.path_bound(bridge_of(family), IDS).values, rtol=1e-4
     )

@@ -14,7 +14,7 @@ from tests.references import model_without, plain_outputs
 
 IDS = [2, 7, 11, 30, 7, 9, 59, 12]
 QUERY = 6
-GIVEN: dict[str, Any] = {"bos": "as-given"}
+GIVEN: dict[str, Any] = {}
 
 
 def without(plain: Any, places: list[int], kind: str) -> tuple[torch.Tensor, torch.Tensor]:

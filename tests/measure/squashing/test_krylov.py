@@ -15,7 +15,7 @@ from tests.references import frozen_attention_model, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 PLACES = [1, 4, 6]
-SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "bos": "as-given", "seed": 0}
+SHARED: dict[str, Any] = {"method": "lanczos", "positions": PLACES, "seed": 0}
 
 
 @pytest.mark.few(1)

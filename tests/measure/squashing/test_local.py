@@ -94,7 +94,7 @@ def test_edges_too_small_are_refused(bridge_of: Callable[..., Any]) -> None:
 
 
 def test_models_that_cannot_be_replayed_are_refused(bridge_of: Callable[..., Any]) -> None:
-    shared: Any = {"constants": "measured", "edges": "local", "bos": "as-given"}
+    shared: Any = {"constants": "measured", "edges": "local"}
     model = bridge_of("llama")
     mine = Hook("mine", "blocks.0.hook_mlp_out", lambda t: t * 2)
     with attached(model, mine), pytest.raises(UnsoundModelError, match="there are hooks on the model"):

@@ -19,13 +19,13 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     among = [5, 6, 30]
     found = sl.needle(
         model, PROMPTS, AT, [("a", 1), ("b", 1), ("a", 1), ("b", 2)], certified=True, candidates=among,
-        n_replacements=9, bos="as-given",
+        n_replacements=9,
     )  # fmt: skip
     for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
         ids, one = torch.tensor(prompt), found.isel(prompt=k)
-        shared: Any = {"bos": "as-given"}
-        bound = sl.path_bound(model, ids, bos="as-given").values[place]
-        null = sl.path_bound(model, ids, attention="uniform", bos="as-given").values[place]
+        shared: Any = {}
+        bound = sl.path_bound(model, ids).values[place]
+        null = sl.path_bound(model, ids, attention="uniform").values[place]
         swap = sl.substitution_effect(model, ids, candidates=among, n_replacements=9, **shared)
         wanted = {
             "path_bound": bound, "bound_over_null": bound / null,

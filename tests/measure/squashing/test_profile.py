@@ -13,7 +13,7 @@ from squashlens.measure.squashing.profiles import profile as module
 from tests.references import raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
-SHARED: dict[str, Any] = {"bos": "as-given"}
+SHARED: dict[str, Any] = {}
 
 
 @pytest.mark.few(1)
@@ -25,7 +25,7 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
     for query in (0, 4, 6):
         for layer in (0, 2):
             one = found.sel(query=query, layer=layer)
-            place: dict[str, Any] = {"query": query, "from_layer": layer, "bos": "as-given"}
+            place: dict[str, Any] = {"query": query, "from_layer": layer}
             np.testing.assert_allclose(one["path_bound"], sl.path_bound(model, IDS, **place), rtol=1e-6)
             null = sl.path_bound(model, IDS, attention="uniform", **place)
             np.testing.assert_allclose(one["null"], null, rtol=1e-12)
@@ -118,7 +118,7 @@ def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     shares = singular / singular.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(found["effective_rank"], np.exp(-(shares * np.log(shares)).sum(axis=1)), rtol=1e-4)
     longer = torch.cat([run.ids, run.ids[:, -1:]], dim=1)
-    other = sl.capture(tiny, longer, bos="as-given").to_xarray()["residual"][:, 0, -1].values
+    other = sl.capture(tiny, longer).to_xarray()["residual"][:, 0, -1].values
     distance = np.abs(streams[:, -1] - other).max(axis=-1)
     np.testing.assert_allclose(found["collapse_distance"], distance, rtol=1e-3, atol=1e-4)
     with torch.no_grad():

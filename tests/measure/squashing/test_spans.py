@@ -21,7 +21,7 @@ from tests.references import jacobian_by_jacrev, plain_outputs, raw
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 SPANS = {"second half": [4, 5, 3], "ends": [0, 6], "after the query": [1]}
 ORDERS: dict[str, Any] = {"spectral": 2, "frobenius": "fro"}
-SHARED: dict[str, Any] = {"bos": "as-given", "spans": SPANS}
+SHARED: dict[str, Any] = {"spans": SPANS}
 
 
 @pytest.mark.few(1)
@@ -49,7 +49,7 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
         below = sl.jacobian_norms(model, IDS, norm=norm, method="sketch", n_probes=99, **SHARED)
         if norm == "spectral":  # with more directions than d, nothing is left out
             np.testing.assert_allclose(below["low"].values, expected, rtol=1e-6)
-    alone = sl.jacobian_norms(model, IDS, bos="as-given").values
+    alone = sl.jacobian_norms(model, IDS).values
     found = sl.jacobian_norms(model, IDS, **SHARED)
     assert found["token"].values.tolist() == ["ends", "after the query", "second half"]
     assert found["position"].values.tolist() == [0, 1, 3]
@@ -86,7 +86,7 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
 def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, bridge_of: Callable[..., Any]) -> None:
     """Against every replacement on the plain model: 200 draws of at most 6 find them all, and count each once."""
     model, plain, among = bridge_of(family, torch.float64), random_model(CONFIGS[family]).double(), [5, 7, 9]
-    shared: dict[str, Any] = {"candidates": among, "query": 5, "bos": "as-given"}
+    shared: dict[str, Any] = {"candidates": among, "query": 5}
     spans = {"pair": [3, 1], "one": [4], "up to the query": [5, 6]}
     found = sl.substitution_effect(model, IDS, n_replacements=200, spans=spans, **shared)
     assert found["token"].values.tolist() == ["pair", "one", "up to the query"]

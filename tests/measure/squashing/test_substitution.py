@@ -15,7 +15,7 @@ from squashlens.theory.statistics.ranks import noise_ceiling
 from tests.references import plain_outputs
 
 IDS = [2, 7, 11, 30, 7, 9]
-GIVEN: dict[str, Any] = {"bos": "as-given"}
+GIVEN: dict[str, Any] = {}
 
 
 def test_tokens_are_drawn_with_the_probabilities_of_the_model(

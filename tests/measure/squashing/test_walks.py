@@ -23,7 +23,7 @@ def mean_patterns(plain: Any) -> list[np.ndarray]:
 def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) -> None:
     patterns = mean_patterns(plain_of(family))
     expected = walks([torch.tensor(p) for p in patterns], 3)
-    best = sl.paths.strongest_paths(bridge_of(family), IDS, k=6, query=3, bos="as-given")
+    best = sl.paths.strongest_paths(bridge_of(family), IDS, k=6, query=3)
     np.testing.assert_allclose(best["weight"], [w for w, _ in expected[:6]], rtol=1e-5)
     assert best["position_at"].values[0].tolist() == list(expected[0][1])
     seen = [p > 0 for p in patterns]
@@ -35,10 +35,10 @@ def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) 
     total = path_sum(patterns, 3).sum()
     np.testing.assert_allclose(best["share"], best["weight"] / total, rtol=1e-5)
     elsewhere = [(w, walk) for w, walk in expected if not {0, 2} & {*walk}]
-    others = sl.paths.strongest_paths(bridge_of(family), IDS, k=6, query=3, avoid=[0, 2], bos="as-given")
+    others = sl.paths.strongest_paths(bridge_of(family), IDS, k=6, query=3, avoid=[0, 2])
     np.testing.assert_allclose(others["weight"], [w for w, _ in elsewhere[:6]], rtol=1e-5)
     np.testing.assert_allclose(others["share"], others["weight"] / total, rtol=1e-5)
-    everything = sl.paths.strongest_paths(bridge_of(family), IDS, k=10_000, query=3, bos="as-given")
+    everything = sl.paths.strongest_paths(bridge_of(family), IDS, k=10_000, query=3)
     assert everything["share"].sum().item() == pytest.approx(1, rel=1e-9)
 
 
@@ -47,11 +47,11 @@ def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) 
 def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
     for family in ("gemma", "gemma3", "gpt2"):
         model = bridge_of(family)
-        shares = sl.paths.hops(model, IDS, attention=attention, bos="as-given")
-        bound = sl.path_bound(model, IDS, attention=attention, constants=COUNTED, bos="as-given")
+        shares = sl.paths.hops(model, IDS, attention=attention)
+        bound = sl.path_bound(model, IDS, attention=attention, constants=COUNTED)
         np.testing.assert_allclose(shares.sum("hop"), bound / bound.sum(), rtol=1e-7)  # weights are float32
         assert shares.sizes == {"hop": 4, "position": 5}
-        null = sl.path_bound(model, IDS, attention="uniform", constants=COUNTED, bos="as-given")
+        null = sl.path_bound(model, IDS, attention="uniform", constants=COUNTED)
         np.testing.assert_allclose(shares["null"].sum("hop"), null / null.sum(), rtol=1e-9)
         assert shares.sel(hop=0).values.tolist()[:-1] == [0, 0, 0, 0]
         # Attending in every block: the product of the patterns alone.
@@ -61,25 +61,25 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
 
 
 def head_means(model: Any) -> list[np.ndarray]:
-    run = sl.capture(model, IDS, keep="patterns", bos="as-given")
+    run = sl.capture(model, IDS, keep="patterns")
     return [run.patterns[b][0].mean(dim=0).numpy() for b in sorted(run.patterns)]
 
 
 def test_topological_bound_counts_paths(bridge_of: Any) -> None:
     """(T + I)³ for full attention; windows cut paths."""
-    full = sl.path_bound(bridge_of("llama"), IDS, attention="topological", constants=COUNTED, bos="as-given")
+    full = sl.path_bound(bridge_of("llama"), IDS, attention="topological", constants=COUNTED)
     matrix = np.tril(np.ones((5, 5))) + np.eye(5)
     assert full.values.tolist() == np.linalg.matrix_power(matrix, 3)[-1].tolist()
     long = torch.arange(3, 13)[None]
-    cut = sl.path_bound(bridge_of("mistral"), long, attention="topological", constants=COUNTED, bos="as-given")
-    whole = sl.path_bound(bridge_of("llama"), long, attention="topological", constants=COUNTED, bos="as-given")
+    cut = sl.path_bound(bridge_of("mistral"), long, attention="topological", constants=COUNTED)
+    whole = sl.path_bound(bridge_of("llama"), long, attention="topological", constants=COUNTED)
     assert (cut <= whole).all()
     assert cut.values[0] < whole.values[0]
 
 
 @pytest.mark.parametrize("family", ["gemma", "llama", "gpt2"])
 def test_depth_limit_against_eigenvalues(family: str, bridge_of: Any, plain_of: Any) -> None:
-    ds = sl.paths.depth_limit(bridge_of(family), IDS, depth=200, bos="as-given")
+    ds = sl.paths.depth_limit(bridge_of(family), IDS, depth=200)
     for block, pattern in enumerate(mean_patterns(plain_of(family))):
         half = (pattern + np.eye(5)) / 2
         power = np.linalg.matrix_power(half, 7)[-1]

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Freezable, Target, positive
+from squashlens._typing import Bridge, Freezable, Target, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
@@ -42,7 +42,6 @@ def jacobian(
     from_layer: int = 0,
     to_layer: Target = "y",
     vjp_batch_size: int | None = None,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """The blocks J_i = ∂y_n/∂v⁽⁰⁾_i of the Jacobian, and their leading singular directions.
 
@@ -61,7 +60,6 @@ def jacobian(
         to_layer: layer whose residual stream at the query is differentiated: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the
             default) for the output of the final norm.
         vjp_batch_size: as in `jacobian_norms`.
-        bos: as in `path_bound`.
 
     Returns:
         Dataset, dimensionless unless it says so. `jacobian` (position, out, in), the blocks in float64, from products
@@ -92,7 +90,7 @@ def jacobian(
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
     session = Session.start(
-        model, prompt, bos, "jacobian",
+        model, prompt, "jacobian",
         query=query, positions=given, k=k, freeze=parts,
         from_layer=from_layer, to_layer=to_layer,
     )  # fmt: skip

@@ -14,7 +14,6 @@ import xarray as xr
 from torch import Tensor
 
 from squashlens._typing import (
-    Bos,
     Bridge,
     Freezable,
     Method,
@@ -61,7 +60,6 @@ def jacobian_norms(
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     positions: Iterable[int] | None = None,
     vjp_batch_size: int | None = None,
-    bos: Bos = "family",
 ) -> xr.DataArray:
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
@@ -110,7 +108,6 @@ def jacobian_norms(
             token is measured by itself.
         positions: positions that ``"lanczos"`` measures; only the query by default. The others are NaN.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
-        bos: as in `path_bound`.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
@@ -150,7 +147,7 @@ def jacobian_norms(
     method = resolved(method, model, n_probes)
     seed = seed_of(seed, certifies=method in ("sketch_upper", "lanczos"))
     session = Session.start(
-        model, prompt, bos, "jacobian_norms",
+        model, prompt, "jacobian_norms",
         norm=norm, freeze=parts, method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, seed=seed,
         query=query, from_layer=from_layer, to_layer=to_layer, **recorded(spans),
         **({} if chosen is None else {"positions": chosen}),

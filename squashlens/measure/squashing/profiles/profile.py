@@ -11,7 +11,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bos, Bridge, Method, Norm, positive
+from squashlens._typing import Bridge, Method, Norm, positive
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
@@ -63,7 +63,6 @@ def profile(
     keep: Kept = "positions",
     n_random_models: int = 1,
     seed: int | None = None,
-    bos: Bos = "family",
 ) -> xr.Dataset:
     """How much every token influences every later one, from every layer, with heads and representations beside it.
 
@@ -76,7 +75,7 @@ def profile(
     resamples of up to 16 contiguous groups of queries.
 
     Args:
-        model, bos: as in `path_bound`.
+        model: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         queries: query positions n; negative values count from the end. All by default.
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
@@ -136,7 +135,7 @@ def profile(
     method = resolved(method, model, n_probes)
     seed = seed_of(seed, certifies=certified or method == "sketch_upper")
     session = Session.start(
-        model, prompt, bos, "profile",
+        model, prompt, "profile",
         queries=queries, layers=layers, method=method, norm=norm, n_probes=n_probes, certified=certified, keep=keep,
         n_random_models=n_random_models, seed=seed,
     )  # fmt: skip
