@@ -129,6 +129,8 @@ def _agreement_over_null(ds: xr.Dataset) -> str:
     numbers = "(difference {}, 95 % interval {} to {})".format(
         *(near_edge(value, 0.0, 2) for value in (gap, low, high))
     )
+    if low == high == 0:  # no interval, since both rank the tokens in the same order or agree equally at each
+        return f"{of_null}; the path bound agrees exactly as well."
     if low > 0:
         return f"{of_null}; the path bound agrees better {numbers}."
     if high < 0:

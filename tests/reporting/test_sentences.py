@@ -91,6 +91,7 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: beside_null(0.4, 0.1, 0.7), "reaches ρ = 0.20; the path bound agrees better (difference 0.40, 95 % "
      "interval 0.10 to 0.70)"),
     (lambda: beside_null(-0.4, -0.7, -0.1), "the path bound agrees worse"),
+    (lambda: beside_null(0.0, 0.0, 0.0), "reaches ρ = 0.20; the path bound agrees exactly as well."),
     (lambda: beside_null(0.1, -0.2, 0.4), "whether the path bound agrees better is undecided"),
     (lambda: beside_null(0.1, 0.0004, 0.4), "agrees better (difference 0.10, 95 % interval 0.0004 to 0.40)"),
     (lambda: summary(0.5), "has 3 tokens and is measured at its last token, “t2”"),
