@@ -12,6 +12,7 @@ from squashlens.engine import budget
 from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
 from squashlens.engine.proving.proof import shared_copy
 from squashlens.sequences import GrowingSequence
+from tests.grouped import flat
 
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
 BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens on
@@ -115,12 +116,12 @@ class Subject:
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
-            "sketch": lambda: sl.jacobian_norms(
-                self.model, ids, norm="frobenius", method="sketch", n_probes=PROBES, **products
+            "sketch": lambda: flat.jacobian_norms(
+                self.model, ids, norm="frobenius", method={"method": "sketch", "n_probes": PROBES}, **products
             ),
-            "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
+            "exact": lambda: flat.jacobian_norms(self.model, ids, **products),
             "collapse": lambda: self._collapse(work.n, options),
-            "profile": lambda: sl.profile(self.model, ids, method="none", n_random_models=0, **options),
+            "profile": lambda: flat.profile(self.model, ids, method="none", extras={"n_random_models": 0}, **options),
         }
         return calls[work.kind]
 
@@ -130,7 +131,9 @@ class Subject:
 
     def _collapse(self, n: int, options: Any) -> Any:
         sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-        return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", noise_lengths=0, **options))
+        return sl.collapse(
+            self.model, flat.capture(self.model, sequence, keep="residuals", pairs={"noise_lengths": 0}, **options)
+        )
 
     def estimate(self, work: Work) -> int | None:
         """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""

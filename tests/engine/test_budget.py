@@ -13,6 +13,7 @@ from squashlens.errors import CapacityError
 from squashlens.measure.squashing.certificates.certified import Norms
 from tests.cases import save_random
 from tests.cuda.works import allocated
+from tests.grouped import flat
 
 BASE: dict[str, Any] = dict(vocab_size=60, max_position_embeddings=4096, pad_token_id=0, bos_token_id=2, eos_token_id=1)
 
@@ -45,7 +46,7 @@ def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: A
     with torch.no_grad():
         passing = allocated(lambda: forward(model, ids[None], []))
     options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16}
-    products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
+    products = allocated(lambda: flat.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
 
@@ -64,7 +65,7 @@ def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp
         "from_layer": source,
         "vjp_batch_size": size,
     }
-    most = allocated(lambda: sl.path_bound(model, ids, **options))
+    most = allocated(lambda: flat.path_bound(model, ids, **options))
     vectors = Norms(total=2 * (n + 1), steps=2, seed=0).vectors(128)
     assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
 
@@ -75,10 +76,10 @@ def test_a_batch_that_does_not_fit_is_refused_with_one_that_does(tiny: Any, monk
     room = budget.products_bytes(tiny, 1, len(ids), 40)
     monkeypatch.setattr(budget, "available", lambda device: room)
     with pytest.raises(CapacityError, match="vjp_batch_size=128 needs") as refusal:
-        sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=128)
+        sl.jacobian_norms(tiny, ids, norm="frobenius", method={"vjp_batch_size": 128})
     fits = int(str(refusal.value).split("vjp_batch_size=")[-1].rstrip("."))
     assert 1 <= fits <= 40
-    sl.jacobian_norms(tiny, ids, norm="frobenius", vjp_batch_size=fits)
+    sl.jacobian_norms(tiny, ids, norm="frobenius", method={"vjp_batch_size": fits})
 
 
 def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:

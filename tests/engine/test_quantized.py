@@ -21,6 +21,7 @@ from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.proving.fingerprint import fingerprint
 from squashlens.errors import InputError, ModelAccessError
 from tests.cases import COMMON, CONFIGS, few, random_model, save_random
+from tests.grouped import flat
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs, raw
 
 quantization = pytest.importorskip("torchao.quantization", reason="torchao is missing: pip install squashlens[quant]")
@@ -111,12 +112,12 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str, int8_of: A
     twin = twin_of(plain)
     assert dtype_of(model) == torch.float64
     jacobian = jacobian_by_jacrev(twin, IDS, -1).detach()
-    found = sl.jacobian_norms(model, IDS, **GIVEN)
+    found = flat.jacobian_norms(model, IDS, **GIVEN)
     np.testing.assert_allclose(found.values, torch.linalg.svdvals(jacobian)[:, 0].numpy(), rtol=1e-5)
     other = torch.linalg.svdvals(jacobian_by_jacrev(plain, IDS, -1).detach())[:, 0].numpy()
     assert np.abs(found.values / other - 1).max() > 1e-3
     patterns = [p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions]
-    bound = sl.path_bound(model, IDS, **GIVEN)
+    bound = flat.path_bound(model, IDS, **GIVEN)
     np.testing.assert_allclose(bound.values, path_sum(patterns, IDS.shape[1] - 1, gain=2.0), rtol=1e-5)
 
 
@@ -143,7 +144,7 @@ def test_models_quantized_elsewhere_are_proved_and_named(config: str, name: str)
     blocks = inner.model.layers
     quantization.quantize_(blocks, getattr(quantization, config)())
     bridge = build_bridge_from_module(inner, "LlamaForCausalLM", hf_config=inner.config, tokenizer=None, model_name="x")
-    facts = sl.results.provenance(sl.path_bound(bridge.eval(), IDS, **GIVEN))
+    facts = sl.results.provenance(flat.path_bound(bridge.eval(), IDS, **GIVEN))
     assert (facts["quantized"], facts["proof"], facts["dtype"]) == (name, "verified as it stands", "float32")
 
 
@@ -165,7 +166,7 @@ def test_the_fingerprint_sees_every_part_of_a_weight(folder_of: Any) -> None:
 def test_half_precision(tmp_path: Path, folder_of: Any) -> None:
     model = sl.load(folder_of("gemma2"), device="cpu", dtype=torch.bfloat16, quantize="int8")
     assert dtype_of(model) == torch.bfloat16
-    facts = sl.results.provenance(sl.jacobian_norms(model, IDS, **GIVEN))
+    facts = sl.results.provenance(flat.jacobian_norms(model, IDS, **GIVEN))
     assert (facts["dtype"], facts["quantized"]) == ("bfloat16", "int8")
     with pytest.raises(InputError, match="overflows float16"):
         sl.load(folder_of("gemma2"), dtype=torch.float16, quantize="int8")

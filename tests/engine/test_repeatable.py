@@ -7,6 +7,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
+from tests.grouped import flat
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
@@ -50,7 +51,7 @@ def test_functions_that_make_another_model_of_each_pass_are_refused(
                 measure(model, IDS, **SHARED)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: function(z))])
     with theirs, pytest.raises(InputError, match=complaint[-20:]):
-        sl.jacobian_norms(model, IDS, **SHARED)
+        flat.jacobian_norms(model, IDS, **SHARED)
 
 
 def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge_of: Any) -> None:
@@ -58,7 +59,7 @@ def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge
     both = torch.stack([IDS, IDS.flip(0)])
     for function in (lambda z: z + z.mean(dim=0), lambda z: z * len(z), last_is_zero, first_is_last):
         with sl.applied(model, (SITE, function)):
-            assert sl.path_bound(model, IDS, **SHARED).shape == (5,)  # there it makes no difference
+            assert flat.path_bound(model, IDS, **SHARED).shape == (5,)  # there it makes no difference
             for measure, given in ((sl.path_bound, both), (sl.substitution_effect, IDS)):
                 with pytest.raises(InputError, match="depend on the other prompts"):
                     measure(model, given, **SHARED)
@@ -68,7 +69,7 @@ def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge
 @pytest.mark.parametrize("form", ["pair", "hook", "theirs"])
 def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form: str, bridge_of: Any) -> None:
     model, seen = bridge_of("llama"), []
-    prompt, place = sl.capture(model, IDS, **SHARED).residuals[0], "blocks.0.hook_resid_pre"
+    prompt, place = flat.capture(model, IDS, **SHARED).residuals[0], "blocks.0.hook_resid_pre"
 
     def read(stream: torch.Tensor, hook: Any = None) -> None:
         seen.append(torch.equal(stream, prompt))
@@ -79,7 +80,7 @@ def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form
             seen.clear()
             measure(model, IDS, **SHARED)
             assert seen == [True] * passes
-        held = sl.capture(model, IDS, **SHARED)
+        held = flat.capture(model, IDS, **SHARED)
         known = len(seen)
         sl.path_bound(model, held)
         assert len(seen) == known
@@ -93,7 +94,7 @@ def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], br
         sl.applied(model, (SITE, lambda z: (z * 0).abs().sqrt() + z)),
         pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"),
     ):
-        sl.jacobian_norms(model, IDS, **SHARED, **options)
+        flat.jacobian_norms(model, IDS, **SHARED, **options)
 
 
 @pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])

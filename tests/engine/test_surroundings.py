@@ -15,6 +15,7 @@ import squashlens as sl
 from squashlens.engine.proving.fingerprint import Walk, code_of
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few
+from tests.grouped import flat
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SHARED: dict[str, Any] = {}
@@ -38,9 +39,9 @@ def packed() -> AbstractContextManager[Any]:
 @pytest.mark.parametrize("around", [Louder, LouderBelow, packed], ids=["function", "dispatch", "saved"])
 def test_modes_that_change_numbers_are_refused(around: Callable[[], Any], bridge_of: Any) -> None:
     model = bridge_of("llama")
-    sl.jacobian_norms(model, IDS, **SHARED)
+    flat.jacobian_norms(model, IDS, **SHARED)
     with around(), pytest.raises(InputError, match="is active"):
-        sl.jacobian_norms(model, IDS, **SHARED)
+        flat.jacobian_norms(model, IDS, **SHARED)
 
 
 def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
@@ -56,11 +57,11 @@ def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
 
 def test_modes_of_pytorch_that_look_are_not(bridge_of: Any) -> None:
     model = bridge_of("llama")
-    plain = sl.path_bound(model, IDS, **SHARED)
+    plain = flat.path_bound(model, IDS, **SHARED)
     with torch.device("cpu"), torch.autograd.graph.save_on_cpu():
-        assert plain.equals(sl.path_bound(model, IDS, **SHARED))
+        assert plain.equals(flat.path_bound(model, IDS, **SHARED))
     with FlopCounterMode(display=False):  # hangs hooks of its own, under which patterns are written
-        np.testing.assert_allclose(plain, sl.path_bound(model, IDS, **SHARED), rtol=1e-5)
+        np.testing.assert_allclose(plain, flat.path_bound(model, IDS, **SHARED), rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", few([*CONFIGS, *MORE]))
@@ -89,9 +90,9 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, 
     }
     with hooks[hang]():
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.path_bound(model, IDS, constants="measured", edges=edges, **SHARED)
+            flat.certified_bound(model, IDS, edges=edges, **SHARED)
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.jacobian_norms(model, IDS, **SHARED)
+            flat.jacobian_norms(model, IDS, **SHARED)
 
 
 class Removed:

@@ -15,6 +15,7 @@ from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import InputError, StaleCaptureError
 from tests.cases import FAMILIES as ALL_FAMILIES
 from tests.cases import few
+from tests.grouped import flat
 from tests.references import layers_of, model_with_streams, raw
 
 FAMILIES = ("gpt2", "gemma2", "llama", "neox", "qwen3")
@@ -148,8 +149,8 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
 def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
     """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
     model = bridge_of("llama")
-    held = sl.capture(model, OTHER, **GIVEN)
-    on_disk = sl.capture(model, OTHER, out=tmp_path / "capture", **GIVEN)
+    held = flat.capture(model, OTHER, **GIVEN)
+    on_disk = flat.capture(model, OTHER, out=tmp_path / "capture", **GIVEN)
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
@@ -159,7 +160,7 @@ def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path
             with sl.applied(model, factory(what, source, (1,))):
                 assert torch.equal(logits(model), expected)
     with sl.applied(model, change.zero_residual([1], (0,))):
-        hooked = sl.capture(model, OTHER, **GIVEN)
+        hooked = flat.capture(model, OTHER, **GIVEN)
         _, wiped = model.run_with_cache(OTHER)
     with sl.applied(model, change.patch_residual(PLACES, hooked, (1,))):
         named = sl.results.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]
@@ -218,9 +219,9 @@ def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callab
 def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge_of: Callable[..., Any]) -> None:
     """Block 0, whose input no hook changes: weights times the factor, over their sum; caps and windows as they are."""
     model = bridge_of(family)
-    before = sl.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
+    before = flat.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
     with sl.applied(model, change.scale_attention(factor, PLACES, heads=[1])):
-        after = sl.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
+        after = flat.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
     times = torch.ones(10, 10)
     for place in PLACES:
         times[place + 1 :, place] = factor
@@ -258,8 +259,8 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
 
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    other = sl.capture(bridge_of("gemma"), OTHER, **GIVEN)
-    lowest = sl.capture(model, OTHER, layers=[0], **GIVEN)
+    other = flat.capture(bridge_of("gemma"), OTHER, **GIVEN)
+    lowest = flat.capture(model, OTHER, layers=[0], **GIVEN)
     for hook, complaint in (
         (change.patch_residual([10], OTHER, **GIVEN), "the source has no position 10"),
         (change.patch_residual([1], OTHERS, **GIVEN), "the source has 2 prompts"),

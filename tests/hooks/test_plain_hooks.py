@@ -13,6 +13,7 @@ from transformer_lens import hook_points
 
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError, StaleCaptureError
+from tests.grouped import flat
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
@@ -205,7 +206,7 @@ def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     refused = pytest.raises(InputError, match=r"failed with its hooks \(.*: alone\): TypeError")
     with refused, model.hooks(fwd_hooks=[(SITE, alone)]):
-        sl.jacobian_norms(model, IDS, **AS_GIVEN)
+        flat.jacobian_norms(model, IDS, **AS_GIVEN)
     refused = pytest.raises(InputError, match="failed with its hooks .*<lambda>.*: IndexError")
     with refused as caught, sl.applied(model, ("blocks.1.hook_resid_pre", lambda t: t[[][0]])):
         sl.path_bound(model, IDS)
