@@ -11,9 +11,8 @@
 # make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
 # make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (30 minutes)
-# make cuda      on a machine with a GPU, from a bare Python: install, cuda tests, times and memory (nine minutes)
+# make cuda      on a machine with a GPU: install into .venv, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
-# make wheels    what to carry to a machine without a network, for `make cuda WHEELS=runs/wheels` (a minute)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
 # make versions  chosen tests with the oldest and newest dependencies and on every Python, into docs/versions.md
 # make train-prose  build the text of tiny-prose from Debian packages, train and measure it (an hour on two cores)
@@ -33,7 +32,7 @@ PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
 .PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines compare bench cuda rehearse \
-  wheels train train-prose card-prose clean
+  train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PY) -m venv .venv
@@ -128,15 +127,11 @@ bench: .venv/.gemma
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.gemma
 
-# It needs no .venv: it installs into runs/cuda, and uses the machine's PyTorch where that sees the device.
-cuda:
-	$(PY) -m tests.cuda $(if $(WHEELS),--wheels $(WHEELS))
+cuda: .venv/.ok
+	$(BIN)/python -m tests.cuda
 
 rehearse: .venv/.ok
 	$(BIN)/python -m tests.cuda --rehearse --folder runs/rehearsal
-
-wheels: .venv/.ok
-	$(BIN)/python -m tests.cuda.wheels --to $(or $(WHEELS),runs/wheels) $(if $(FOR),--python $(FOR))
 
 train: .venv/.ok
 	$(BIN)/python -m training.gemma.train --out runs/tiny-gemma

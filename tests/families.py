@@ -20,7 +20,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 import squashlens as sl
 from squashlens.errors import SquashlensError
 from tests.cases import MULTIMODAL, random_model
-from tests.grouped import flat
 
 # Small sizes under the names that configurations use. A configuration takes those that its class has.
 SIZES: dict[str, Any] = dict(
@@ -92,17 +91,16 @@ def _mask(model: Any) -> None:
         assert not torch.allclose(model(IDS[None], use_cache=False), before)
 
 
-GIVEN: dict[str, Any] = {}
 TRIED: dict[str, Callable[[Any], object]] = {
     "path_bound": lambda model: sl.path_bound(model, IDS),
-    "certified": lambda model: flat.certified_bound(model, IDS, edges="exact", **GIVEN),
-    "jacobian_norms": lambda model: flat.jacobian_norms(model, IDS, **GIVEN),
+    "certified": lambda model: sl.certified_bound(model, IDS, edges="exact"),
+    "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
     "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),
-    "substitution_effect": lambda model: flat.substitution_effect(model, IDS, **GIVEN),
-    "profile": lambda model: flat.profile(model, IDS, extras={"n_random_models": 0}, **GIVEN),
+    "substitution_effect": lambda model: sl.substitution_effect(model, IDS),
+    "profile": lambda model: sl.profile(model, IDS, extras={"n_random_models": 0}),
     "mask_tokens": _mask,
-    "freeze_norms": lambda model: flat.jacobian_norms(model, IDS, freeze="norms", **GIVEN),
+    "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms"),
 }
 
 

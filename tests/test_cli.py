@@ -421,7 +421,7 @@ def test_squash_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_cache_is_listed_and_emptied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from squashlens.engine.loading.converting import cache
+    from squashlens.engine.loading import cache
 
     monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path / "cache"))
     main(["cache"])

@@ -34,21 +34,20 @@ def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
 
 
 def modules_of(root: torch.nn.Module) -> list[torch.nn.Module]:
-    """`list(root.modules())` without its generators and names: every call walks over a model several times."""
-    found = {id(root): root}
-    waiting = [root]
-    while waiting:
-        for child in waiting.pop()._modules.values():
-            if child is not None and id(child) not in found:
-                found[id(child)] = child
-                waiting.append(child)
-    return list(found.values())
+    """The modules of `named_modules`."""
+    return [module for _, module in named_modules(root)]
 
 
 def parameters(root: torch.nn.Module) -> list[torch.nn.Parameter]:
     """`list(root.parameters())`, each once, in an order that depends only on the model."""
     every = (p for module in modules_of(root) for p in module._parameters.values() if p is not None)
     return list({id(p): p for p in every}.values())
+
+
+def configurations(model: Bridge) -> list[Any]:
+    """The configurations that modules of the model refer to, each once."""
+    every = (getattr(module, "config", None) for module in modules_of(model.original_model))
+    return list({id(config): config for config in every if config is not None}.values())
 
 
 def unseen_roundings(model: Bridge) -> int:

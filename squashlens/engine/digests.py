@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache
 from operator import itemgetter
 from pathlib import Path, PurePath
 from threading import Lock
@@ -35,9 +35,8 @@ from squashlens.engine.memory import to_cpu
 from squashlens.errors import InputError
 
 SAMPLED = 1024  # entries of a tensor that `sample_digest` reads
-_WIDTH = 4096  # words in a row; part of the definition
-_ROWS = 16  # rows at a time on the CPU, where they should stay in its cache
-_ROWS_ON_DEVICE = 2048
+_WORDS, _WORDS_ON_DEVICE = 2**14, 2**22  # at a time; on the CPU, where they should stay in its cache, fewer
+_STEP, *_MIX = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))  # of splitmix64
 _REMEMBERED = 8192  # digests by the hash of their bytes, those used least recently are dropped
 _PIECE = 2**24  # bytes that one thread reads at a time
 _remembered: OrderedDict[bytes, bytes] = OrderedDict()
@@ -52,10 +51,10 @@ def tensor_digest(tensor: Tensor) -> str:
 def tensor_digests(tensors: Sequence[Tensor]) -> list[str]:
     """The digest of each tensor. Those on one device are read together, since the host waits for it each time.
 
-    The bits are read as 64-bit words a, padded with zeros, and arranged in rows. Each row is summed modulo 2⁶⁴ as
-    Σ w_k (a_k + ⌊a_k / 2³²⌋) with odd pseudo-random weights w, and SHA-256 is taken over the sums. The upper half of
-    each word is added to the lower half because the top bit times an odd number is the top bit again: without this, two
-    flipped signs in a row of float64 numbers would cancel.
+    The bits are read as 64-bit words a, padded with zeros, and summed modulo 2⁶⁴ as Σ w_k (a_k + ⌊a_k / 2³²⌋), with an
+    odd pseudo-random weight w_k for each place, from Vigna's splitmix64 generator. The upper half of each word is added
+    to the lower half because the top bit times an odd number is the top bit again: without this, two flipped signs of
+    float64 numbers would cancel.
     """
     pieces = [[part.detach() for part in parts(tensor)] for tensor in tensors]
     read = iter(_digests_of_bytes([part for each in pieces for part in each]))
@@ -89,7 +88,7 @@ def parts(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _digests_of_bytes(tensors: Sequence[Tensor]) -> list[bytes]:
-    """The SHA-256 digest of the row sums of each tensor; of all on one device, the sums come to the CPU together."""
+    """The sum of each tensor as bytes; of all on one device, the sums come to the CPU together."""
     found: list[bytes] = [b""] * len(tensors)
     elsewhere: dict[int, Tensor] = {}
     for place, tensor in enumerate(tensors):
@@ -97,11 +96,11 @@ def _digests_of_bytes(tensors: Sequence[Tensor]) -> list[bytes]:
             raise InputError("Some weights of this model are offloaded and not in memory.", "Load it onto a device.")
         flat = tensor.contiguous().view(-1).view(torch.uint8)
         if type(flat) is not Tensor or flat.device.type != "cpu":
-            elsewhere[place] = _row_sums(flat)
+            elsewhere[place] = _sum(flat)
         else:
             found[place] = _on_the_cpu(flat)
     for place, sums in zip(elsewhere, to_cpu([*elsewhere.values()]), strict=True):
-        found[place] = _seal(sums)
+        found[place] = sums.numpy().tobytes()
     return found
 
 
@@ -112,7 +111,7 @@ def _on_the_cpu(flat: Tensor) -> bytes:
         if found := _remembered.get(seen):
             _remembered.move_to_end(seen)
             return found
-    found = _seal(_row_sums(flat))
+    found = _sum(flat).numpy().tobytes()
     with _remembering:
         _remembered[seen] = found
         while len(_remembered) > _REMEMBERED:
@@ -129,49 +128,21 @@ def _hash(content: memoryview) -> bytes:
         return xxhash.xxh3_128_digest(b"".join(threads.map(xxhash.xxh3_128_digest, pieces)))
 
 
-def _row_sums(flat: Tensor) -> Tensor:
-    """The sums of all rows of bytes."""
-    whole = flat.numel() // (8 * _WIDTH) * (8 * _WIDTH)
-    sums = [_sums(_as_words(flat[:whole]).view(whole // (8 * _WIDTH), _WIDTH))]
-    rest = flat[whole:]
-    if rest.numel():
-        sums.append(_sums(_as_words(torch.nn.functional.pad(rest, (0, 8 * _WIDTH - rest.numel())))[None]))
-    return torch.cat(sums)
-
-
-def _seal(sums: Tensor) -> bytes:
-    return hashlib.sha256(sums.numpy().tobytes()).digest()
-
-
-def _as_words(flat: Tensor) -> Tensor:
+def _sum(flat: Tensor) -> Tensor:
+    """The weighted sum of bytes, where they are: see `tensor_digests`."""
+    flat = torch.nn.functional.pad(flat, (0, -flat.numel() % 8)) if flat.numel() % 8 else flat
     # Words must start at a multiple of eight bytes, and a view into a larger storage may start anywhere.
-    return (flat.clone() if flat.storage_offset() % 8 else flat).view(torch.int64)
-
-
-def _sums(words: Tensor) -> Tensor:
-    weights = _weights(words.device)
-    step = _ROWS if words.device.type == "cpu" else _ROWS_ON_DEVICE
-    found = torch.empty(len(words), dtype=torch.int64, device=words.device)
-    room = torch.empty((min(step, len(words)), _WIDTH), dtype=torch.int64, device=words.device)
-    for start in range(0, len(words), step):
-        rows = words[start : start + step]
-        mixed = room[: len(rows)]
-        torch.bitwise_right_shift(rows, 32, out=mixed)
-        mixed.add_(rows).mul_(weights)
-        torch.sum(mixed, dim=1, out=found[start : start + len(rows)])
-    return found
-
-
-@lru_cache(maxsize=8)
-def _weights(device: torch.device) -> Tensor:
-    """Odd weights from Vigna's splitmix64 generator with seed 0."""
-    mask, state, found = 2**64 - 1, 0, []
-    for _ in range(_WIDTH):
-        state = (state + 0x9E3779B97F4A7C15) & mask
-        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-        found.append((z ^ (z >> 31)) | 1)
-    return torch.tensor([w - 2**64 if w >= 2**63 else w for w in found], device=device)
+    words = (flat.clone() if flat.storage_offset() % 8 else flat).view(torch.int64)
+    size = _WORDS if words.device.type == "cpu" else _WORDS_ON_DEVICE
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    for start in range(0, len(words), size):
+        part = words[start : start + size]
+        weight = torch.arange(start + 1, start + 1 + len(part), device=words.device).mul_(_STEP)
+        for shift, factor in zip((30, 27), _MIX, strict=True):
+            weight.bitwise_xor_(weight >> shift).mul_(factor)
+        weight.bitwise_xor_(weight >> 31).bitwise_or_(1)
+        total += weight.mul_((part >> 32).add_(part)).sum()
+    return total
 
 
 DEPTH = 8  # levels of nested containers that are covered

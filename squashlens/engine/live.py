@@ -9,6 +9,7 @@ TransformerLens's own models pass the pattern to a hook point themselves, and la
 """
 
 import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -41,6 +42,21 @@ class _Interposed(TorchFunctionMode):
             self.done = True
             args = (self.pattern(args[0]), *args[1:])
         return func(*args, **(kwargs or {}))
+
+
+def bridge_around(inner: Any, tokenizer: Any, name: str) -> Bridge:
+    """A bridge in eval mode around a Hugging Face model, whose hook points take effect and have the same axes."""
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = build_bridge_from_module(
+            inner, type(inner).__name__, hf_config=inner.config, tokenizer=tokenizer, model_name=name
+        )
+    make_live(model)
+    arrange_heads(model)
+    model.eval().requires_grad_(False)
+    return model
 
 
 def delegating(model: Bridge) -> list[Any]:
@@ -85,3 +101,47 @@ def _forward(attn: Any, *args: Any, **kwargs: Any) -> Any:
     finally:
         attn._captured_pre_ln_residual = None
     return (attn.hook_out(output[0]), *output[1:]) if isinstance(output, tuple) else attn.hook_out(output)
+
+
+def arrange_heads(model: Bridge) -> None:
+    """Give hook points of latent attention (MLA: DeepSeek V2 and V3, …) the axes of other families.
+
+    TransformerLens shows queries, keys and values there as (prompt, head, position, coordinate), and splits the outputs
+    of heads by the width of keys, which is not that of values. Elsewhere all are (prompt, position, head, coordinate).
+    """
+    from transformer_lens.conversion_utils.conversion_steps import BaseTensorConversion
+    from transformer_lens.hook_points import HookPoint
+
+    class ByToken(BaseTensorConversion):
+        """Exchange the axes of heads and positions."""
+
+        splits_attention_heads = True
+
+        def handle_conversion(self, input_value: Tensor, *full_context: Any) -> Tensor:
+            return input_value.transpose(1, 2)
+
+        def revert(self, input_value: Tensor, *full_context: Any) -> Tensor:
+            return input_value.transpose(1, 2)
+
+    class ByHead(BaseTensorConversion):
+        """Split the last axis into heads of a width."""
+
+        splits_attention_heads = True
+
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.width = width
+
+        def handle_conversion(self, input_value: Tensor, *full_context: Any) -> Tensor:
+            return input_value.unflatten(-1, (-1, self.width))
+
+        def revert(self, input_value: Tensor, *full_context: Any) -> Tensor:
+            return input_value.flatten(2)
+
+    for block in model.blocks:
+        attn: Any = block._modules.get("attn", block)
+        points = [attn._modules.get(name) for name in ("hook_q", "hook_k", "hook_v")]
+        if all(isinstance(point, HookPoint) for point in points):
+            for point in points:
+                point.hook_conversion = ByToken()
+            attn.o.hook_in.hook_conversion = ByHead(attn.original_component.v_head_dim)

@@ -1,18 +1,17 @@
 """TransformerLens's own models: those of `TransformerBridge.boot_native`, and compiled tracr programs.
 
 They have no Hugging Face model and no Hugging Face configuration; this module answers questions about either from the
-bridge's `cfg`. Three things differ from all other models:
+bridge's `cfg`. Two things differ from all other models:
 
 * The plain model is a new `NativeModel` with the bridge's weights (`rebuilt`), which runs without the bridge.
 * Its attention passes the pattern after the softmax to `hook_attn_scores`, and ignores the result of a hook there; see
   `live`.
-* Its attention is not that of transformers, so `attention_through` passes queries, keys and values to the function that
-  computes attention for other models.
+
+Its attention is not that of transformers, so patterns are always computed.
 """
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -23,38 +22,23 @@ from squashlens._typing import Bridge
 HOME = "transformer_lens.model_bridge.sources.native.model"
 
 
-@dataclass(frozen=True)
-class NativeConfig:
-    """The entries of a native model's `cfg` that are needed, under the names of a Hugging Face configuration."""
-
-    model_type: str
-    max_position_embeddings: int
-    hidden_act: str | None
-    attn_logit_softcapping: float | None
-    final_logit_softcapping: float | None
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """The outputs of a plain forward pass, with the names of transformers."""
-
-    logits: Tensor
-    hidden_states: tuple[Tensor, ...]
-    attentions: tuple[Tensor, ...]
-
-
 def is_native(model: Bridge) -> bool:
     """Whether a bridge wraps a `NativeModel`, or a class derived from it."""
     kinds = type(model.original_model).__mro__
     return any(kind.__module__ == HOME and kind.__qualname__ == "NativeModel" for kind in kinds)
 
 
-def native_config(model: Bridge) -> NativeConfig:
+def native_config(model: Bridge) -> SimpleNamespace:
     """The native model's configuration in Hugging Face form; a soft cap of TransformerLens is off unless positive."""
     cfg = model.cfg
     activation = str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower()
-    caps = (float(cap) if cap > 0 else None for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap))
-    return NativeConfig("native", int(cfg.n_ctx), activation, *caps)
+    attention_cap, final_cap = (
+        float(cap) if cap > 0 else None for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap)
+    )
+    return SimpleNamespace(
+        model_type="native", max_position_embeddings=int(cfg.n_ctx), hidden_act=activation,
+        attn_logit_softcapping=attention_cap, final_logit_softcapping=final_cap,
+    )  # fmt: skip
 
 
 def n_outcomes(model: Bridge) -> int:
@@ -82,7 +66,7 @@ def rebuilt(model: Bridge) -> Any:
     return plain
 
 
-def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
+def plain_outputs(plain: Any, ids: Tensor) -> SimpleNamespace:
     """Run a `NativeModel` without a bridge: logits, v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, and the pattern of every block."""
     streams: list[Tensor] = []
     patterns: list[Tensor] = []
@@ -96,43 +80,7 @@ def plain_outputs(plain: Any, ids: Tensor) -> Outputs:
     ]
     handles.append(plain.ln_out.register_forward_hook(lambda _, args, out: streams.append(out.detach().clone())))
     try:
-        return Outputs(plain(ids), tuple(streams), tuple(patterns))
+        return SimpleNamespace(logits=plain(ids), hidden_states=streams, attentions=patterns)
     finally:
         for handle in handles:
             handle.remove()
-
-
-def attention_through(attend: Callable[..., tuple[Tensor, None]], causal: object) -> Callable[..., Any]:
-    """A forward method for a native block's attention that passes queries, keys and values to `attend`.
-
-    `causal` is the mask argument of `attend` that hides only later tokens.
-    """
-
-    def forward(attn: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        inner = attn.original_component
-        queries, keys, values, hidden = _projections(attn, args, kwargs)
-        mask = causal
-        if kwargs.get("attention_mask") is not None:
-            mask = torch.zeros(hidden.shape, dtype=queries.dtype, device=queries.device)
-            mask = mask.masked_fill(hidden, torch.finfo(queries.dtype).min)
-        cap = inner.attn_scores_soft_cap
-        mixed, _ = attend(inner, queries, keys, values, mask, scaling=1 / inner.scale, softcap=cap if cap > 0 else None)
-        return attn.hook_out(inner.o(mixed.flatten(2))), None
-
-    return forward
-
-
-def _projections(attn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys and values (prompt, head or group, position, …), and which keys each query must not see."""
-    inner = attn.original_component
-    entering = attn.hook_in(args[0] if args else kwargs["hidden_states"])
-    prompts, n = entering.shape[:2]
-    queries, keys, values = (
-        part(entering).view(prompts, n, heads, inner.d_head).transpose(1, 2)
-        for part, heads in ((inner.q, inner.n_heads), (inner.k, inner.n_kv_heads), (inner.v, inner.n_kv_heads))
-    )
-    if inner.rotary is not None:
-        queries, keys = inner.rotary.apply_rope(queries, keys, position_ids=kwargs.get("position_ids"))
-    hidden = torch.ones(n, n, dtype=torch.bool, device=entering.device).triu(1)[None, None]
-    mask = kwargs.get("attention_mask")
-    return queries, keys, values, hidden if mask is None else inner._combine_attention_mask(hidden, mask, batch=prompts)

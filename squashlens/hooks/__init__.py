@@ -2,7 +2,7 @@
 
 - Hold constant: `freeze_attention`, `freeze_norms`, `freeze_gates`.
 - Attention: `mask_tokens`, `mask_attention`, `sliding_window`, `scale_attention`, `uniform_attention`, `zero_pattern`.
-- Temperature of attention: `attention_temperature`, `adaptive_temperature`, `log_scaling`. Gates: `constant_gate`.
+- Temperature of attention: `attention_temperature`, `adaptive_temperature`, `log_scaling`.
 - Remove or replace: `zero_values`, `zero_heads`, `zero_residual`; `mean_heads`, `mean_residual`; `patch_heads`,
   `patch_residual`, `resample_residual`.
 - Precision: `rounding`.
@@ -15,7 +15,6 @@ Only `applied` and `lifted_windows` touch a model. `squashlens.hooks.Hook` makes
 from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.engine.hooking.hook import Hook
 from squashlens.hooks.interventions import (
-    constant_gate,
     find_positions,
     mask_attention,
     mask_tokens,
@@ -36,7 +35,6 @@ __all__ = [
     "Hook",
     "adaptive_temperature",
     "attention_temperature",
-    "constant_gate",
     "find_positions",
     "freeze_attention",
     "freeze_gates",

@@ -1,12 +1,9 @@
 """Sources of activations to insert into another forward pass: a prompt, a capture, or a cache of `run_with_cache`.
 
-A prompt is run on the model without any hooks. A pass that writes attention patterns and a pass that does not differ by
-rounding. Therefore a prompt is run in both ways, and each pass receives the activations it would compute itself: a
-prompt patched with its own activations does not change by one bit.
+A prompt is run on the model without any hooks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +17,8 @@ from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.digests import digest, tensor_digest
 from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.memory import available
 from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.forward import forward
-from squashlens.engine.running.streamed import patterns_written, streaming, why_not_streamed
 from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError, StaleCaptureError
 from squashlens.hooks.interventions import STREAMS
@@ -35,19 +30,14 @@ Rows = dict[int, Float[Tensor, "position ..."]]
 
 @dataclass(frozen=True)
 class Activations:
-    """Activations at one hook point of several blocks, by position, of passes that write patterns and that do not."""
+    """Activations at one hook point of several blocks, by position."""
 
     name: str  # says what they depend on
-    written: Rows
-    streamed: Rows
-
-    def at(self, block: int) -> Float[Tensor, "position ..."]:
-        """The activations of one block, for the kind of pass that is running now."""
-        return (self.streamed if streaming() else self.written)[block]
+    rows: Rows
 
     @property
     def positions(self) -> int:
-        return min(len(rows) for rows in self.written.values())
+        return min(map(len, self.rows.values()))
 
 
 def kept(source: Source) -> Source:
@@ -73,17 +63,6 @@ def mean_activations(
     model: Bridge, ids: Int[Tensor, "prompt position"], site: str, blocks: Sequence[int]
 ) -> Activations:
     """The mean over prompts of the activations without hooks, position by position."""
-    sites = [site.replace("{block}", str(b)) for b in blocks]
-    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
-        ways = {False: True, True: why_not_streamed(model, sites) is None}
-        if ways[True] and 4 * int(model.cfg.n_heads) * ids.shape[1] ** 2 * 4 > available(device_of(model)) / 2:
-            ways[False] = False  # there is not enough memory for patterns, so no pass will write them
-        found = {way: _means(model, ids, sites, blocks, way) for way, possible in ways.items() if possible}
-    either = next(iter(found.values()))
-    return Activations(digest(ids.tolist()), found.get(False, either), found.get(True, either))
-
-
-def _means(model: Bridge, ids: Tensor, sites: Sequence[str], blocks: Sequence[int], stream: bool) -> Rows:
     sums: Rows = {}
 
     def add(block: int) -> Callable[[Tensor], None]:
@@ -93,10 +72,12 @@ def _means(model: Bridge, ids: Tensor, sites: Sequence[str], blocks: Sequence[in
 
         return look
 
-    with nullcontext() if stream else patterns_written("activations are taken for passes that write patterns"):
+    watch = [(site.replace("{block}", str(block)), add(block)) for block in blocks]
+    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
         for prompt in ids.split(1):
-            forward(model, prompt, [(site, add(block)) for site, block in zip(sites, blocks, strict=True)])
-    return {block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()}
+            forward(model, prompt, watch)
+    rows = {block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()}
+    return Activations(digest(ids.tolist()), rows)
 
 
 def _from_capture(model: Bridge, source: Capture, site: str, blocks: Sequence[int], who: str) -> Activations:
@@ -122,7 +103,7 @@ def _from_capture(model: Bridge, source: Capture, site: str, blocks: Sequence[in
         )
     rows = {block: source.residuals[block][0].clone() for block in blocks}
     name = digest(source.ids.tolist()) if not source.ambient_hooks else f"a capture {_contents(rows)}"
-    return Activations(name, rows, rows)
+    return Activations(name, rows)
 
 
 def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequence[int], who: str) -> Activations:
@@ -145,7 +126,7 @@ def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequ
                 "Give a cache from this model.",
             )
         rows[block] = tensor.detach().clone()  # the user may write into the cache while the hooks are applied
-    return Activations(f"a cache {_contents(rows)}", rows, rows)
+    return Activations(f"a cache {_contents(rows)}", rows)
 
 
 def _contents(rows: Rows) -> str:

@@ -62,7 +62,7 @@ def patch_residual(
     here, there = _pairs(positions, from_positions, "patch_residual")
     what = f"patch_residual{listed(here)}{'' if here == there else f' from {listed(there)}'}"
     source = kept(source)
-    return _streams(what, here, there, blocks, lambda m, chosen: activations(m, source, STREAMS, chosen, what))
+    return _recipe(what, STREAMS, here, there, blocks, lambda m, chosen: activations(m, source, STREAMS, chosen, what))
 
 
 @validated
@@ -87,8 +87,8 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
     """
     here = positions_of(positions, "mean_residual")
     what = f"mean_residual{listed(here)}"
-    return _streams(
-        what, here, here, blocks, lambda m, chosen: mean_activations(m, tokenize(m, source), STREAMS, chosen)
+    return _recipe(
+        what, STREAMS, here, here, blocks, lambda m, chosen: mean_activations(m, tokenize(m, source), STREAMS, chosen)
     )
 
 
@@ -112,7 +112,7 @@ def resample_residual(positions: Iterable[int], source: Prompts, blocks: Blocks 
     def take(model: Bridge, chosen: Sequence[int]) -> Activations:
         return mean_activations(model, drawn_from(tokenize(model, source), seed), STREAMS, chosen)
 
-    return _streams(f"resample_residual{listed(here)}", here, here, blocks, take)
+    return _recipe(f"resample_residual{listed(here)}", STREAMS, here, here, blocks, take)
 
 
 @validated
@@ -157,13 +157,10 @@ def patch_heads(
         raise InputError("patch_heads: from_positions= is given without positions=.", "Give both, or neither.")
     source = kept(source)
 
-    def make(model: Bridge) -> list[Hook]:
-        chosen = _blocks(model, what, OUTPUTS, blocks)
-        found = activations(model, source, OUTPUTS, chosen, what)
-        _require_reach(found, there, what)
-        return _head_hooks(f"{what} of {found.name}", found, chosen, chosen_heads, here, there)
-
-    return Recipe(what, make)
+    return _recipe(
+        what, OUTPUTS, here, there, blocks, lambda m, chosen: activations(m, source, OUTPUTS, chosen, what),
+        chosen_heads,
+    )  # fmt: skip
 
 
 @validated
@@ -204,13 +201,11 @@ def mean_heads(
     what = f"mean_heads{listed(chosen_heads)}{'' if here is None else f' at {listed(here)}'}"
     what += " over positions" if over == "positions" else ""
 
-    def make(model: Bridge) -> list[Hook]:
-        chosen = _blocks(model, what, OUTPUTS, blocks)
-        found = mean_activations(model, tokenize(model, source), OUTPUTS, chosen)
-        _require_reach(found, here if over == "prompts" else None, what)
-        return _head_hooks(f"{what} of {found.name}", found, chosen, chosen_heads, here, here, over == "positions")
+    def take(model: Bridge, chosen: Sequence[int]) -> Activations:
+        return mean_activations(model, tokenize(model, source), OUTPUTS, chosen)
 
-    return Recipe(what, make)
+    there = here if over == "prompts" else None
+    return _recipe(what, OUTPUTS, here, there, blocks, take, chosen_heads, over == "positions")
 
 
 @dataclass(frozen=True)
@@ -225,7 +220,7 @@ class Replacement:
     averaged: bool = False
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        rows, n = self.source.at(self.block).to(tensor), tensor.shape[1]
+        rows, n = self.source.rows[self.block].to(tensor), tensor.shape[1]
         if self.here is None and not self.averaged and n > len(rows):
             raise InputError(
                 f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
@@ -255,28 +250,26 @@ def drawn_from(ids: Tensor, seed: int) -> Tensor:
     return ids[number : number + 1]
 
 
-def _streams(
-    what: str, here: Places, there: Places, blocks: Blocks, take: Callable[[Bridge, list[int]], Activations]
-) -> Recipe:
-    """The recipe of hooks on residual streams, with the activations that `take` finds in the chosen blocks."""
+def _recipe(
+    what: str, site: str, here: Places, there: Places, blocks: Blocks,
+    take: Callable[[Bridge, list[int]], Activations], heads: tuple[int, ...] = (), averaged: bool = False,
+) -> Recipe:  # fmt: skip
+    """The recipe of hooks, one for each chosen block, that insert the activations that `take` finds, in some heads."""
 
     def make(model: Bridge) -> list[Hook]:
-        chosen = _blocks(model, what, STREAMS, blocks)
+        chosen = _blocks(model, what, site, blocks)
         found = take(model, chosen)
-        _require_reach(found, there, what)
-        return stream_hooks(f"{what} of {found.name}", found, chosen, here, there)
+        if there is not None and max(there) >= found.positions:
+            last = found.positions - 1
+            raise InputError(f"{what}: the source has no position {max(there)}.", f"Its positions are 0 to {last}.")
+        name, hooks = f"{what} of {found.name}", []
+        positional = here is not None or not averaged  # the same vector at every position needs no position numbers
+        for block in chosen:
+            edit = Replacement(found, block, here, there, name, averaged)
+            hooks.append(Hook(name, site, in_heads(edit, heads, dim=2) if heads else edit, (block,), positional))
+        return hooks
 
     return Recipe(what, make)
-
-
-def _head_hooks(
-    name: str, found: Activations, blocks: list[int], heads: tuple[int, ...], here: Places, there: Places,
-    averaged: bool = False,
-) -> list[Hook]:  # fmt: skip
-    """One hook for each block, which replaces the outputs of `heads`."""
-    edits = {block: Replacement(found, block, here, there, name, averaged) for block in blocks}
-    positional = here is not None or not averaged  # the same vector at every position needs no position numbers
-    return [Hook(name, OUTPUTS, in_heads(edits[block], heads, dim=2), (block,), positional) for block in blocks]
 
 
 def _blocks(model: Bridge, name: str, site: str, blocks: Blocks) -> list[int]:
@@ -284,13 +277,6 @@ def _blocks(model: Bridge, name: str, site: str, blocks: Blocks) -> list[int]:
     hook = Hook(name, site, lambda tensor: tensor, blocks)
     hook.points(n_blocks(model))
     return list(range(n_blocks(model)) if hook.blocks is None else hook.blocks)
-
-
-def _require_reach(found: Activations, places: Places, name: str) -> None:
-    if places is not None and max(places) >= found.positions:
-        raise InputError(
-            f"{name}: the source has no position {max(places)}.", f"Its positions are 0 to {found.positions - 1}."
-        )
 
 
 def _pairs(

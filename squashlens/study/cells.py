@@ -39,7 +39,7 @@ class Model:
 
     def identity(self) -> str:
         """The identity that the checkpoint has now."""
-        from squashlens.engine.loading.identity import identity
+        from squashlens.engine.loading.sources import identity
 
         return identity(self.name, self.revision)
 

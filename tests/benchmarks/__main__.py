@@ -1,7 +1,6 @@
 """Run every work in a process of its own, ours and what it is held against in turn, and write docs/benchmarks.md.
 
-`python -m tests.benchmarks [--quick] [WORD …]`: `--quick` at small sizes, to see that all of it runs; words choose
-comparisons by name.
+`python -m tests.benchmarks [WORD …]`: words choose comparisons by name.
 """
 
 import argparse
@@ -31,10 +30,9 @@ class Side:
     times: int = 3
     scale: float = 1.0
 
-    def run(self, quick: bool) -> dict[str, Any]:
-        small = {name: QUICK.get((self.work, name), QUICK.get(name, v)) for name, v in self.arguments.items()}
-        arguments = small if quick else self.arguments
-        command = [sys.executable, "-m", "tests.benchmarks.works", self.work, json.dumps(arguments), str(self.times)]
+    def run(self) -> dict[str, Any]:
+        arguments = json.dumps(self.arguments)
+        command = [sys.executable, "-m", "tests.benchmarks.works", self.work, arguments, str(self.times)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
         if done.returncode:
             return {"failed": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "killed"}
@@ -53,15 +51,6 @@ class Comparison:
     target: str
 
 
-QUICK: dict[Any, Any] = {
-    "n": 64,
-    ("collapse", "n"): 48,
-    ("two_passes_a_length", "n"): 48,
-    ("measured", "n"): 8,
-    ("report", "n"): 8,
-    "vocabulary": 1000,
-    "blocks": 1,
-}
 BOUND = Side("bound", {"n": 4096})
 SKETCH: dict[str, Any] = {"method": "sketch", "rtol": 0.05}
 EXACT = Side("frobenius", {"n": 256}, 1)
@@ -161,16 +150,15 @@ COMPARISONS = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
     parser.add_argument("words", nargs="*")
     options = parser.parse_args()
-    held: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() and not options.quick else {}
+    held: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     done: dict[Side, Any] = {}
 
     def run(side: Side) -> Any:
         key = json.dumps([side.work, side.arguments, side.times])
         if key not in done:
-            done[key] = side.run(options.quick)
+            done[key] = side.run()
         return done[key]
 
     for comparison in COMPARISONS:
@@ -178,11 +166,9 @@ def main() -> None:
             found = {"ours": run(comparison.ours), "theirs": run(comparison.theirs)}
             held[comparison.name] = found
             print(comparison.name, "|", row(comparison, found), flush=True)
-            if not options.quick:
-                RECORD.parent.mkdir(parents=True, exist_ok=True)
-                RECORD.write_text(json.dumps(held, indent=1))
-    if not options.quick:
-        PAGE.write_text(page(held, rows_of(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
+            RECORD.parent.mkdir(parents=True, exist_ok=True)
+            RECORD.write_text(json.dumps(held, indent=1))
+    PAGE.write_text(page(held, rows_of(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 def row(comparison: Comparison, found: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""`python -m tests.benchmarks.gemma [WORD …]` times calls on the real Gemma in one process, into docs/gemma.md.
+"""`python -m tests.benchmarks.gemma` times calls on the real Gemma in one process, into docs/gemma.md.
 
 Each time is also given as a multiple of the forward pass of plain transformers in the same run, so that it can be
-compared between machines. Words choose calls by what is in their text; the other rows stay as they are.
+compared between machines.
 """
 
 import statistics
@@ -29,9 +29,9 @@ SHORT = 5.0  # seconds up to which a call is timed three times
 
 
 def main() -> None:
-    """Time the calls that the words choose, and write their rows."""
+    """Time the calls, and write their rows."""
     torch.set_num_threads(2)
-    words, rows = sys.argv[1:], rows_of(PAGE.read_text(encoding="utf-8"))
+    rows = []
     opened = {
         "`import squashlens` and `load`": f"import squashlens as sl; sl.load({NAME!r})",
         "`squashlens report`, 16 lengths": f"import squashlens as sl; sl.report({NAME!r}, prompt={PROMPT!r}, n=16, "
@@ -44,11 +44,10 @@ def main() -> None:
     works[FORWARD]()  # the first pass is slower
     unit = timed(works[FORWARD])
     for name, work in works.items():
-        if not words or any(word in name for word in words):
-            seconds = timed(work)
-            rows[name] = f"| {name} | {two_digits(seconds)} | {two_digits(seconds / unit)} |"
-            print(rows[name], flush=True)
-    table = [HEAD, "|---|---:|---:|", *(rows[name] for name in works if name in rows)]
+        seconds = timed(work)
+        rows.append(f"| {name} | {two_digits(seconds)} | {two_digits(seconds / unit)} |")
+        print(rows[-1], flush=True)
+    table = [HEAD, "|---|---:|---:|", *rows]
     before, after = halves(PAGE.read_text(encoding="utf-8"))
     PAGE.write_text("\n".join([*before, *table, *after]) + "\n", encoding="utf-8")
 
@@ -114,13 +113,6 @@ def halves(page: str) -> tuple[list[str], list[str]]:
     start = lines.index(HEAD)
     stop = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
     return lines[:start], lines[stop:]
-
-
-def rows_of(page: str) -> dict[str, str]:
-    """The rows of the table by the name of their call."""
-    before, after = halves(page)
-    lines = page.splitlines()[len(before) + 2 : -len(after)]
-    return {line.split("|")[1].strip(): line for line in lines}
 
 
 if __name__ == "__main__":

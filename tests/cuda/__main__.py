@@ -1,9 +1,9 @@
-"""The first minutes on a GPU: `python3 -m tests.cuda`, or `make cuda`. It needs Python 3.11 and nothing else.
+"""The first minutes on a GPU: `make cuda`, or `python -m tests.cuda` in an environment with `squashlens[dev]`.
 
-It installs squashlens into a folder, runs every test marked `cuda`, and times the measurements on random weights with
-the shapes of Gemma-2B, Gemma-7B and Gemma-3-4B. Every shape has its own process and its own number of seconds: one that
-dies or takes too long is named with the work it was at, and the next one begins. `results.json` and `page.md` are
-written after each part. `--rehearse` does the same on the CPU with small shapes.
+It runs every test marked `cuda`, and times the measurements on random weights with the shapes of Gemma-2B, Gemma-7B and
+Gemma-3-4B. Every shape has its own process and its own number of seconds: one that dies or takes too long is named with
+the work it was at, and the next one begins. `results.json` is written after each part. `--rehearse` does the same on
+the CPU with small shapes.
 """
 
 import argparse
@@ -16,13 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cuda import install, page
+from tests.cuda.works import MARK, MODELS
 
 ROOT = Path(__file__).parents[2]
-MARK = "@squashlens "
-MODELS = ("gemma-2b", "gemma-7b", "gemma-3-4b")
 SECONDS = 520.0  # of at most nine minutes
-INSTALLING, TESTING = 240.0, 150.0
+TESTING = 150.0
 
 
 class Run:
@@ -46,40 +44,29 @@ class Run:
     def keep(self) -> None:
         self.held["seconds"] = time.monotonic() - self.began
         (self.folder / "results.json").write_text(json.dumps(self.held, indent=1), encoding="utf-8")
-        (self.folder / "page.md").write_text(page.page(self.held), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rehearse", action="store_true", help="small shapes on the CPU, with the present Python")
     parser.add_argument("--folder", type=Path, default=Path("runs/cuda"), help="folder for all that is written")
-    parser.add_argument("--wheels", type=Path, help="install from the wheels in this folder, without a network")
-    parser.add_argument("--python", help="a Python that has squashlens; by default one is installed into the folder")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds for everything; default: 520")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS, help="shapes to time")
     options = parser.parse_args(arguments)
     run = Run(options.folder.resolve(), options.rehearse, options.seconds)
-    python = options.python or (sys.executable if options.rehearse else None)
-    if python is None:
-        try:
-            python = install.installed(run.folder, options.wheels, min(INSTALLING, run.left))
-        except install.InstallError as error:
-            run.failed("installation", str(error))
-            run.keep()
-            return 1
-    test(run, python)
+    test(run)
     run.keep()
     for number, model in enumerate(options.models):
-        measure(run, python, model, run.left / (len(options.models) - number))
+        measure(run, model, run.left / (len(options.models) - number))
         run.keep()
-    print(f"{run.folder / 'page.md'}: {len(run.held['failures'])} failures, {run.held['seconds']:.0f} s")
+    print(f"{run.folder / 'results.json'}: {len(run.held['failures'])} failures, {run.held['seconds']:.0f} s")
     return int(bool(run.held["failures"]))
 
 
-def test(run: Run, python: str) -> None:
+def test(run: Run) -> None:
     """Run the tests marked `cuda`, or only collect them in a rehearsal."""
     told = ["--collect-only", "-q"] if run.held["rehearsal"] else ["-q", "-rfE", "--tb=line"]
-    command = [python, "-m", "pytest", "-m", "cuda", "-p", "no:xdist", *told, *test_files()]
+    command = [sys.executable, "-m", "pytest", "-m", "cuda", "-p", "no:xdist", *told, *test_files()]
     lines, reason = output(command, min(TESTING, run.left))
     run.held["tests"] = lines[-1] if lines else "it printed nothing"
     for line in lines:
@@ -96,9 +83,9 @@ def test_files() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found if mark in path.read_text(encoding="utf-8"))
 
 
-def measure(run: Run, python: str, model: str, seconds: float) -> None:
+def measure(run: Run, model: str, seconds: float) -> None:
     """Time the works of one model, and keep what each said."""
-    command = [python, "-m", "tests.cuda.works", model, *(["--cpu"] if run.held["rehearsal"] else [])]
+    command = [sys.executable, "-m", "tests.cuda.works", model, *(["--cpu"] if run.held["rehearsal"] else [])]
     lines, reason = output(command, seconds)
     current = "start"
     for said in (json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)):
@@ -108,6 +95,7 @@ def measure(run: Run, python: str, model: str, seconds: float) -> None:
         elif "done" in said:
             run.held["about"] = said.pop("about", run.held.get("about"))
             run.held["parts"].append({"model": model} | said)
+            print(json.dumps(run.held["parts"][-1]), flush=True)
     if reason:
         run.failed(f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
 

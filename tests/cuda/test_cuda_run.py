@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cuda import __main__ as command
-from tests.cuda import install, page, shapes, wheels, works
+from tests.cuda import works
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +28,8 @@ def test_the_rehearsal_runs(tmp_path: Path) -> None:
     for kind in ("forward", "bound", "exact"):  # the estimate is that of the run, and not of the real shape
         assert 0.6 < timed[kind]["factor"] < 1.6, timed[kind]
     assert "tests collected" in held["tests"]
-    assert "| gemma-2b | forward, 32768 tokens | 5.01 GB |" in (tmp_path / "page.md").read_text()
+    (begun,) = (part["estimates"] for part in held["parts"] if "estimates" in part)
+    assert begun["weights"] == pytest.approx(5.01e9, rel=1e-3)
 
 
 def test_the_cpu_counts_what_is_alive_at_once() -> None:
@@ -38,26 +38,3 @@ def test_the_cpu_counts_what_is_alive_at_once() -> None:
             torch.empty(1000, 1000)
 
     assert works.allocated(work) == pytest.approx(4_000_000, rel=0.1)
-
-
-def test_every_kind_of_work_has_a_name() -> None:
-    kinds = {work.kind for model in shapes.MODELS for small in (False, True) for work in shapes.works(model, small)}
-    assert kinds == page.WORKS.keys()
-    assert set(shapes.MODELS) == set(command.MODELS)
-
-
-def test_a_torch_that_is_there_is_not_replaced(tmp_path: Path) -> None:
-    install.pip(tmp_path, None, has_torch=True)
-    kept = (tmp_path / "constraints.txt").read_text()
-    assert "torch==" not in kept
-    assert "transformers==" in kept
-    install.pip(tmp_path, None, has_torch=False)
-    assert "torch==" in (tmp_path / "constraints.txt").read_text()
-    assert "--no-index" in install.pip(tmp_path, tmp_path, has_torch=True)
-
-
-def test_wheels_are_all_that_is_needed_but_pytorchs() -> None:
-    found = wheels.needed(["squashlens", *install.TESTING], "3.12")
-    assert {"squashlens", "transformers", "transformer-lens", "pytest", "hypothesis", "h5py"} <= found.keys()
-    assert not {name for name in found if name.startswith(wheels.OF_TORCH)}
-    assert "tomli" not in wheels.needed(["pytest"], "3.12")

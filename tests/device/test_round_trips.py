@@ -15,7 +15,7 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.differentiating import spans
-from squashlens.engine.running import forward
+from squashlens.engine.differentiating.exact import Jittered
 from squashlens.errors import UnsoundModelError
 from tests import cases
 from tests.device import pretended
@@ -90,14 +90,6 @@ def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: 
     assert many == few
 
 
-def test_patterns_that_do_not_fit_come_block_by_block(model_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "available", lambda device: 0)
-    few, many = (waited(model_of(WRITTEN, blocks), CALLS["path_bound"]) for blocks in BLOCKS)
-    (line,) = many - few
-    assert "forward.py" in line
-    assert [few[line], many[line]] == list(BLOCKS)
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> None:
@@ -123,3 +115,21 @@ def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
     said = "lets tokens after position 2 influence"
     with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):
         getattr(sl, name)(model, IDS, **options)
+
+
+@pytest.mark.parametrize("mix", [lambda x: x + torch.ones(3), lambda x: x.numpy(), lambda x: torch.randn_like(x)])
+def test_the_pretended_device_refuses_what_a_card_refuses(mix: Any) -> None:
+    with pytest.raises((pretended.MixedDevicesError, RuntimeError), match="lazy|LAZY"):
+        mix(torch.ones(2, 3, device=DEVICE))
+
+
+def test_the_size_of_rounding_is_that_of_the_cpu() -> None:
+    """Every result is moved by the same random numbers, on a device too."""
+    x = torch.linspace(0.5, 2.0, 7, dtype=torch.float64)
+    found = []
+    for place in (x, x.to(DEVICE)):
+        with Jittered(place.device):
+            moved = place.exp()
+        assert not torch.equal(moved.cpu(), x.exp())
+        found.append(moved.cpu())
+    assert torch.equal(*found)

@@ -53,12 +53,6 @@ def test_certificates_are_refused(name: str, subject: cases.Subject) -> None:
         CERTIFIED[name](subject)
 
 
-@pytest.mark.slow
-def test_blocks_that_go_back_to_the_first_device(tiny: Any) -> None:
-    model = sl.load("tiny-gemma", device=spread("lazy:0") | {"model.layers.5": "lazy:0"})
-    require_equal(*(sl.path_bound(m, [[2, 7, 9, 7, 13]]) for m in (tiny, model)))
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("under", ["nothing", "a hook"])
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])

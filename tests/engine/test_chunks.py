@@ -13,7 +13,6 @@ from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.proving.registry import steady
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention
-from squashlens.theory.linearised import statistics
 from tests.cases import CONFIGS, FREEZE_SETS, MORE, with_freeze_sets
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5]])
@@ -71,31 +70,3 @@ def test_a_chunk_that_is_not_what_the_block_does_is_refused(bridge_of: Any) -> N
         local = local_block(record(model, IDS, [], 0, 2), 1, 2)
         with pytest.raises(UnsoundModelError, match="runs on part of its tokens"):
             local.chunk(slice(2, 5), own=True)
-
-
-def test_what_the_softmax_does_against_its_written_form(bridge_of: Any) -> None:
-    """C_j by explicit sums, where a cap bends the logits, and key/value heads are shared; keys in several tiles."""
-    model = bridge_of("gemma2", torch.float64)
-    local = local_block(record(model, IDS, [], 0, 2), 1, 2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("squashlens.theory.linearised.TILE", 3)
-        found = statistics(local.attention, local.values, slice(3, 11), frozen=False)
-    assert found.query_map is not None
-    heads, groups = local.attention.queries.shape[1], local.values.shape[1]
-    for h in range(heads):
-        g = h // (heads // groups)
-        for place, j in enumerate(range(3, 11)):
-            dots = local.attention.keys[0, g, : j + 1] @ local.attention.queries[0, h, j] * local.attention.scale
-            cap, window = local.attention.cap, local.attention.window
-            assert cap is not None
-            logits = cap * torch.tanh(dots / cap)
-            if window is not None:
-                logits[: max(0, j + 1 - window)] = -torch.inf
-            alpha, bend = logits.softmax(0), 1 - torch.tanh(dots / cap) ** 2
-            w, k = local.values[0, g, : j + 1], local.attention.keys[0, g, : j + 1]
-            mean = alpha @ w
-            wanted = torch.einsum("k,kc,kv->cv", alpha * bend * local.attention.scale, w - mean, k)
-            torch.testing.assert_close(found.mean[h, place], mean)
-            torch.testing.assert_close(found.self_weight[h, place], alpha[j])
-            torch.testing.assert_close(found.key_gain[h, place], alpha[j] * bend[j] * local.attention.scale)
-            torch.testing.assert_close(found.query_map[h, place], wanted)

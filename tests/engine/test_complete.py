@@ -81,7 +81,6 @@ def test_every_damage_is_refused_by_name(family: str, folder_of: Callable[[str],
         (lambda w: w.pop(key(w, embedding)) is None, rf"missing: .*{embedding}"),
         (put(embedding, with_row(float("nan"))), numbers),
         (put(matrix, with_row(-float("inf"))), rf"{matrix} of \S* has \d+ NaN or infinite entries of \d+"),
-        (lambda w: w.update({key(w, matrix).split(".", 1)[1]: w[key(w, matrix)] + 1}), "two names: "),
         (lambda w: w.clear(), "missing: "),
     ]
     for i, (change, complaint) in enumerate(cases):
@@ -197,19 +196,13 @@ def shards(folder_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 def test_shards(shards: Path, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     ids = torch.tensor([[2, 5, 6]])
     assert torch.equal(load(shards)(ids), load(folder_of("llama"))(ids))
-    first, second, *_ = sorted(path.name for path in shards.glob("model-*.safetensors"))
-
-    def twice(folder: Path) -> None:
-        name, tensor = next(iter(load_file(folder / first).items()))
-        save_file(load_file(folder / second) | {name: tensor + 1}, folder / second, {"format": "pt"})
+    _, second, *_ = sorted(path.name for path in shards.glob("model-*.safetensors"))
 
     where = "model.safetensors.index.json"
     cases: list[tuple[Callable[[Path], Any], str]] = [
         (lambda f: (f / second).unlink(), f"lacks {second}"),
         (lambda f: (f / second).write_bytes((f / second).read_bytes()[:-9]), "damaged or truncated"),
-        (twice, f"twice, in {first} and {second}"),
         (lambda f: (f / where).write_text("[]"), "not a valid index of weight files"),
-        (lambda f: (f / where).write_text("{"), "not a valid index of weight files"),
     ]
     for i, (change, complaint) in enumerate(cases):
         shutil.copytree(shards, tmp_path / str(i))
@@ -234,8 +227,6 @@ def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
             lambda w: w.update({k.replace("experts.2.", "experts.4."): w[k] + 0 for k in list(w) if "experts.2." in k}),
             "of another shape: ",
         ),
-        # They would be stacked in another order: one expert's matrix with another's gate.
-        "a gap": (lambda w: {k.replace("experts.1.", "experts.10."): w[k] for k in w}, "numbered with gaps|missing"),
     }
     for name, (change, complaint) in cases.items():
         with pytest.raises(ModelAccessError, match=complaint):

@@ -13,17 +13,16 @@ from squashlens.errors import InputError
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
-GIVEN: dict[str, Any] = {}
 
 ALONG_TOKENS: dict[str, Callable[[], Any]] = {
     "zero_residual": lambda: sl.hooks.zero_residual([1]),
     "zero_values": lambda: sl.hooks.zero_values([1]),
     "zero_heads": lambda: sl.hooks.zero_heads([0], positions=[1]),
-    "mean_heads": lambda: sl.hooks.mean_heads([0], OTHERS, positions=[1], **GIVEN),
-    "patch_heads": lambda: sl.hooks.patch_heads([0], OTHERS[:1], positions=[1], **GIVEN),
-    "patch_residual": lambda: sl.hooks.patch_residual([1], OTHERS[:1], **GIVEN),
-    "mean_residual": lambda: sl.hooks.mean_residual([1], OTHERS, **GIVEN),
-    "resample_residual": lambda: sl.hooks.resample_residual([1], OTHERS, seed=0, **GIVEN),
+    "mean_heads": lambda: sl.hooks.mean_heads([0], OTHERS, positions=[1]),
+    "patch_heads": lambda: sl.hooks.patch_heads([0], OTHERS[:1], positions=[1]),
+    "patch_residual": lambda: sl.hooks.patch_residual([1], OTHERS[:1]),
+    "mean_residual": lambda: sl.hooks.mean_residual([1], OTHERS),
+    "resample_residual": lambda: sl.hooks.resample_residual([1], OTHERS, seed=0),
     "a hook of the user's": lambda: sl.hooks.Hook(
         "mine", "blocks.{block}.hook_resid_pre", lambda v: v, positional=True
     ),
@@ -38,7 +37,7 @@ ALONG_KEYS: dict[str, Callable[[], Any]] = {
 }
 ANYWHERE: dict[str, Callable[[], Any]] = {
     "zero_heads": lambda: sl.hooks.zero_heads([0]),
-    "mean_heads": lambda: sl.hooks.mean_heads([0], OTHERS, over="positions", **GIVEN),
+    "mean_heads": lambda: sl.hooks.mean_heads([0], OTHERS, over="positions"),
     "sliding_window": lambda: sl.hooks.sliding_window(3),
     "attention_temperature": lambda: sl.hooks.attention_temperature(2.0),
     "log_scaling by keys": lambda: sl.hooks.log_scaling("log", 2),

@@ -10,12 +10,12 @@ from transformers import MixtralConfig
 
 import squashlens as sl
 from squashlens.engine.differentiating.spans import open_spans
-from squashlens.engine.hooking.freeze import freezing, slope_at_zero
+from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.proving.registry import steady
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, few, random_model, save_random, with_freeze_sets
-from tests.references import frozen_model, jacobian_by_jacrev, raw
+from tests.references import frozen_model, jacobian_by_jacrev
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31]])
 
@@ -73,21 +73,6 @@ def test_jacobian_of_a_plain_model_with_constants(
     found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5)
     np.testing.assert_allclose(found.values[:6], expected[:6], rtol=2e-4)
     assert sl.results.provenance(found)["call"]["freeze"] == list(freeze)
-
-
-def test_the_ratio_at_zero_is_the_slope() -> None:
-    """gelu(x)/x → ½, silu → ½, relu → 0 by autograd's convention."""
-
-    class Model:
-        def __init__(self, name: str) -> None:
-            config = type("C", (), {"hidden_act": name, "model_type": "any"})()
-            config.get_text_config = lambda: config
-            self.original_model = type("M", (), {"config": config})()
-
-    for name, slope in (("gelu", 0.5), ("silu", 0.5), ("relu", 0.0), ("gelu_new", 0.5)):
-        assert raw(slope_at_zero)(Model(name)) == pytest.approx(slope)
-    with pytest.raises(UnsoundModelError, match="activation function of any is not known"):
-        raw(slope_at_zero)(Model("wave"))
 
 
 def test_mixtures_of_experts_are_refused(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from transformers import AutoModelForCausalLM
 
 import squashlens as sl
 from squashlens.engine.live import delegating
-from squashlens.errors import UnsoundModelError
+from squashlens.errors import InputError, UnsoundModelError
 from tests import families
 
 IDS = torch.tensor([[2, 5, 6, 9, 11, 5, 8, 7, 20, 30]])
 DELEGATED = ["gemma4_text", "llama4_text", "opt", "gptj", "gpt_neo"]
 KEY = 3
+# DeepSeek V3, whose values have another width than keys.
+LATENT_IDS = IDS[:, :8]
+KEYS, VALUES = (families.SIZES[name] for name in ("qk_nope_head_dim", "v_head_dim"))
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +119,58 @@ def test_a_hook_without_effect_on_a_bridge_made_elsewhere_is_refused(saved: Call
     bridge.add_hook("blocks.1.attn.hook_pattern", lambda pattern, hook: pattern * 0)
     with pytest.raises(UnsoundModelError, match="has no effect.*load"):
         sl.path_bound(bridge, IDS[0])
+
+
+def test_values_and_outputs_of_heads_are_edited_as_in_the_plain_model(saved: Callable[[str], Path]) -> None:
+    model, own = sl.load(saved("deepseek_v3"), device="cpu"), plain(saved("deepseek_v3"))
+    attention = own.model.layers[1].self_attn
+
+    def zero(module: Any, given: Any, out: Tensor) -> Tensor:
+        split = out.unflatten(-1, (-1, KEYS + VALUES)).clone()
+        split[..., 3, :, KEYS:] = 0
+        return split.flatten(2)
+
+    def without_head(module: Any, given: tuple[Tensor]) -> tuple[Tensor]:
+        heads = given[0].unflatten(-1, (-1, VALUES)).clone()
+        heads[:, :, 2] = 0
+        return (heads.flatten(2),)
+
+    def zero_head(heads: Tensor) -> Tensor:
+        return torch.where(torch.arange(heads.shape[2])[:, None] == 2, 0.0, heads)
+
+    with torch.no_grad():
+        before = own(LATENT_IDS, use_cache=False).logits
+        for hook, module, register, edit in (
+            (sl.hooks.zero_values([3], blocks=(1,)), attention.kv_b_proj, "register_forward_hook", zero),
+            (("blocks.1.attn.hook_z", zero_head), attention.o_proj, "register_forward_pre_hook", without_head),
+        ):
+            handle = getattr(module, register)(edit)
+            truth = own(LATENT_IDS, use_cache=False).logits
+            handle.remove()
+            assert (truth - before).abs().max() > 1e-3, "the edit by hand must matter"
+            with sl.applied(model, hook):
+                torch.testing.assert_close(model(LATENT_IDS, use_cache=False), truth, rtol=1e-5, atol=1e-5)
+
+
+def test_what_needs_values_works(saved: Callable[[str], Path]) -> None:
+    model = sl.load(saved("deepseek_v3"), device="cpu")
+    found = sl.mechanism(model, sl.prompts.repeated(model, 5, 6))
+    assert (found["observed"] <= found["bound"]).all()
+    norms = sl.jacobian_norms(model, LATENT_IDS[0])
+    for edges in ("analytic", "exact"):
+        assert (sl.certified_bound(model, LATENT_IDS[0], edges=edges) >= norms).all()
+    assert sl.profile(model, LATENT_IDS[0], method="none")["value_norm"].notnull().all()
+    assert sl.squash_map(model, LATENT_IDS[0])
+
+
+def test_a_bridge_made_elsewhere_shows_heads_before_positions(saved: Callable[[str], Path]) -> None:
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    inner = plain(saved("deepseek_v3"))
+    bridge: Any = build_bridge_from_module(inner, "DeepseekV3ForCausalLM", hf_config=inner.config, tokenizer=None)
+    assert (sl.path_bound(bridge, LATENT_IDS[0]) > 0).all()
+    with (
+        pytest.raises(InputError, match="heads before positions.*load"),
+        sl.applied(bridge, sl.hooks.zero_values([3])),
+    ):
+        pass

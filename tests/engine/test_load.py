@@ -1,6 +1,10 @@
 """What `load` refuses, and with which words."""
 
+import json
+import os
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,8 @@ from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Co
 
 import squashlens as sl
 from squashlens.engine import memory
-from squashlens.engine.loading import hub
 from squashlens.engine.loading import load as load_module
+from squashlens.engine.loading import sources
 from squashlens.engine.proving.proof import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError, UnsoundModelError
 from tests.cases import CONFIGS, EXPERTS, save_random
@@ -22,7 +26,6 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("Tiny-Gemma", {}, ModelAccessError, "'tiny-gemma'"),
     (" ", {}, ModelAccessError, "is empty"),
     ("google/gemma-2b", {}, ModelAccessError, "cannot be reached"),
-    ("google/gema-2b", {}, ModelAccessError, r"cannot be reached.*Did you mean 'google/gemma-2b'"),
     (Path("missing"), {}, ModelAccessError, "no folder"),
     (Path(__file__).parent, {}, ModelAccessError, r"config\.json"),
     ("tiny-gemma", {"device": {}}, InputError, "device={} names no device"),
@@ -48,9 +51,9 @@ def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch: pytest.Monke
         raise OSError("late")
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
-    monkeypatch.setattr(hub, "TIMEOUT", 0.2)
-    monkeypatch.setattr(hub.socket, "create_connection", slow)
+    monkeypatch.setattr(sources.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(sources, "TIMEOUT", 0.2)
+    monkeypatch.setattr(sources.socket, "create_connection", slow)
     start = time.perf_counter()
     with pytest.raises(ModelAccessError, match="cannot be reached"):
         sl.load("someone/something")
@@ -117,3 +120,83 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     assert torch.allclose(found, truth, rtol=1e-5)  # both run routers and norms in float32
     bound = torch.from_numpy(sl.certified_bound(model, ids).values)
     assert (bound >= truth).all()
+
+
+def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
+    model = bridge_of("gemma")
+    ids = sl.prompts.tokenize(model, [2, 5, 7])
+    with torch.device("meta"):
+        assert torch.equal(sl.prompts.tokenize(model, [2, 5, 7]), ids)
+        for use in (lambda: sl.path_bound(model, [2, 5, 7]), lambda: sl.load("tiny-gemma")):
+            with pytest.raises(InputError, match="default device of PyTorch is meta.*Leave `with torch.device"):
+                use()
+    sl.path_bound(model, [2, 5, 7])
+
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ignored = shutil.ignore_patterns("README*", "*.csv")
+    return Path(shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "model", ignore=ignored))
+
+
+def changed(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def replaced(name: str, content: str | bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def pipe(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
+
+
+def configured(**values: Any) -> Callable[[Path], None]:
+    return lambda folder: changed(folder / CONFIG, **values)
+
+
+def half(folder: Path) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
+
+
+def pickled(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "half of the weights": (half, "damaged or truncated"),
+    "a pickle": (pickled, "pickled weights can run code"),
+    "a pipe for weights": (pipe, "no weights in safetensors"),
+    "config.json no JSON": (replaced(CONFIG, "hello"), "cannot be opened with its config.json"),
+    "config.json a list": (replaced(CONFIG, "[1, 2]"), "does not know the architecture"),
+    "tokenizer broken": (replaced(TOKENIZER, "{broken"), "its tokenizer cannot be read"),
+    "heads as text": (configured(num_attention_heads="4"), "num_attention_heads"),
+    "no width": (configured(hidden_size=0), "do not match GemmaForCausalLM"),
+    "10**9 tokens": (configured(vocab_size=10**9), "needs 51. GB"),
+    "an adapter": (lambda f: (f / "adapter_config.json").write_text('{"peft_type": "LORA"}'), "has an adapter"),
+    "an odd rotation": (configured(rope_parameters={"rope_type": "nonsense"}), "cannot be opened with its config.json"),
+    "its own Python code": (configured(auto_map={"AutoModelForCausalLM": "evil.Model"}), "its own Python code"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
+    damages, complaint = DAMAGES[damage]
+    damages(folder)
+    with pytest.raises((ModelAccessError, CapacityError), match=complaint) as refusal:
+        sl.load(folder, device="cpu")
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 800
+
+
+def test_a_hostile_chat_template_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", "{{ messages.__class__.__mro__ }}")
+    with pytest.raises(ModelAccessError, match="chat template of this model cannot be used") as refusal:
+        sl.prompts.build(tiny, "11", prefix="How many", suffix="?", template="chat")
+    assert "\n" not in str(refusal.value)

@@ -1,6 +1,7 @@
 """Models of `boot_native` and compiled programs: against their weights in plain float64, and against closed forms."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,11 @@ import squashlens as sl
 from squashlens import hooks as change
 from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.generate import Prompt, generate
-from squashlens.engine.running.streamed import implementation, patterns_written
 from squashlens.errors import InputError, UnsoundModelError
 from tests.native import KINDS, Plain, compiled, native, previous_token
 
 IDS = torch.tensor([3, 4, 0, 5, 3, 3, 2])
-EDGES = ("local", "analytic", "attention", "exact")
+EDGES = ("analytic", "attention", "exact")
 
 
 # The others have what one of these has too.
@@ -58,22 +58,16 @@ def test_everything_that_is_captured_is_what_the_weights_say(model: Any) -> None
     assert list(answer["token"].values) == [f"#{i}" for i in answer["token_id"].values]
     facts = sl.results.provenance(answer)
     assert (facts["proof"], facts["architecture"]) == ("verified against its own module", "NativeModel")
-    assert facts["attention_implementation"] == "streamed"
 
 
 @pytest.mark.few(4)
-def test_streams_equal_those_with_patterns(model: Any) -> None:
-    assert implementation(model) == "streamed"
-    found = sl.path_bound(model, IDS)
-    with patterns_written("the test"):
-        truth = sl.path_bound(model, IDS)
+def test_the_bound_is_the_sum_over_paths(model: Any) -> None:
     plain = Plain(model)
     plain.run(plain.embedded(IDS))
     row = torch.eye(len(IDS), dtype=torch.float64)[-1]
     for pattern in reversed(plain.patterns):
         row = 2 * (row @ (pattern.mean(dim=0) + torch.eye(len(IDS))))
-    for bound in (found, truth):
-        np.testing.assert_allclose(bound.values, row.numpy(), rtol=1e-4)
+    np.testing.assert_allclose(sl.path_bound(model, IDS).values, row.numpy(), rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -175,24 +169,21 @@ def test_attention_to_later_tokens_is_refused() -> None:
             measure(model, torch.tensor([2, 0, 1]))
 
 
+SPOILS: dict[str, Callable[[Any], object]] = {
+    "scale": lambda block: setattr(block.attn.original_component, "scale", 1.01),
+    "cap": lambda block: setattr(block.attn.original_component, "attn_scores_soft_cap", 1.0),
+    "eps": lambda block: setattr(block.ln1.original_component, "eps", 0.1),
+    "mask": lambda block: block.attn.original_component.causal_mask[3, 4].fill_(False),
+    "rotary": lambda block: block.attn.original_component.rotary.cos_cached.mul_(0.9),
+    "activation": lambda block: setattr(block.mlp.original_component, "act", torch.nn.functional.relu),
+}
+
+
 @pytest.mark.few(4)
-@pytest.mark.parametrize("spoil", ["scale", "cap", "eps", "mask", "rotary", "activation"])
+@pytest.mark.parametrize("spoil", SPOILS)
 def test_a_module_that_is_not_what_its_configuration_says_is_refused(spoil: str) -> None:
     model = native("like_llama" if spoil == "rotary" else "layer_norm")
-    block = model.original_model.layers[1]
-    attention = block.attn.original_component
-    if spoil == "scale":
-        attention.scale *= 1.01
-    elif spoil == "cap":
-        attention.attn_scores_soft_cap = 1.0
-    elif spoil == "eps":
-        block.ln1.original_component.eps = 0.1
-    elif spoil == "mask":
-        attention.causal_mask[3, 4] = False
-    elif spoil == "rotary":
-        attention.rotary.cos_cached.mul_(0.9)
-    else:
-        block.mlp.original_component.act = torch.nn.functional.relu
+    SPOILS[spoil](model.original_model.layers[1])
     with pytest.raises(UnsoundModelError):
         sl.path_bound(model, IDS)
 

@@ -129,7 +129,8 @@ def test_sharing_is_tried_before_it_is_believed(folder_of: Any, monkeypatch: pyt
     model = sl.load(folder_of("llama"), device="cpu")  # of which nothing has been tried
     honest = passes.context
     monkeypatch.setattr(passes, "context", lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)))
-    assert read(model, TRUNK, [Branch(9, (4,))], SITES).route.startswith("separate, since its prompts")
+    branches = [Branch(9, (4,)), Branch(3, (5, 6))]
+    assert read(model, TRUNK, branches, SITES).route.startswith("separate, since its numbers depend on")
 
 
 def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

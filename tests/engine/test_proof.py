@@ -5,14 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, OlmoConfig, StableLmConfig
+from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, StableLmConfig
 
 import squashlens as sl
 from squashlens.engine.proving import proof
 from squashlens.errors import UnsoundModelError
-from tests.cases import COMMON, CONFIGS, FAMILIES, NO_HEAD_DIM, SLIDING, few, random_model, save_random
+from tests.cases import COMMON, CONFIGS, FAMILIES, MORE, NO_HEAD_DIM, SLIDING, few, random_model, save_random
 
 MAMBA: dict[str, Any] = dict(
     mamba_d_ssm=16, mamba_n_heads=4, mamba_d_head=4, mamba_d_state=8, mamba_chunk_size=4, mamba_n_groups=1
@@ -87,22 +88,6 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tm
     assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
 
 
-def test_an_adapter_that_is_not_merged_is_refused(tmp_path: Path) -> None:
-    """Layers of peft have a list of the adapters that were merged into them."""
-    bridge = foreign(CONFIGS["llama"], tmp_path)
-    bridge.original_model.model.layers[0].mlp.down_proj.original_component.merged_adapters = []
-    with pytest.raises(UnsoundModelError, match=r"adapter that is not merged.*merge_and_unload"):
-        sl.path_bound(bridge, torch.tensor([2, 5, 6]))
-
-
-def test_norms_that_cannot_be_frozen_are_refused_where_they_are_frozen(tmp_path: Path) -> None:
-    """OLMo's bridge cannot go on from an edited scale."""
-    model, ids = sl.load(save_random(OlmoConfig(**NO_HEAD_DIM), tmp_path)), torch.tensor([2, 5, 6])
-    assert (sl.path_bound(model, ids) > 0).all()
-    with pytest.raises(UnsoundModelError, match="OlmoForCausalLM fails"):
-        sl.jacobian_norms(model, ids, freeze="norms")
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("spoil", ["weight", "pattern"])
 def test_the_proof_sees_small_faults(spoil: str, folder_of: Callable[[str], Path]) -> None:
@@ -141,3 +126,24 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None
     bridge.reset_hooks()
     mlp._forward_hooks.clear()
     assert not doubled.equals(sl.path_bound(bridge, torch.tensor([2, 5, 6])))
+
+
+def test_a_point_that_never_fires_is_refused(tmp_path: Any) -> None:
+    """GPT-NeoX has a hook point for rotated queries that nothing ever passes."""
+    model = sl.load(save_random(MORE["neox"], tmp_path))
+    lost = sl.hooks.Hook("lost", "blocks.{block}.attn.hook_rot_q", lambda t: t)
+    with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, lost):
+        pass
+    assert model.hook_dict["blocks.0.attn.hook_rot_q"].fwd_hooks == []
+
+
+def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(bridge_of: Callable[..., Any]) -> None:
+    """`run_with_cache` makes transformers install hooks that collect attentions, which stay on the modules."""
+    model, ids = bridge_of("llama"), torch.tensor([2, 5, 6, 7])
+    before = sl.jacobian_norms(model, ids)
+    model.run_with_cache(ids[None])
+    after = sl.jacobian_norms(model, ids)
+    assert any(m._forward_hooks for m in model.original_model.modules())
+    assert sl.results.provenance(after) == sl.results.provenance(before)
+    assert sl.results.provenance(after)["ambient_hooks"] == []
+    np.testing.assert_array_equal(after, before)

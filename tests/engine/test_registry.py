@@ -154,21 +154,14 @@ def double_the_output(model: Any) -> None:
     mlp.forward = lambda x: before(x) * 2
 
 
-def add_an_adapter(model: Any) -> None:
-    class Adapter(torch.nn.Module):
-        def __init__(self, base: Any) -> None:
-            super().__init__()
-            self.base_layer, self.lora = base, torch.nn.Linear(base.in_features, base.out_features)
-
-        def forward(self, x: Any) -> Any:
-            return self.base_layer(x) + self.lora(x)
-
-    mlp = model.original_model.model.layers[0].mlp.down_proj
-    mlp._modules["_original_component"] = Adapter(mlp._modules["_original_component"]).eval()
-
-
 def double_the_epsilon(model: Any) -> None:
     model.blocks[1].ln1.original_component.variance_epsilon *= 2  # less than twelve tokens show
+
+
+def change_a_class(model: Any) -> None:
+    """Another class may do the same to a short prompt and something else to a long one."""
+    module = next(m for m in model.original_model.modules() if type(m).__name__ == "LlamaRMSNorm")
+    module.__class__ = type("Other", (type(module),), {})
 
 
 BREAKS: dict[str, Callable[[Any], Any]] = {
@@ -178,7 +171,7 @@ BREAKS: dict[str, Callable[[Any], Any]] = {
     "forward": double_the_output,
     "rotary base": lambda model: model.original_model.config.rope_parameters.update(rope_theta=50.0),
     "NaN": lambda model: model.blocks[1].mlp.out.weight.data[0, 0].fill_(float("nan")),
-    "adapter": add_an_adapter,
+    "class": change_a_class,
 }
 
 
@@ -196,21 +189,13 @@ def test_a_change_that_parts_bridge_and_plain_model_is_refused(change: str, own:
     assert proof.status(model) == "unverified"
 
 
-EDITS: dict[str, Callable[[Any], Any]] = {
-    "data": lambda weight: weight.data.mul_(1.5),
-    "numpy": lambda weight: weight.detach().numpy().__imul__(1.5),  # which PyTorch does not notice
-}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_of_weights_is_proved_again(edit: str, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_of_weights_is_proved_again(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, proofs = own("llama"), []
     honest = proof.rebuild_plain
     monkeypatch.setattr(proof, "rebuild_plain", lambda m: proofs.append(1) or honest(m))
     bound(model)
     assert not proofs
-    EDITS[edit](model.blocks[0].mlp.out.weight)
+    model.blocks[0].mlp.out.weight.detach().numpy().__imul__(1.5)  # which PyTorch does not notice
     assert proof.status(model) == "unverified"
     assert said(model) == said(model) == "verified as it stands"
     assert len(proofs) == 1
@@ -289,26 +274,3 @@ def test_a_thread_waits_until_hooks_are_taken_off(own: Any) -> None:
 
     assert not in_threads(first, second)
     assert order == ["out", "in"]
-
-
-def test_copies_have_locks_and_proofs_of_their_own(own: Any) -> None:
-    model = own("llama")
-    with sl.applied(model, sl.hooks.freeze_attention()):
-        other = copy.deepcopy(model)
-
-        def elsewhere() -> None:
-            other.reset_hooks()
-            assert proof.status(other) == "unverified"
-            bound(other)
-
-        assert not in_threads(elsewhere)
-    assert bound(model).equals(bound(other))
-
-
-def test_a_module_of_another_class_is_refused(own: Any) -> None:
-    """It may do the same to a short prompt and something else to a long one."""
-    model = own("llama")
-    module = next(m for m in model.original_model.modules() if type(m).__name__ == "LlamaRMSNorm")
-    module.__class__ = type("Other", (type(module),), {})
-    with pytest.raises(UnsoundModelError, match="instead of a LlamaRMSNorm"):
-        bound(model)

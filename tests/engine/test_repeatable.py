@@ -1,5 +1,7 @@
 """Functions as hooks that would give each pass another model, and derivatives that do not exist."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +13,6 @@ from tests.grouped import flat
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
-SHARED: dict[str, Any] = {}
 
 
 def first_of_the_batch(z: torch.Tensor) -> torch.Tensor:
@@ -48,10 +49,10 @@ def test_functions_that_make_another_model_of_each_pass_are_refused(
     with sl.applied(model, (SITE, function)):
         for measure in (sl.jacobian_norms, sl.substitution_effect, sl.path_bound):
             with pytest.raises(InputError, match=complaint):
-                measure(model, IDS, **SHARED)
+                measure(model, IDS)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: function(z))])
     with theirs, pytest.raises(InputError, match=complaint[-20:]):
-        flat.jacobian_norms(model, IDS, **SHARED)
+        sl.jacobian_norms(model, IDS)
 
 
 def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge_of: Any) -> None:
@@ -59,17 +60,17 @@ def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge
     both = torch.stack([IDS, IDS.flip(0)])
     for function in (lambda z: z + z.mean(dim=0), lambda z: z * len(z), last_is_zero, first_is_last):
         with sl.applied(model, (SITE, function)):
-            assert flat.path_bound(model, IDS, **SHARED).shape == (5,)  # there it makes no difference
+            assert sl.path_bound(model, IDS).shape == (5,)  # there it makes no difference
             for measure, given in ((sl.path_bound, both), (sl.substitution_effect, IDS)):
                 with pytest.raises(InputError, match="depend on the other prompts"):
-                    measure(model, given, **SHARED)
+                    measure(model, given)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["pair", "hook", "theirs"])
 def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form: str, bridge_of: Any) -> None:
     model, seen = bridge_of("llama"), []
-    prompt, place = flat.capture(model, IDS, **SHARED).residuals[0], "blocks.0.hook_resid_pre"
+    prompt, place = sl.capture(model, IDS).residuals[0], "blocks.0.hook_resid_pre"
 
     def read(stream: torch.Tensor, hook: Any = None) -> None:
         seen.append(torch.equal(stream, prompt))
@@ -78,9 +79,9 @@ def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form
     with model.hooks(fwd_hooks=[(place, read)]) if form == "theirs" else sl.applied(model, hook):
         for measure, passes in ((sl.path_bound, 1), (sl.capture, 1), (sl.sensitivity, 3)):
             seen.clear()
-            measure(model, IDS, **SHARED)
+            measure(model, IDS)
             assert seen == [True] * passes
-        held = flat.capture(model, IDS, **SHARED)
+        held = sl.capture(model, IDS)
         known = len(seen)
         sl.path_bound(model, held)
         assert len(seen) == known
@@ -94,7 +95,7 @@ def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], br
         sl.applied(model, (SITE, lambda z: (z * 0).abs().sqrt() + z)),
         pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"),
     ):
-        flat.jacobian_norms(model, IDS, **SHARED, **options)
+        flat.jacobian_norms(model, IDS, **options)
 
 
 @pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])
@@ -143,3 +144,37 @@ def test_the_pass_that_gave_the_numbers_is_compared_itself(measure: Any, make: A
     hook = sl.hooks.Hook("h", SITE, make())
     with sl.applied(model, hook), pytest.raises(InputError, match="other numbers in each run"):
         measure(model, IDS)
+
+
+@contextmanager
+def removed(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("edges", ["analytic", "exact"])
+@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor"])
+def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, bridge_of: Any) -> None:
+    model = bridge_of("llama")
+
+    def within(z: torch.Tensor, hook: Any) -> None:
+        if z.requires_grad:
+            z.register_hook(lambda g: g * 1e-6)
+
+    def smaller(*arguments: Any) -> None:
+        return None
+
+    mlp, site = model.original_model.model.layers[1].mlp, "blocks.1.hook_resid_pre"
+    hooks: dict[str, Callable[[], Any]] = {
+        "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
+        "module": lambda: removed(mlp.register_full_backward_hook(smaller)),
+        "every": lambda: removed(torch.nn.modules.module.register_module_full_backward_hook(smaller)),
+        "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
+    }
+    with hooks[hang]():
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.certified_bound(model, IDS, edges=edges)
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.jacobian_norms(model, IDS)

@@ -7,9 +7,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.differentiating.replay import record
-from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.theory import attention
 from tests.cases import CONFIGS, MORE, with_freeze_sets
@@ -34,15 +31,3 @@ def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypa
         by_blocks = sl.results.provenance(found)["attention_implementation"] == "streamed, block by block"
         assert by_blocks == (not (name == "qwen3" and "norms" in freeze))
         assert "the test" in sl.results.provenance(truth)["attention_implementation"]
-
-
-def test_one_row_behind_attention_is_all_that_the_top_block_needs(bridge_of: Any) -> None:
-    """Taken only where it changes nothing: an MLP that mixes tokens would be seen at once."""
-    for name in ("gemma", "gpt2", "neox", "olmo2", "phi"):
-        replay = record(bridge_of(name, torch.float64), IDS, [], 0, 3)
-        assert replay._only_row(2, 8)
-    model = bridge_of("llama", torch.float64)
-    replay = record(model, IDS, [], 0, n_blocks(model))
-    mix = Hook("mix", "blocks.2.hook_mlp_out", lambda t: t + t.mean(dim=1, keepdim=True))
-    with attached(model, mix):
-        assert not replay._only_row(2, 8)

@@ -9,7 +9,6 @@ import torch
 from squashlens.engine.differentiating.dissection import OpenBlock
 from squashlens.engine.differentiating.exact import in_float64
 from squashlens.engine.differentiating.visibility import Visibility, _from, _written, tokens_reaching, visibilities
-from squashlens.theory.attention import Attention
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8]])
 
@@ -31,15 +30,6 @@ def test_written_logits_say_what_queries_and_keys_say(family: str, bridge_of: An
     assert torch.equal(tokens_reaching(written, range(3), row), tokens_reaching(streamed, range(3), row))
 
 
-def test_norms_on_queries_hide_no_length(bridge_of: Any) -> None:
-    """In Qwen 3 the derivative by a projection lacks what lies along it, which is the logit."""
-    model = bridge_of("qwen3")
-    with in_float64(model):
-        streamed, written = visibilities(model, IDS, [], range(3)), _written(model, IDS, [], range(3))
-    for block in range(3):
-        assert 0.3 < written[block].product / streamed[block].product < 3
-
-
 def test_a_window_leads_back_by_its_size() -> None:
     rows = torch.eye(8, dtype=torch.bool)[[6, 0]]
     seen = {0: Visibility(1.0, 4, window=3), 1: Visibility(1.0, 4, window=2)}
@@ -59,13 +49,6 @@ def test_a_product_is_found_from_a_logit_of_any_size(angle: float) -> None:
     scores = 0.5 * (queries[0, 0, 0] @ key).reshape(1, 1, 1, 1)
     expected = 7.5 * (1 + math.cos(angle) ** 2) ** 0.5
     assert _from(queries, scores, 1).product == pytest.approx(expected)
-
-
-def test_a_product_is_not_a_logit() -> None:
-    """A cap and a right angle make logits small, and leave rounding as it is."""
-    queries, keys = torch.tensor([[[[3.0, 0.0]]]]), torch.tensor([[[[0.0, 5.0]]]])
-    assert Attention(queries, keys, 0.5, cap=1.0).largest_product() == 7.5
-    assert Visibility(7.5, 2).logit_error(10) == pytest.approx(14 * 7.5 * 2.0**-52)
 
 
 def test_a_weight_below_the_range_of_its_dtype_is_not_none() -> None:

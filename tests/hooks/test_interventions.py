@@ -11,6 +11,8 @@ import squashlens as sl
 from squashlens import hooks as change
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, FAMILIES, few, random_model, save_random
+from tests.conftest import PROMPT
+from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 N = IDS.shape[1]
@@ -149,20 +151,6 @@ def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[...,
         assert (seen[-1][1, 1] != 0).any()
 
 
-def test_measurements_go_with_them(bridge_of: Callable[..., Any]) -> None:
-    """Nothing is read past a window: bound, certified bound and Jacobian are 0 where L windows do not reach."""
-    model = bridge_of("llama")
-    with sl.applied(model, change.sliding_window(2)):
-        bound = sl.path_bound(model, IDS)
-        certified = sl.certified_bound(model, IDS)
-        truth = sl.jacobian_norms(model, IDS)
-    for found in (bound, certified, truth):
-        assert (found.values[: N - 1 - 3] == 0).all()
-        assert (found.values[N - 1 - 3 :] > 0).all()
-    assert (certified.values >= truth.values * (1 - 1e-4)).all()
-    assert any("sliding_window(2)" in hook for hook in sl.results.provenance(truth)["ambient_hooks"])
-
-
 def test_heads_and_blocks_that_are_not_there(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     with (
@@ -172,3 +160,59 @@ def test_heads_and_blocks_that_are_not_there(bridge_of: Callable[..., Any]) -> N
         logits(model)
     with pytest.raises(InputError, match="has block 7"), sl.applied(model, change.sliding_window(2, blocks=(7,))):
         pass
+
+
+def test_places_are_those_of_the_token_coordinate(tiny: Any) -> None:
+    labels = sl.path_bound(tiny, PROMPT)["token"].values
+    for text in ("1", "0", "ones", "=", "?"):
+        found = sl.hooks.find_positions(tiny, PROMPT, text)
+        assert [i for i, label in enumerate(labels) if str(label).strip() == text] == list(found)
+    assert sl.hooks.find_positions(tiny, PROMPT, " ones ") == sl.hooks.find_positions(tiny, PROMPT, "ones")
+    assert sl.hooks.find_positions(tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit) == (
+        10,
+        11,
+        12,
+        13,
+    )
+    with sl.applied(tiny, sl.hooks.mask_tokens(sl.hooks.find_positions(tiny, PROMPT, "0"))):
+        bound = sl.path_bound(tiny, PROMPT).values
+    assert bound[12] == 0
+    assert bound[11] > 0
+
+
+def test_nothing_found_is_refused(tiny: Any) -> None:
+    with pytest.raises(InputError, match="No token of this prompt is ';'.*Its tokens are"):
+        sl.hooks.find_positions(tiny, PROMPT, ";")
+    with pytest.raises(InputError, match="No token of this prompt is 'one'"):  # a part of "ones"
+        sl.hooks.find_positions(tiny, PROMPT, "one")
+    with pytest.raises(InputError, match="one for which token= is true"):
+        sl.hooks.find_positions(tiny, PROMPT, str.isspace)
+    with pytest.raises(InputError, match="one prompt"):
+        sl.hooks.find_positions(tiny, torch.stack([sl.prompts.tokenize(tiny, PROMPT)[0]] * 2), "1")
+
+
+OTHER = torch.tensor([[2, 7, 8, 12]])
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: change.sliding_window(0), "window=0"),
+    (lambda: change.sliding_window(3, sink=-1), "sink=-1"),
+    (lambda: change.attention_temperature(0.0), "not a temperature"),
+    (lambda: change.mask_attention((1,), ()), "are not positions"),
+    (lambda: change.zero_pattern((-1,)), "are not positions"),
+    (lambda: change.mask_tokens((1,), heads=()), "are not heads"),
+    (lambda: raw(change.zero_heads)([-1]), "zero_heads: .* are not heads"),
+    (lambda: change.scale_attention(-1.0, [2]), "factor=-1.0 is not a factor"),
+    (lambda: change.log_scaling("log", 1), "has a logarithm of 0"),
+    (lambda: change.log_scaling("llama4", 0), "trained_length=0 is not a number of tokens"),
+    (lambda: change.adaptive_temperature(coefficients=()), "are not coefficients"),
+    (lambda: change.patch_residual([2, 2], OTHER), "names a position twice"),
+    (lambda: change.patch_residual([2], OTHER, from_positions=[1, 2]), "1 positions and 2 from_positions"),
+    (lambda: change.patch_heads([2], OTHER, from_positions=[1]), "from_positions= is given without"),
+    (lambda: change.rounding(-1), "round_to="),
+    (lambda: raw(change.rounding)("int8"), "round_to="),
+]
+
+
+@pytest.mark.parametrize(("make", "complaint"), REFUSED)
+def test_refusals(make: Callable[[], Any], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        make()

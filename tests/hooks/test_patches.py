@@ -11,11 +11,9 @@ import torch
 
 import squashlens as sl
 from squashlens import hooks as change
-from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import InputError, StaleCaptureError
 from tests.cases import FAMILIES as ALL_FAMILIES
 from tests.cases import few
-from tests.grouped import flat
 from tests.references import layers_of, model_with_streams, raw
 
 FAMILIES = ("gpt2", "gemma2", "llama", "neox", "qwen3")
@@ -24,7 +22,6 @@ OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 
 OTHER = OTHERS[:1]
 LONGER = torch.tensor([[2, 13, *OTHER[0, 1:].tolist(), 50]])
 PLACES, HEADS = (2, 5), (1, 3)
-GIVEN: dict[str, Any] = {}
 
 
 def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
@@ -97,14 +94,14 @@ def test_heads_are_zeroed_averaged_and_patched(
     cases: list[tuple[Any, list[int], Any, list[torch.Tensor]]] = [
         (change.zero_heads(HEADS), every, range(3), zeros),
         (change.zero_heads(HEADS, (1,), positions=PLACES), here, [1], zeros),
-        (change.mean_heads(HEADS, OTHERS, **GIVEN), every, range(3), means),
-        (change.mean_heads(HEADS, OTHERS, (0, 2), positions=PLACES, **GIVEN), here, [0, 2], [m[here] for m in means]),
-        (change.mean_heads([0], OTHERS, (1,), over="positions", **GIVEN), every, [1],
+        (change.mean_heads(HEADS, OTHERS), every, range(3), means),
+        (change.mean_heads(HEADS, OTHERS, (0, 2), positions=PLACES), here, [0, 2], [m[here] for m in means]),
+        (change.mean_heads([0], OTHERS, (1,), over="positions"), every, [1],
          [o.expand(10, -1) for o in overall]),
-        (change.mean_heads([0], OTHERS, positions=PLACES, over="positions", **GIVEN), here, range(3),
+        (change.mean_heads([0], OTHERS, positions=PLACES, over="positions"), here, range(3),
          [o.expand(2, -1) for o in overall]),
-        (change.patch_heads(HEADS, OTHER, **GIVEN), every, range(3), [z[0] for z in one]),
-        (change.patch_heads(HEADS, LONGER, (2,), positions=PLACES, from_positions=there, **GIVEN), here, [2],
+        (change.patch_heads(HEADS, OTHER), every, range(3), [z[0] for z in one]),
+        (change.patch_heads(HEADS, LONGER, (2,), positions=PLACES, from_positions=there), here, [2],
          [z[0, there] for z in longer]),
     ]  # fmt: skip
     for hook, places, blocks, rows in cases:
@@ -122,9 +119,8 @@ def test_streams_are_patched(family: str, bridge_of: Callable[..., Any], plain_o
     with torch.no_grad():
         states = plain(LONGER, use_cache=False, output_hidden_states=True).hidden_states[:3]
     for there in (PLACES, (7, 3)):
-        options: Any = GIVEN if there == PLACES else GIVEN | {"from_positions": there}
         rows = [state[0, list(there)] for state in states]
-        with sl.applied(model, change.patch_residual(PLACES, LONGER, (1, 2), **options)):
+        with sl.applied(model, change.patch_residual(PLACES, LONGER, (1, 2), from_positions=there)):
             found = logits(model)
         close(found, logits(model_with_streams(plain, PLACES, 1, rows)), before)
 
@@ -137,8 +133,8 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
     rows = torch.stack(list(states[:3]))[:, :, list(PLACES)]
     drawn = Random("resample 1").randrange(2)
     for hook, expected in (
-        (change.mean_residual(PLACES, OTHERS, blocks=(1, 2), **GIVEN), rows.mean(dim=1)),
-        (change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1, **GIVEN), rows[:, drawn]),
+        (change.mean_residual(PLACES, OTHERS, blocks=(1, 2)), rows.mean(dim=1)),
+        (change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1), rows[:, drawn]),
     ):
         with sl.applied(model, hook):
             found = logits(model)
@@ -149,21 +145,21 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
 def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
     """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
     model = bridge_of("llama")
-    held = flat.capture(model, OTHER, **GIVEN)
-    on_disk = flat.capture(model, OTHER, out=tmp_path / "capture", **GIVEN)
+    held = sl.capture(model, OTHER)
+    on_disk = sl.capture(model, OTHER, out=tmp_path / "capture")
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
-        with sl.applied(model, factory(what, OTHER, (1,), **GIVEN)):
+        with sl.applied(model, factory(what, OTHER, (1,))):
             expected = logits(model)
         for source in (held, on_disk, cache, single, dict(cache.items())):
             with sl.applied(model, factory(what, source, (1,))):
-                assert torch.equal(logits(model), expected)
+                torch.testing.assert_close(logits(model), expected, rtol=1e-5, atol=1e-5)
     with sl.applied(model, change.zero_residual([1], (0,))):
-        hooked = flat.capture(model, OTHER, **GIVEN)
+        hooked = sl.capture(model, OTHER)
         _, wiped = model.run_with_cache(OTHER)
     with sl.applied(model, change.patch_residual(PLACES, hooked, (1,))):
-        named = sl.results.provenance(sl.top_tokens(model, IDS, **GIVEN))["ambient_hooks"]
+        named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
         found = logits(model)
     with sl.applied(model, change.patch_residual(PLACES, wiped, (1,))):
         assert torch.equal(logits(model), found)
@@ -177,10 +173,10 @@ def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
     """Hooks that stand have no part in what is put in place."""
     model, wipe = bridge_of("llama"), change.zero_residual((1,), blocks=(0,))
     for hook in (
-        change.patch_residual(PLACES, OTHER, (1,), **GIVEN),
-        change.patch_heads(HEADS, OTHER, (1,), **GIVEN),
-        change.mean_heads(HEADS, OTHERS, (1,), **GIVEN),
-        change.mean_residual(PLACES, OTHERS, blocks=(2,), **GIVEN),
+        change.patch_residual(PLACES, OTHER, (1,)),
+        change.patch_heads(HEADS, OTHER, (1,)),
+        change.mean_heads(HEADS, OTHERS, (1,)),
+        change.mean_residual(PLACES, OTHERS, blocks=(2,)),
     ):
         with sl.applied(model, wipe), sl.applied(model, hook):
             nested = logits(model)
@@ -190,27 +186,23 @@ def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callable[..., Any]) -> None:
-    """In passes that write attention patterns and in passes that do not; so does a factor of 1."""
+def test_a_prompt_in_its_own_place_changes_nothing(family: str, bridge_of: Callable[..., Any]) -> None:
+    """Up to rounding; so does a factor of 1."""
     model = bridge_of(family)
-    before, said = logits(model), sl.top_tokens(model, IDS, **GIVEN)
-    with patterns_written("the test"):
-        said_written = sl.top_tokens(model, IDS, **GIVEN)
+    before, said = logits(model), sl.top_tokens(model, IDS)
     for hook in (
-        change.patch_residual(range(10), IDS, **GIVEN),
-        change.patch_heads(range(4), IDS, **GIVEN),
-        change.patch_heads([2], IDS, (1,), positions=[3, 4], from_positions=[3, 4], **GIVEN),
-        change.mean_heads(range(4), IDS, **GIVEN),
-        change.mean_heads([1], IDS, positions=[0, 9], **GIVEN),
+        change.patch_residual(range(10), IDS),
+        change.patch_heads(range(4), IDS),
+        change.patch_heads([2], IDS, (1,), positions=[3, 4], from_positions=[3, 4]),
+        change.mean_heads(range(4), IDS),
+        change.mean_heads([1], IDS, positions=[0, 9]),
         change.scale_attention(1.0, [2, 3]),
         change.scale_attention(7.5, [9]),  # no later token
         change.zero_heads([0], positions=[10]),
     ):
         with sl.applied(model, hook):
-            assert torch.equal(logits(model), before), hook
-            found = sl.top_tokens(model, IDS, **GIVEN)
-            streams = sl.results.provenance(found)["attention_implementation"] == "streamed"
-            np.testing.assert_array_equal(found, said if streams else said_written)
+            torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(sl.top_tokens(model, IDS), said, rtol=1e-5)
 
 
 @pytest.mark.few(7)
@@ -219,9 +211,9 @@ def test_a_prompt_in_its_own_place_changes_no_bit(family: str, bridge_of: Callab
 def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge_of: Callable[..., Any]) -> None:
     """Block 0, whose input no hook changes: weights times the factor, over their sum; caps and windows as they are."""
     model = bridge_of(family)
-    before = flat.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
+    before = sl.capture(model, IDS, keep="patterns").patterns[0]
     with sl.applied(model, change.scale_attention(factor, PLACES, heads=[1])):
-        after = flat.capture(model, IDS, keep="patterns", **GIVEN).patterns[0]
+        after = sl.capture(model, IDS, keep="patterns").patterns[0]
     times = torch.ones(10, 10)
     for place in PLACES:
         times[place + 1 :, place] = factor
@@ -247,29 +239,28 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
     """Positions that a prompt does not reach are not there; means at every position want a reference as long."""
     model, short = bridge_of("llama"), IDS[:, :4]
     before = logits(model, short)
-    with sl.applied(model, change.patch_residual([6], OTHER, **GIVEN), change.zero_heads([1], positions=[5])):
+    with sl.applied(model, change.patch_residual([6], OTHER), change.zero_heads([1], positions=[5])):
         assert torch.equal(logits(model, short), before)
-    with sl.applied(model, change.patch_heads([0], OTHER[:, :4], **GIVEN)):
+    with sl.applied(model, change.patch_heads([0], OTHER[:, :4])):
         assert not torch.equal(logits(model, short), before)
         with pytest.raises(InputError, match="the prompt has 10 positions, .* insert have 4"):
             logits(model)
-    with sl.applied(model, change.mean_heads([0], OTHER[:, :4], over="positions", **GIVEN)):
+    with sl.applied(model, change.mean_heads([0], OTHER[:, :4], over="positions")):
         assert logits(model).isfinite().all()
 
 
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    other = flat.capture(bridge_of("gemma"), OTHER, **GIVEN)
-    lowest = flat.capture(model, OTHER, layers=[0], **GIVEN)
+    other = sl.capture(bridge_of("gemma"), OTHER)
+    lowest = sl.capture(model, OTHER, layers=[0])
     for hook, complaint in (
-        (change.patch_residual([10], OTHER, **GIVEN), "the source has no position 10"),
-        (change.patch_residual([1], OTHERS, **GIVEN), "the source has 2 prompts"),
-        (change.patch_residual([1], OTHER, (3,), **GIVEN), "has block 3"),
+        (change.patch_residual([10], OTHER), "the source has no position 10"),
+        (change.patch_residual([1], OTHERS), "the source has 2 prompts"),
+        (change.patch_residual([1], OTHER, (3,)), "has block 3"),
         (change.patch_residual([1], lowest), "no residual stream of layer 1"),
-        (change.constant_gate(0.5), "LlamaForCausalLM has no gate on the outputs of attention in any block"),
         (change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}), r"has shape \(10, 4, 5\)"),
         (change.patch_heads([1], {}), "the cache holds no 'blocks.0.attn.hook_z'"),
-        (change.mean_residual([10], OTHERS, **GIVEN), "the source has no position 10"),
+        (change.mean_residual([10], OTHERS), "the source has no position 10"),
     ):
         with pytest.raises(InputError, match=complaint), sl.applied(model, hook):
             pass

@@ -1,4 +1,4 @@
-"""Factors on attention logits and constant gates against plain Hugging Face models that were changed by hand."""
+"""Factors on attention logits against plain Hugging Face models that were changed by hand."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,8 +13,6 @@ from transformers import (
     AutoModelForCausalLM,
     Llama4TextConfig,
     Ministral3Config,
-    Qwen3_5TextConfig,
-    Qwen3NextConfig,
 )
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.models.llama4.modeling_llama4 import Llama4TextAttention
@@ -23,7 +21,7 @@ import squashlens as sl
 from squashlens import hooks as change
 from squashlens.errors import RangeError, UnsoundModelError
 from squashlens.hooks.temperatures import ADAPTIVE
-from tests.cases import COMMON, FAMILIES, MORE, few, random_model, save_random
+from tests.cases import COMMON, FAMILIES, MORE, few, save_random
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4, 8, 8, 8, 8]])
 Row = Callable[[list[float], int], float]  # the factor for a row: its visible logits, and the query's position
@@ -195,29 +193,3 @@ def test_half_precision_and_logits_out_of_range(bridge_of: Any) -> None:
         assert logits(model, hook).isfinite().all()
     with pytest.raises(RangeError, match="exceed the range of torch.bfloat16"):
         logits(model, change.adaptive_temperature(coefficients=(1e300,)))
-
-
-FULL = ["full_attention"] * 3
-GATED: dict[str, Any] = {
-    "qwen3_next": Qwen3NextConfig(**COMMON, layer_types=FULL, num_experts=0, mlp_only_layers=[0, 1, 2]),
-    "qwen3_5": Qwen3_5TextConfig(**COMMON, layer_types=FULL),
-}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("family", GATED)
-def test_constant_gates_are_gates_without_weights(family: str, tmp_path: Any) -> None:
-    """Zero rows of weights make a gate of ½ in the plain model, and outputs twice as large one of 1."""
-    model = sl.load(save_random(GATED[family], tmp_path), device="cpu")
-    plain = random_model(GATED[family])
-    with torch.no_grad():
-        for number, layer in enumerate(plain.model.layers):
-            attention = layer.self_attn
-            gates = attention.q_proj.weight.view(4, 2, 4, 16)  # head, query or gate, coordinate, stream
-            gates[:, 1] = 0
-            if number == 1:
-                attention.o_proj.weight.mul_(2 * 0.9)
-        expected = plain(IDS, use_cache=False).logits
-    hooks = change.constant_gate(0.5, (0, 2)), change.constant_gate(0.9, [1])
-    torch.testing.assert_close(logits(model, *hooks), expected, rtol=1e-4, atol=1e-5)
-    assert (logits(model) - expected).abs().max() > 1e-3

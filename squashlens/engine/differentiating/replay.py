@@ -6,7 +6,7 @@ weights are computed again in blocks of rows. This takes the memory of one block
 one forward pass for every batch of cotangents.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
-from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
 from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, attached, expanded_hooks, torch_hook
@@ -27,7 +26,6 @@ from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import AttentionReplacement, streamed, why_not_streamed
 from squashlens.errors import UnsoundModelError
 
-BEHIND = ("attn.hook_out", "mlp.hook_in")
 Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]  # the stream that enters a block, and what else it is given
 
 
@@ -46,39 +44,19 @@ class Replay:
     ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:  # fmt: skip
         """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
         blocks, check = sorted(self.calls, reverse=True), finite()
-        alone, rows, reached = False, None, None
-        if query is not None:
-            alone, rows = self._only_row(blocks[0], query), [query]
-            # Cotangents stand at no later token, and behind the top block's attention at the query alone, if that is
-            # known.
-            reached = dict.fromkeys(blocks, slice(0, query + 1))
-            if alone and self._behind(blocks[0]):
-                reached[blocks[0]] = slice(query, query + 1)
+        reached = None if query is None else slice(0, query + 1)  # cotangents stand at no later token
         for part in cotangents.split(batch):
             with differentiable(), self.running(reached=reached):
                 for block in blocks:
-                    leaf, above = self._opened(block, rows if block == blocks[0] else None, alone)
+                    leaf, above = self.block(block, self.calls[block])
                     if block == blocks[0]:
                         above = self.model.ln_final(above) if to == "y" else above
-                        above = above if rows is None else above[:, 0]
+                        above = above if query is None else above[:, query]
                     ((part,),) = vjps(above, [leaf], part.to(above.device), len(part), check)
                     if by_layer is not None:
                         by_layer(block, part)
             yield part
         check.require()
-
-    def _opened(self, block: int, rows: list[int] | None, alone: bool) -> tuple[Tensor, Tensor]:
-        """One block run again: the stream that enters it as a leaf, and the one that leaves it, at `rows` if given."""
-        # Behind attention tokens do not meet again: what is for one row needs that row alone. The residual stream is
-        # added with all its rows; those of the others are wrong then, and nobody reads them.
-        narrow = [Unchecked("row", name, lambda t: t[:, rows]) for name in self._behind(block) if rows and alone]
-        with attached(self.model, *narrow):
-            leaf, left = self.block(block, self.calls[block])
-        return leaf, left if rows is None else left[:, rows]
-
-    def _behind(self, block: int) -> list[str]:
-        """The hook points of a block after its attention at which rows can be left out."""
-        return [name for site in BEHIND if (name := f"blocks.{block}.{site}") in self.model.hook_dict]
 
     def block(self, block: int, call: Call) -> tuple[Tensor, Tensor]:
         """A block with what it is called with: the stream that enters it as a leaf, and the one that leaves it."""
@@ -93,20 +71,9 @@ class Replay:
             left = self.model.blocks[block](entering, *more, **others)
         return leaves[0], left[0] if isinstance(left, tuple) else left
 
-    def _only_row(self, block: int, query: int) -> bool:
-        """Whether the top block may go on with one row after its attention: tried, and compared."""
-        if why_not_streamed(self.model, [f"blocks.{block}.{site}" for site in BEHIND]) is not None:
-            return False
-        with torch.no_grad(), self.running():
-            try:
-                found, truth = (self._opened(block, [query], alone)[1] for alone in (True, False))
-            except (RuntimeError, IndexError, TypeError, ValueError):  # a block that counts its tokens
-                return False
-        return agree(found, truth, dtype_of(self.model))
-
     @contextmanager
     def running(
-        self, replace_attention: AttentionReplacement | None = None, reached: Mapping[int, slice] | None = None
+        self, replace_attention: AttentionReplacement | None = None, reached: slice | None = None
     ) -> Iterator[None]:
         """Blocks run in the body as they were recorded, or with `replace_attention` in place of their attention."""
         with (

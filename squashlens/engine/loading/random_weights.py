@@ -1,16 +1,14 @@
 """The same architecture with random weights: the baseline for a probe, since training put nothing there."""
 
 import copy
-import warnings
 from typing import Any
 
 import torch
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import device_of, dtype_of
-from squashlens.engine.live import make_live
-from squashlens.engine.loading.converting.gguf import ORIGIN
-from squashlens.engine.loading.latent import arrange_heads
+from squashlens.engine.live import bridge_around
+from squashlens.engine.loading.packaged import ORIGIN
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.proof import require_sound
@@ -26,8 +24,6 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
     Raises:
         CapacityError: a second model does not fit into memory.
     """
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-
     wrapped: Any = model.original_model
     dtype, device = dtype_of(model), device_of(model)
     count = sum(p.numel() for p in wrapped.parameters())
@@ -45,15 +41,7 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
         # Not `.to(dtype)`: that would round the rotary frequencies too.
         inner = type(wrapped)._from_config(config, dtype=dtype, attn_implementation="eager").to(device)
     inner = inner.eval().requires_grad_(False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        untrained = build_bridge_from_module(
-            inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=f"random weights {seed}"
-        )
-    make_live(untrained)
-    arrange_heads(untrained)
-    untrained.eval().requires_grad_(False)
-    return require_sound(untrained)
+    return require_sound(bridge_around(inner, None, f"random weights {seed}"))
 
 
 def _native(model: Bridge, seed: int) -> Bridge:

@@ -1,60 +1,44 @@
-"""Find out what a name refers to: a bundled or packaged model, a folder, a GGUF file, or a model on the hub."""
+"""Find out what a name refers to: a bundled or packaged model, a folder, or a model on the hub.
+
+Whether the Hugging Face hub can be reached is found within seconds, and why a model could not be opened is explained.
+"""
 
 import difflib
 import hashlib
 import io
 import os
-from collections.abc import Callable
+import socket
+import threading
+import urllib.request
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.bars import shown
-from squashlens.engine.loading.converting import cache
-from squashlens.engine.loading.converting.gguf import convert
-from squashlens.engine.loading.converting.header import is_gguf
-from squashlens.engine.loading.converting.packaged import PACKAGED
-from squashlens.engine.proving.complete import refuse_adapter
+from squashlens.engine.loading import cache as kept_folders
+from squashlens.engine.loading.packaged import PACKAGED
+from squashlens.engine.proving.complete import AGAIN, refuse_adapter
 from squashlens.errors import InputError, ModelAccessError
 
-# Common decoder-only models: a misspelt name gets a suggestion without asking the hub.
-WELL_KNOWN = (
-    "google/gemma-2b",
-    "google/gemma-2b-it",
-    "google/gemma-7b",
-    "google/gemma-7b-it",
-    "google/gemma-2-2b",
-    "google/gemma-2-2b-it",
-    "google/gemma-2-9b",
-    "google/gemma-3-270m",
-    "google/gemma-3-1b-pt",
-    "google/gemma-3-1b-it",
-    "meta-llama/Llama-3.1-8B",
-    "meta-llama/Llama-3.2-1B",
-    "mistralai/Mistral-7B-v0.1",
-    "Qwen/Qwen2.5-0.5B",
-    "Qwen/Qwen3-0.6B",
-    "allenai/OLMo-2-0425-1B",
-    "EleutherAI/pythia-70m",
-    "EleutherAI/pythia-410m",
-    "openai-community/gpt2",
-    "gpt2",
-)
+TIMEOUT = 3.0  # seconds to resolve the hub's host name and connect; its own library retries for minutes
+LEFT_OUT = (".md", ".txt", ".py", ".bin", ".pt", ".h5", ".msgpack")  # files that `load` does not read
+READ_ANYWAY = ("merges.txt", "vocab.txt")
 
 
 @dataclass(frozen=True)
 class Source:
-    """What is loaded (a folder, or a name on the hub), what results call it, and the GGUF file that it is from."""
+    """What is loaded (a folder, or a name on the hub), and what results call it."""
 
     path: str
     label: str
-    file: str | None = None
 
 
 def source_of(name: str | Path) -> Source:
-    """What a name refers to. A GGUF file is converted to a folder in the cache, unless that was done before."""
+    """What a name refers to. A packaged model is converted to a folder in the cache, unless that was done before."""
     text = str(name)
     if not text.strip():
         raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
@@ -64,24 +48,20 @@ def source_of(name: str | Path) -> Source:
     if is_folder:
         if not (path / "config.json").is_file():
             refuse_adapter(str(path), None)
-            raise ModelAccessError(f"{path} has no config.json.", _remedy(path))
+            raise ModelAccessError(f"{path} has no config.json.", "Give the folder that `save_pretrained` wrote.")
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
     if text in PACKAGED:
         return _packaged(text)
-    if path.is_file():
-        return _from_file(path.resolve())
-    looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or path.suffix == ".gguf"
-    if looks_local or text.count("/") > 1:
-        what = "file" if path.suffix == ".gguf" else "folder"
-        raise ModelAccessError(f"There is no {what} {text!r}.", nearest(text))
+    if isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1:
+        raise ModelAccessError(f"There is no folder {text!r}.", nearest(text))
     if difflib.get_close_matches(text.lower(), (*zoo.bundled(), *PACKAGED), cutoff=0.8):
         raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
     return Source(text, text)
 
 
 def resolve(name: str | Path) -> str:
-    """The path of a bundled model, of a folder, or of what a file was converted to; any other name is unchanged."""
+    """The path of a bundled model, a folder, or what a packaged model was converted to; other names are unchanged."""
     return source_of(name).path
 
 
@@ -97,56 +77,24 @@ def require_revisions(name: str | Path, source: str, revision: str | None) -> No
 
 def nearest(text: str) -> str:
     """The remedy for a name that is not found: similar names, or the kinds of names that there are."""
-    names = (*zoo.bundled(), *PACKAGED, *WELL_KNOWN)
-    lower = {n.lower(): n for n in names} | {n.split("/")[-1].lower(): n for n in reversed(names)}
-    if text in names:  # the name is spelt correctly
-        return ""
-    near = difflib.get_close_matches(text.lower(), lower, n=3, cutoff=0.6)
-    found = list(dict.fromkeys(lower[n] for n in near))
-    if found:
-        return f"Did you mean {' or '.join(repr(n) for n in found)}?"
-    return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder or GGUF file, or a Hugging Face name."
+    names = (*zoo.bundled(), *PACKAGED)
+    if near := difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6):
+        return f"Did you mean {' or '.join(map(repr, near))}?"
+    return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder, or a Hugging Face name."
 
 
 def _packaged(name: str) -> Source:
     model = PACKAGED[name]
-    digest = cache.digest_of(model.paths())
     if shown():
         print(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
-    folder = _converted(name, name, digest, model.convert)
-    return Source(folder, name, model.file)
-
-
-def _from_file(path: Path) -> Source:
-    if not is_gguf(path):
-        raise ModelAccessError(f"{path} is a file and no GGUF file.", "Give a model folder or a GGUF file.")
-    digest = cache.digest_of([path])
 
     def make(folder: Path) -> None:
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        convert(path, sha256, folder)
-
-    return Source(_converted(path.name, path.stem, digest, make), str(path), path.name)
-
-
-def _converted(name: str, label: str, digest: str, make: Callable[[Path], None]) -> str:
-    """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
-
-    def told(folder: Path) -> None:
         if shown():
-            print(f"{name}: converting it once, which may take a minute, into {cache.location()}")
-        with nullcontext() if shown() else redirect_stderr(io.StringIO()):
-            make(folder)
+            print(f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}")
+        with nullcontext() if shown() else redirect_stderr(io.StringIO()):  # the bar of transformers has no setting
+            model.convert(folder)
 
-    return str(cache.kept(label, digest, told))
-
-
-def _remedy(folder: Path) -> str:
-    files = sorted(path.name for path in folder.glob("*.gguf"))
-    return (
-        f"Give the GGUF file: {str(folder / files[0])!r}." if files else "Give the folder that `save_pretrained` wrote."
-    )
+    return Source(str(kept_folders.kept(name, kept_folders.digest_of(model.paths()), make)), name)
 
 
 def _folder(text: str) -> tuple[Path, bool]:
@@ -162,3 +110,140 @@ def _folder(text: str) -> tuple[Path, bool]:
             f"{short_repr(text)} cannot be opened as a folder ({reason}).", "Check the path and its permissions."
         ) from error
     return path, is_folder
+
+
+def unreachable(source: str, near: str) -> ModelAccessError:
+    """The error for a model that is not on this machine while the hub is unreachable; `near` suggests other names."""
+    return ModelAccessError(
+        f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
+        f"{near} Otherwise connect to the internet, or give a local folder."
+        if near.startswith("Did you mean")
+        else "Connect to the internet, or give a local folder or a bundled name (tiny-gemma).",
+    )
+
+
+def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
+    """The error that explains why a model could not be opened, from the exceptions of the libraries."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    chain, link = [], error
+    while link is not None and len(chain) < 10:
+        chain.append(link)
+        link = link.__cause__ or link.__context__  # pyright: ignore[reportAssignmentType]
+    messages = " ".join(str(e) for e in chain).lower()
+    if any(isinstance(e, GatedRepoError) for e in chain) or "gated repo" in messages:
+        return ModelAccessError(
+            f"{source} is gated: you must accept its licence first.",
+            f"1. Accept the licence at https://huggingface.co/{source}. 2. Create a read token at "
+            "https://huggingface.co/settings/tokens. 3. Run `hf auth login` and paste the token, or set HF_TOKEN.",
+        )
+    if any(isinstance(e, RepositoryNotFoundError) for e in chain) or "not a valid model identifier" in messages:
+        return ModelAccessError(
+            f"Hugging Face has no model {source!r} that you can access.",
+            f"{near} A private model needs a token: `hf auth login`.".lstrip(),
+        )
+    if "trust_remote_code" in messages or "custom code" in messages:
+        return ModelAccessError(
+            f"{source} needs its own Python code, which squashlens does not run.",
+            "Use a model built into transformers.",
+        )
+    if "does not recognize this architecture" in messages or "unrecognized model" in messages:
+        return ModelAccessError(
+            f"The installed transformers does not know the architecture of {source}.", "Update transformers."
+        )
+    if "connect" in messages or "offline" in messages or "resolve" in messages or "timed out" in messages:
+        return unreachable(source, near)
+    if Path(source).is_dir():
+        reason = " ".join(str(error).split())[:300]
+        return ModelAccessError(
+            f"{source} cannot be opened with its config.json ({type(error).__name__}: {reason}).",
+            "Check that config.json belongs to these weights.",
+        )
+    first_line = (str(error).splitlines() or [""])[0]
+    return ModelAccessError(f"{source} cannot be opened: {first_line}", near or AGAIN)
+
+
+def require_reachable(source: str, revision: str | None, near: str) -> None:
+    """Raise an error if a model is not in the local cache and the hub does not answer.
+
+    Behind a proxy the hub is not tried: only its own library knows the proxy settings.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(source, "config.json", revision=revision)
+    except (HFValidationError, ValueError):  # not a repository name: the library's own message is clearer
+        return
+    if isinstance(cached, str):
+        return
+    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE", "") in ("1", "ON", "YES", "TRUE"):
+        raise unreachable(source, near)
+    address = urlsplit(constants.ENDPOINT)
+    if urllib.request.getproxies() or not address.hostname:
+        return
+    if not _answers(address.hostname, address.port or (80 if address.scheme == "http" else 443)):
+        raise unreachable(source, near)
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether the host accepts a connection within `TIMEOUT` seconds, including the time to resolve its name."""
+    found: list[bool] = []
+
+    def connect() -> None:
+        try:
+            with socket.create_connection((host, port), timeout=TIMEOUT):
+                found.append(True)
+        except OSError:
+            found.append(False)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT)
+    return bool(found and found[0])
+
+
+def identity(name: str, revision: str | None = None) -> str:
+    """The SHA-256 of a folder's files, or the commit of a model on the hub.
+
+    A folder's digest covers the weights, the configuration and the tokenizer. It is the same for every path to equal
+    files, and is computed again only if a file was written or replaced.
+    """
+    source = resolve(name)
+    require_revisions(name, source, revision)
+    if not Path(source).is_dir():
+        return f"commit {_commit(source, revision)}"
+    files = sorted(file for file in Path(source).iterdir() if file.is_file() and _is_read(file))
+    whole = hashlib.sha256()
+    for file in files:
+        about = file.stat()
+        digest = _digest(str(file), about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        whole.update(f"{file.name} {digest}\n".encode())
+    return f"files {whole.hexdigest()}"
+
+
+def _is_read(file: Path) -> bool:
+    return not file.name.startswith(".") and (file.suffix not in LEFT_OUT or file.name in READ_ANYWAY)
+
+
+@cache
+def _digest(path: str, *about: int) -> str:
+    """The SHA-256 of a file; its size and the times of its last changes are part of the cache's key."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _commit(source: str, revision: str | None) -> str:
+    """The commit that a revision of a hub model refers to: in the local cache if it is there, else on the hub."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(source, "config.json", revision=revision)
+    if isinstance(cached, str):
+        return Path(cached).parent.name
+    try:
+        found = HfApi().model_info(source, revision=revision).sha
+    except Exception as error:  # the many errors of networks, of the hub and of names
+        raise unreachable(source, nearest(source)) from error
+    if found is None:
+        raise unreachable(source, nearest(source))
+    return found

@@ -13,7 +13,6 @@ tensors may be left over, since they change no number:
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +52,6 @@ def read_checkpoint(source: str, revision: str | None, config: Any) -> dict[str,
     tensors: dict[str, Stored] = {}
     for shard in [file] if file.suffix == ".safetensors" else _shards(source, revision, file):
         for name, stored in _tensors(shard):
-            if name in tensors:
-                both = f"{tensors[name].file.name} and {shard.name}"
-                raise ModelAccessError(f"{source} has the tensor {name} twice, in {both}.", AGAIN)
             tensors[name] = stored
     return tensors
 
@@ -123,9 +119,6 @@ def listed(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
-_EXPERT = re.compile(r"(.*\bexperts?\.)(\d+)(\..+)")
-
-
 def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str) -> None:
     """Raise an error if tensors are missing, left over, of another shape, or integers without a quantization."""
     held = model.state_dict(keep_vars=True)
@@ -142,8 +135,6 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
         "missing": {*report["missing_keys"], *absent},
         "left over": (name for name in unused if not _changes_nothing(name, model, stored)),
         "of another shape": shapes,
-        "stored under two names": (name for name, place in places.items() if place != name and place in stored),
-        "numbered with gaps": _gaps(stored),
     }
     complaints = [f"{what}: {listed(sorted(names))}" for what, each in wrong.items() if (names := list(each))]
     if complaints:
@@ -184,13 +175,6 @@ def _place(name: str, held: Mapping[str, Any], prefix: str) -> str | None:
     """The model's name for a stored tensor; checkpoints may leave out the prefix of the base model, or add it."""
     spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
     return next((spelling for spelling in spellings if spelling in held), None)
-
-
-def _gaps(stored: Mapping[str, Stored]) -> list[str]:
-    """Experts with gaps in their numbers: experts are stacked in order, so a missing number shifts the others."""
-    experts = [found for found in map(_EXPERT.fullmatch, stored) if found]
-    counts = Counter((found[1], found[3]) for found in experts)
-    return [found[0] for found in experts if int(found[2]) >= counts[found[1], found[3]]]
 
 
 def _is_ignored(name: str, model: Any) -> bool:

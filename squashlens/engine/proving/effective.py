@@ -23,7 +23,6 @@ from squashlens.engine.proving.registry import proved, steady
 from squashlens.errors import InputError, UnsoundModelError
 
 PROBE_TOKENS = 12
-REPLACED = "replaced"  # a user's hook replaces the activation
 
 
 @validated
@@ -105,14 +104,14 @@ def _is_activation(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def require_effective(model: Bridge, sites: list[str], kind: str = REPLACED, *, all_fire: bool = True) -> None:
+def require_effective(model: Bridge, sites: list[str]) -> None:
     """Raise an error for hook points without effect; each is tested once for each state of the model."""
     with steady(model):
         effective = proved(model, "effective hook points", set[str])
         new = [site for site in dict.fromkeys(sites) if site not in effective]
         if new:
             with torch.inference_mode(False), without_ambient(model):
-                _probe(model, new, kind, all_fire)
+                _probe(model, new)
             effective.update(new)
 
 
@@ -123,38 +122,24 @@ def probe_ids(model: Bridge) -> Tensor:
     return torch.linspace(0.1, 0.9, length).mul(vocabulary - 1).long()[None].to(device_of(model))
 
 
-def _probe(model: Bridge, sites: list[str], kind: str, all_fire: bool) -> None:
+def _probe(model: Bridge, sites: list[str]) -> None:
     """Raise an error if the logits do not depend on a tensor that is added at a hook point."""
     name = type(model.original_model).__name__
-    remedy = "Use another model: ablations and freezing would silently have no effect in this one."
+    remedy = "Choose other hook points, or a filter that leaves these out."
     try:
-        fired = _takes_effect(model, sites)
+        wrong = ineffective_points(model, sites)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, AttributeError, TypeError) as error:  # a component that fails after an edit
+        raise UnsoundModelError(f"Edits at hook points of {name} fail: {error}.", remedy) from error
+    if wrong:
         raise UnsoundModelError(
-            f"Replacing {'activations at' if kind == REPLACED else f'the {kind}'} hooks of {name} fails: {error}.",
-            remedy,
-        ) from error
-    wrong = [site for site in sites if not fired.get(site, not all_fire)]
-    if kind == REPLACED and wrong:
-        raise UnsoundModelError(
-            f"Edits at {listed(wrong)} have no effect in {name}: the model does not use what the hook returns.",
-            "Choose other hook points, or a filter that leaves these out.",
+            f"Edits at {listed(wrong)} have no effect in {name}: the model does not use what the hook returns.", remedy
         )
-    if wrong or not fired:
-        where = (wrong or [f"no {kind} hook at all"])[0]
-        raise UnsoundModelError(f"The {kind} hooks of {name} have no effect ({where}).", remedy)
 
 
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
-    """The hook points among `sites` where edits have no effect in the way the model is run now."""
-    fired = _takes_effect(model, sites)
-    return [site for site in sites if not fired.get(site, False)]
-
-
-def _takes_effect(model: Bridge, sites: list[str]) -> dict[str, bool]:
-    """For each site that fires in one forward pass, whether the last logits depend on a tensor that is added there."""
+    """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
     ids = probe_ids(model)
     leaves: dict[str, Tensor] = {}
     with (
@@ -169,8 +154,8 @@ def _takes_effect(model: Bridge, sites: list[str]) -> dict[str, bool]:
         if logits.requires_grad:  # otherwise no added tensor reached the logits
             gradients = list(torch.autograd.grad((logits * weights).sum(), list(leaves.values()), allow_unused=True))
     # A gradient of zero also counts: the model uses the tensor, but its value has no influence.
-    pairs = zip(leaves, gradients, strict=True)
-    return {site: g is not None and bool(torch.isfinite(g).all()) for site, g in pairs}
+    by_site = dict(zip(leaves, gradients, strict=True))
+    return [site for site in sites if (g := by_site.get(site)) is None or not bool(torch.isfinite(g).all())]
 
 
 def _with_leaf(leaves: dict[str, Tensor], site: str, tensor: Tensor) -> Tensor:

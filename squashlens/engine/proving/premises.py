@@ -52,7 +52,7 @@ def why_not_attention_alone(model: Bridge) -> str | None:
     if without:
         return f"Block {without[0]} of {name} has no attention pattern: something else passes between tokens there."
     try:
-        require_effective(model, [pattern_site(block) for block in range(n_blocks(model))], "attention-pattern")
+        require_effective(model, [pattern_site(block) for block in range(n_blocks(model))])
         found = _violation(model, cut=True)
     except UnsoundModelError as error:
         return error.cause

@@ -104,11 +104,6 @@ def _in_train_mode(model: Bridge) -> bool:
 
 
 def _proof_of(model: Bridge) -> str:
-    if any("merged_adapters" in vars(module) for module in modules_of(model.original_model)):  # a layer of peft
-        raise UnsoundModelError(
-            "The model has an adapter that is not merged.",
-            "Call peft's `merge_and_unload()` and build the bridge around its result, which is a model of its own.",
-        )
     with torch.inference_mode(False), without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)

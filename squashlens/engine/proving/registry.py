@@ -22,8 +22,6 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
@@ -42,16 +40,13 @@ P = ParamSpec("P")
 
 @dataclass
 class Call:
-    """One call of a public function under hooks: the hooks at its begin, and what is to be checked at its end.
+    """One call of a public function under hooks: the hooks at its begin.
 
-    `longest` is the largest number of tokens with which functions that edit were tested, by whether there were several
-    prompts; `edited` says of the passes so far, by a digest of their prompts, whether users' functions edited.
+    `tested` says whether functions that edit were tested with one prompt (False) and with several (True).
     """
 
     at_begin: Tables
-    at_end: list[Callable[[], None]] = field(default_factory=list)
-    longest: dict[bool, int] = field(default_factory=dict)
-    edited: dict[str, bool] = field(default_factory=dict)
+    tested: set[bool] = field(default_factory=set)
 
 
 @dataclass
@@ -159,8 +154,6 @@ def steady(model: Bridge) -> Iterator[None]:
         state.call = Call(hooks_as_now(model)) if watched else None
         try:
             yield
-            for finish in state.call.at_end if state.call else ():
-                finish()
         except Exception as error:
             if watched and _in_a_pass(error):
                 raise InputError(
@@ -203,11 +196,8 @@ def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:
     return [(id(p), 0 if p.is_inference() else p._version) for p in every], sample_digest(every)
 
 
-_OWN = ("torch.", "squashlens.")  # PyTorch's own modes select a device, count or read; ours belong to certificates
-
-
 def require_no_modes() -> None:
-    """Raise an error inside PyTorch contexts that change results or derivatives."""
+    """Raise an error inside PyTorch contexts that change results."""
     require_no_meta()
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
@@ -215,15 +205,6 @@ def require_no_modes() -> None:
             f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
             "Leave `torch.autocast`, and load the model in the dtype of the run.",
         )
-    saved = torch._C._autograd._top_saved_tensors_default_hooks(True)  # pyright: ignore[reportAttributeAccessIssue]
-    packing = [] if saved is None else [saved[0]]
-    for mode in (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack(), *packing):
-        kind = mode if callable(mode) and hasattr(mode, "__qualname__") else type(mode)
-        if not str(kind.__module__).startswith(_OWN):
-            raise InputError(
-                f"The mode {kind.__qualname__} is active, which can change what PyTorch functions compute.",
-                "Leave its `with` block before measuring.",
-            )
 
 
 def require_no_meta() -> None:

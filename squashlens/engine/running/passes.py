@@ -8,9 +8,9 @@ many branches in one pass, and each sees only its own past.
     branch    t₁ t₂ t₃ b₁ b₂              only b₁ b₂ are run
 
 Passes are not shared if the model's position encoding depends on the length of a pass, or if hooks are on the model,
-since these would get positions of other prompts. Otherwise shared passes are compared with one pass for
-each prompt: once for a model, on a short trunk; and for each trunk, at the shortest prompt, the longest and two
-between, to find a dependence on length that the configuration does not state.
+since these would get positions of other prompts. Otherwise shared passes are compared with one pass for each prompt,
+for each trunk: at the shortest prompt, the longest, the longest branch, and two between. This finds models that ignore
+the mask, and a dependence on length that the configuration does not state.
 """
 
 import copy
@@ -28,13 +28,12 @@ from transformers import DynamicCache
 from squashlens._typing import Bridge, Passes, one_of, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import SAME_OPERATIONS, agree
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, why_lengths_differ, width
+from squashlens.engine.anatomy import device_of, dtype_of, why_lengths_differ, width
 from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.hooking.hook import Hook, attached
-from squashlens.engine.hooking.standing import ambient, without_ambient
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import causal, context, forward
 from squashlens.engine.running.streamed import FAILURES, implementation, why_not_streamed
@@ -135,11 +134,15 @@ def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None) -> tuple[dic
 def _share(plan: Plan, tokens_per_pass: int | None) -> tuple[dict[str, Tensor] | None, str | None]:
     """The rows from shared passes, and the reason if they must not be used."""
     reason = "hooks are on the model" if ambient(plan.model) else why_lengths_differ(plan.model, _pass_lengths(plan))
-    if reason is None and not _can_share_passes(plan.model):
-        reason = "its prompts cannot share a pass"
+    alone = "its prompts cannot share a pass"
+    if reason is None and is_native(plan.model):  # native models have no cache
+        reason = alone
     if reason is not None:
         return None, reason
-    rows = _run_together(plan, tokens_per_pass)
+    try:
+        rows = _run_together(plan, tokens_per_pass)
+    except (*FAILURES, IndexError):  # a model that does not accept such a mask or cache
+        return None, alone
     return rows, _why_wrong(plan, rows)
 
 
@@ -169,14 +172,14 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
 
 
 def _sample(plan: Plan) -> list[int]:
-    """Indices of the shortest prompt, the longest, and the longest with at most 1/4 and 1/16 of its tokens.
+    """Indices of the shortest prompt, the longest, the longest branch, and those of at most 1/4 and 1/16 of its tokens.
 
     The two between add at most a third to the tokens. A prompt that is the whole trunk already had its own pass.
     """
     lengths = [len(branch) for branch in plan.branches]
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     trunk = Branch(max(b.at for b in plan.branches))
-    chosen = {order[0], order[-1]}
+    chosen = {order[0], order[-1], *[i for i in order if plan.branches[i].tokens][-1:]}
     for part in (4, 16):
         chosen |= set([i for i in order if part * lengths[i] <= plan.longest][-1:])
     return sorted(i for i in chosen if plan.branches[i] != trunk)
@@ -204,7 +207,7 @@ def _run_separately(plan: Plan) -> dict[str, Tensor]:
 
 
 def _of_one_length(plan: Plan) -> Iterator[list[int]]:
-    """The prompts of each batch: of one length, the longest first, since hooks are tested again on longer prompts."""
+    """The prompts of each batch: of one length, the longest first."""
     alike: dict[tuple[int, ...], list[int]] = {}
     own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
     for number, branch in enumerate(plan.branches):
@@ -348,24 +351,3 @@ def _require_room(plan: Plan, prompts: int) -> None:
     each = patterns * heads * plan.longest + (len(plan.sites) - patterns) * width(plan.model)
     size = prompts * each * dtype_of(plan.model).itemsize
     require_room(size, torch.device("cpu"), "Keeping the activations of every length", "Use fewer lengths.")
-
-
-def _can_share_passes(model: Bridge) -> bool:
-    """Whether shared and separate passes agree, tested on a short trunk once for each state of the model."""
-    if is_native(model):  # native models have no cache
-        return False
-    return proved(model, "shared passes", lambda: _try_sharing(model))
-
-
-def _try_sharing(model: Bridge) -> bool:
-    trunk = tuple(probe_ids(model)[0].tolist())
-    crossed = [Branch(3, (trunk[-1],)), Branch(8, trunk[2:5]), Branch(len(trunk), trunk[:1]), Branch(5)]
-    sites = tuple(residual_site(layer, model) for layer in (n_blocks(model), "y"))
-    plan = Plan(model, trunk, tuple(b.along(trunk) for b in crossed), sites)
-    with without_ambient(model):
-        truth = _run_separately(plan)
-        try:
-            found = _run_together(plan, None)
-        except (*FAILURES, IndexError):  # a model that does not accept such a mask or cache
-            found = {}
-    return all(site in found and agree(found[site], rows, dtype_of(model)) for site, rows in truth.items())

@@ -11,7 +11,7 @@ requests for the length of the pass.
 
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -23,10 +23,10 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, last_logits, modules_of, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import configurations, dtype_of, last_logits, n_blocks, pattern_site, residual_sites
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
-from squashlens.engine.native import attention_through, is_native
+from squashlens.engine.native import is_native
 from squashlens.engine.proving.effective import ineffective_points, probe_ids
 from squashlens.engine.proving.registry import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
@@ -46,7 +46,7 @@ class _Stream:
     on_attention: AttentionObserver | None
     frozen: bool
     replace_attention: AttentionReplacement | None = None
-    reached: Mapping[int, slice] | None = None
+    reached: slice | None = None
 
 
 _stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
@@ -75,6 +75,8 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     """Why the model cannot be run without patterns while `sites` are read; `None` if it can."""
     if _written.get() is not None:
         return _written.get()
+    if is_native(model):
+        return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
     proof, points = proved(model, "streamed", lambda: _prove(model)), model.hook_dict
     if proof.reason is not None:
@@ -115,11 +117,6 @@ def implementation(model: Bridge, sites: Iterable[str] = ()) -> str:
     return "streamed" if reason is None else f"eager, since {reason}"
 
 
-def streaming() -> bool:
-    """Whether the current pass runs without patterns."""
-    return _stream.get() is not None
-
-
 @contextmanager
 def patterns_written(reason: str) -> Iterator[None]:
     """Compute every pattern in the passes of the body, for numbers that are compared bit by bit."""
@@ -137,12 +134,12 @@ def streamed(
     *,
     frozen: bool = False,
     replace_attention: AttentionReplacement | None = None,
-    reached: Mapping[int, slice] | None = None,
+    reached: slice | None = None,
 ) -> Iterator[None]:
     """Run the forward passes of the body without patterns, and restore the model afterwards.
 
     `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `replace_attention` computes the
-    output instead; `reached` says at which positions cotangents of each block's attention are not zero.
+    output instead; `reached` says at which positions cotangents of attention are not zero.
     """
     # `steady` comes first: it computes the stamp before anything is changed.
     with steady(model), _through_stream(model, _Stream({}, on_attention, frozen, replace_attention, reached)):
@@ -154,19 +151,16 @@ def _through_stream(model: Bridge, stream: _Stream) -> Iterator[None]:
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
 
     _register()
-    inner: Any = model.original_model
-    configs = {id(c): c for m in modules_of(inner) if (c := getattr(m, "config", None)) is not None}.values()
-    before = [(c, c._attn_implementation) for c in configs if hasattr(c, "_attn_implementation")]
+    before = [(c, c._attn_implementation) for c in configurations(model) if hasattr(c, "_attn_implementation")]
     sites = [block.attn for block in model.blocks]
     block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
-    forward = attention_through(_attend, _Window(None)) if is_native(model) else AttentionBridge.forward
     replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
     token = _stream.set(replace(stream, block_of=block_of))
     try:
         for config, _ in before:
             config._attn_implementation = NAME
         for attn in sites:  # not setattr: the bridge passes attributes on to the module it wraps
-            attn.__dict__["forward"] = types.MethodType(forward, attn)
+            attn.__dict__["forward"] = types.MethodType(AttentionBridge.forward, attn)
         yield
     finally:
         for own, earlier in replaced:
@@ -211,9 +205,8 @@ def _attend(
     if stream.replace_attention is not None:
         return stream.replace_attention(block, attention, value).transpose(1, 2).contiguous(), None
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    reached = None if stream.reached is None else stream.reached.get(block)
     if needed:
-        found = differentiable_attention(attention, value, stream.frozen, reached)
+        found = differentiable_attention(attention, value, stream.frozen, stream.reached)
     else:
         found = attention_output(attention, value)
     return found.transpose(1, 2).contiguous(), None

@@ -265,7 +265,7 @@ def _rounded_inputs(
     run = pairs.run(model)
     shape = (len(formats), len(blocks), len(pairs.lengths))
     distance, enters, same = (torch.full(shape, torch.nan, dtype=torch.float64) for _ in range(3))
-    require_effective(model, [residual_site(block, model) for block in blocks], "residual-stream")
+    require_effective(model, [residual_site(block, model) for block in blocks])
     each = list(product(enumerate(formats), enumerate(blocks)))
     for (number, form), (place, block) in bar(each, desc="rounding"):
         hook = rounding(form, "residual", (block,))

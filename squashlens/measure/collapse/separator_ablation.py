@@ -293,7 +293,7 @@ def hook_separators(run: PairRun, kind: Ablation, from_block: int, make: MakeHoo
     places = separators_within(run)
     everywhere = make(places, blocks)
     sites = [site for hook in everywhere for site in hook.points(len(run.layers) - 1)]
-    require_effective(run.model, sites, kind)
+    require_effective(run.model, sites)
 
     def on_trunk(tokens: int) -> list[Hook]:
         inside = [p for p in places if p < tokens]  # at later positions a branch has its own tokens

@@ -29,14 +29,6 @@ def test_a_bigram_model_by_hand() -> None:
 documents = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=12), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=60)
-@given(documents, st.lists(st.integers(1, 4), max_size=6), st.integers(1, 5))
-def test_probabilities_sum_to_one(texts: list[list[int]], context: list[int], order: int) -> None:
-    model = KneserNey([np.array([BOS, *text]) for text in texts], vocabulary=5, order=order)
-    total = sum(model.probabilities(np.array([BOS, *context, token]))[-1] for token in range(5))
-    assert total == pytest.approx(1)
-
-
 class Twin:
     """The same model from dictionaries of tuples and exact fractions, by recursion."""
 

@@ -38,28 +38,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "config", lambda: Gemma2Config(**config, attn_implementation="eager"))
 
 
-def test_every_token_of_the_text_is_in_one_row_of_an_epoch() -> None:
-    tokens = np.array([2, 5, 6, 1, 2, 7, 8, 9, 1, 2, 10, 11, 12, 13, 14, 1], np.uint16)
-    rows = Rows(tokens, seed=0)
-    batch = rows.batch(0, 5, length=4)
-    assert batch.shape == (5, 4)
-    assert (batch[:, 0] == 2).all()
-    assert sorted(batch[:, 1:].flatten().tolist()) == sorted(rows._stream[:15].tolist())
-    assert torch.equal(rows.batch(3, 4, 4), torch.cat([rows.batch(3, 2, 4), rows.batch(5, 2, 4)]))
-    documents = {(2, 5, 6, 1), (2, 7, 8, 9, 1), (2, 10, 11, 12, 13, 14, 1)}
-    stream = tuple(rows._stream.tolist())
-    assert all(any(stream[i : i + len(d)] == d for i in range(len(stream))) for d in documents)
-
-
-def test_a_step_is_two_halves_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "CONTEXT", 32)
-    rows = Rows(np.array([2, *range(3, 900)], np.uint16), seed=0)
-    assert [tuple(h.shape) for h in halves_of(3, rows, RECIPE)] == [(2, 16), (2, 16)]
-    assert [tuple(h.shape) for h in halves_of(4, rows, RECIPE)] == [(1, 32), (1, 32)]
-    seen = torch.cat([h for step in range(4) for h in halves_of(step, rows, RECIPE)])
-    assert len({tuple(row) for row in seen.tolist()}) == 16
-
-
 @pytest.mark.usefixtures("small")
 def test_an_interrupted_run_goes_on_from_its_checkpoint(text: Path, tmp_path: Path) -> None:
     """Stopped in each phase, and with the end moved before the decay begins: the same bits."""

