@@ -48,7 +48,10 @@ sl.results.save(audit, args.out / "estimators.nc")
 sl.figures.save(sl.figures.audit(audit, reference="knockout KL"), args.out / "estimators.html")
 
 NAMES = ["agreement", "agreement_low", "agreement_high"]
+PAIRED = [f"agreement_over_jacobian{end}" for end in ("", "_low", "_high")]
 for effect in EFFECTS:
     table = audit[NAMES].sel(way="partial", reference=effect).to_dataframe()[NAMES]
     print(f"\nAgreement with {effect}\n{table.round(2).to_string(na_rep='·')}")
+    paired = audit[PAIRED].sel(way="partial", reference=effect).to_dataframe()[PAIRED]
+    print(f"minus that of the exact Jacobian in the same text\n{paired.round(2).to_string(na_rep='·')}")
 print(f"data and figure in {args.out.resolve()}")

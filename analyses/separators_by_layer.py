@@ -22,7 +22,6 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]
-plain = sl.prompts.figure5(model, args.n)["c"]
 norm, draws = {"scale": "relative"}, {"seed": args.seed}
 measured = sl.separator_ablation(model, commas, norm=norm, substitute=draws)
 by_separator = {}
@@ -38,23 +37,24 @@ others = sl.results.concat(by_separator, "separator")
 
 sl.results.save(measured, args.out / "separators.nc")
 sl.results.save(others, args.out / "other_separators.nc")
-pairs = {"without separators": plain, "a comma after every third": commas}
-curves = {name: sl.collapse(model, sl.capture(model, one), norm=norm) for name, one in pairs.items()}
+pairs = {"without separators": sl.prompts.figure5(model, args.n)["c"], "a comma after every third": commas}
+curves = {name: sl.collapse(model, one, norm=norm) for name, one in pairs.items()}
 sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
 sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
 sl.figures.save(sl.figures.layer_trace(measured), args.out / "by_layer.html")
 sl.figures.save(sl.figures.from_block_map(measured, hook="mask"), args.out / "mask_from_block.html")
 sl.figures.save(sl.figures.from_block_map(measured, hook="zero_values"), args.out / "zero_value_from_block.html")
-
 last = measured.isel(layer=-1)
 print("D ÷ rms(v) at the last layer, median over lengths")
 print(last["distance"].median("length").reset_coords(drop=True).to_series().round(4).to_string())
+print("what gaps in positions, and attention beyond them, multiply D by: median by place in the group")
+parts = last[["gap_factor", "attention_factor"]].reset_coords(drop=True).assign_coords(place=last["place_in_group"])
+print(parts.groupby("place").median().to_dataframe().round(3).to_string())
 print("share of the separators' effect that is left, by the block a hook acts from (median over lengths)")
 print(last["retained_from"].median("length").reset_coords(drop=True).to_pandas().round(3).to_string())
 apart = others.isel(layer=-1)["distance"].sel(edit=["none", "separators", "random_places"]).median("length")
 print("other separators and distances: D ÷ rms(v) at the last layer, median over lengths")
 print(apart.reset_coords(drop=True).to_series().unstack("edit").round(3).to_string())
 left = others.isel(layer=-1)["retained_from"].median("length").reset_coords(drop=True)
-print("share of their effect that is left, by hook and the block it acts from")
-print(left.to_series().unstack(["hook", "from_block"]).round(3).to_string())
+print(left.rename("share of effect left").to_series().unstack(["hook", "from_block"]).round(3).to_string())
 print(f"data and figures in {args.out.resolve()}")

@@ -22,6 +22,7 @@ from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.knockout import knockout_effect
 from .measure.squashing.profiles.profile import profile
 from .measure.squashing.sensitivity import needle, sensitivity
+from .measure.squashing.sinks import attention_sinks
 from .measure.squashing.substitution import substitution_effect
 from .reporting.paper.write import paper
 from .reporting.report_page import report
@@ -35,6 +36,7 @@ __all__ = [
     "Study",
     "accuracy",
     "applied",
+    "attention_sinks",
     "audit",
     "capture",
     "certified_bound",

@@ -123,6 +123,7 @@ def _measured(name: str) -> Any:
         "sensitivity": lambda: sl.sensitivity(m, PROMPT, **quiet),
         "composition": lambda: sl.paths.composition(m, PROMPT),
         "hops": lambda: sl.paths.hops(m, PROMPT),
+        "attention_sinks": lambda: sl.attention_sinks(m, PROMPT),
         "strongest_paths": lambda: sl.paths.strongest_paths(m, PROMPT, k=2),
         "depth_limit": lambda: sl.paths.depth_limit(m, PROMPT, depth=8),
         "jacobian_norms": lambda: sl.jacobian_norms(m, PROMPT, **quiet),

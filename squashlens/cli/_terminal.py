@@ -46,7 +46,7 @@ TABLES = {
         "repeats | tokens |", "repeats | pair |", "repeats | naive | layer=last", "repeats | distance | layer=last",
     ],
     "precision": [
-        "layer | collapsed_from |", "layer | bits_needed | length=median", "block | distance | length=last",
+        "layer | collapsed_from |", "layer | bits_per_coordinate | length=median", "block | distance | length=last",
         "block | enters_as_one | length=last",
     ],
     "precision --runs": ["length | distance | layer=last", "layer | collapsed_from |"],

@@ -10,7 +10,15 @@ from squashlens.figures.answers import accuracy_by_length, answer_frequencies, e
 from squashlens.figures.comparisons import audit, changes, remedies
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
-from squashlens.figures.influence import composition, depth_limit, hops, needle, profile, strongest_paths
+from squashlens.figures.influence import (
+    attention_sinks,
+    composition,
+    depth_limit,
+    hops,
+    needle,
+    profile,
+    strongest_paths,
+)
 from squashlens.figures.pair_distances import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
 from squashlens.figures.readouts import collapse_vs_readout, probe
 from squashlens.figures.synthetic import statements, survey, synthetic_convergence, synthetic_total_variation
@@ -21,6 +29,7 @@ from squashlens.figures.usual import of, panels
 __all__ = [
     "accuracy_by_length",
     "answer_frequencies",
+    "attention_sinks",
     "attribution",
     "audit",
     "bits_needed",

@@ -218,6 +218,21 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     return finish(figure, title=title, height=280, notes=notes_of(shares, *notes))
 
 
+@draws("squashlens.attention_sinks", "values: block position", "sink: position", "token: position")
+def attention_sinks(sinks: xr.DataArray) -> go.Figure:
+    """Draw the attention that each token gets from later tokens beyond uniform attention, by block.
+
+    White: fewer than four later tokens see the token. Sinks are named under the title.
+    """
+    tokens = tokens_of(sinks)
+    figure = go.Figure(token_heatmap(sinks, tokens, "block {}", "share", logarithmic=False))
+    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
+    figure.update_yaxes(title="block", dtick=1)
+    found = [label(tokens[place]) for place in sinks["position"].values[sinks["sink"].values]]
+    notes = notes_of(sinks, f"sinks: {', '.join(found)}" if found else "no sink")
+    return finish(figure, title="Attention from later tokens, beyond uniform", height=280, notes=notes)
+
+
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
 def strongest_paths(paths: xr.Dataset) -> go.Figure:
     """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines.

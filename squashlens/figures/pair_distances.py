@@ -23,6 +23,7 @@ NAMES = {
     "noise_floor": ("noise floor", "longdash"),
     "heads": ("heads: mean, min to max", "dashdot"),
 }
+EDGE = "a token leaves a window for v* alone"
 HEADS = ["head_min", "head_max"]
 FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 STEPS = {
@@ -39,7 +40,8 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     The figure includes what the result contains of: the range over attention heads, the contrast pair, unrelated
     sequences, and the noise floor. A noise floor far below all distances is left out and named under the title. An
     unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a short one
-    may happen to have the same content.
+    may happen to have the same content. Crosses: a token has left the sliding window of a block for v* and not for v,
+    so that D may jump.
 
     Args:
         layer: the layer to draw; the last one by default.
@@ -64,6 +66,13 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
         if name in here:
             figure.add_trace(_line(here[name], name, width=2.5 if name == "distance" else 1.2))
     lengths = collapse["length"].values
+    at_edge = here["window_edge"].values >= 0 if "window_edge" in here.coords else np.zeros(len(lengths), dtype=bool)
+    if at_edge.any():
+        figure.add_scatter(
+            x=lengths[at_edge], y=here["distance"].values[at_edge], mode="markers", name=EDGE,
+            marker={"color": COLOURS["distance"], "symbol": "x-thin-open", "size": 9},
+            hovertemplate=f"length %{{x}}: {EDGE}<extra></extra>",
+        )  # fmt: skip
     if trained is not None:
         shade_range(figure, 1, trained, "trained lengths")
         figure.update_annotations(x=float(np.log10(max(1, lengths[0]))))
@@ -167,19 +176,19 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     return finish(figure, title="The quantities in the proof of Theorem B.3", height=440, notes=notes)
 
 
-@draws("squashlens.precision without runs=", "bits_needed: layer length")
+@draws("squashlens.precision without runs=", "bits_per_coordinate: layer length")
 def bits_needed(measured: xr.Dataset) -> go.Figure:
-    """Draw the number of mantissa bits needed to tell v from v*, as a map of layer × length.
+    """Draw the number of mantissa bits needed to tell v from v* in half of the coordinates, as a map of layer × length.
 
-    0 means that the values differ even when they are rounded to powers of two. White means that v and v* are identical
-    in the model's own dtype, or differ by no more than rounding can cause, so that no number of bits tells them apart.
+    0 means that the values differ even when they are rounded to powers of two. White means that half of the coordinates
+    are identical in the model's own dtype, or differ by no more than rounding can cause.
     """
-    bits, lengths = measured["bits_needed"], measured["length"].values
+    bits, lengths = measured["bits_per_coordinate"], measured["length"].values
     most = max(float(np.nanmax(bits.values, initial=1)), 7)
     figure = go.Figure(layer_map(bits, "bits", zmin=0, zmax=most, hoverongaps=None))
     figure.update_xaxes(title=LENGTH, range=[float(lengths[0]) - 0.5, int(lengths[-1]) + 0.5])
     figure.update_yaxes(title="layer ℓ", dtick=1)
-    notes = notes_of(measured, "white: identical, or different by rounding alone")
+    notes = notes_of(measured, "median over coordinates", "white: identical, or different by rounding alone")
     return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
 
 

@@ -6,9 +6,10 @@
 - Remove or replace: `zero_values`, `zero_heads`, `zero_residual`; `mean_heads`, `mean_residual`; `patch_heads`,
   `patch_residual`, `resample_residual`.
 - Precision: `rounding`.
+- The model's own windows: `lifted_windows`, a context manager.
 - Find the positions of given tokens: `find_positions`.
 
-These functions do not touch the model: only `applied` does. `squashlens.hooks.Hook` makes your own hook.
+Only `applied` and `lifted_windows` touch a model. `squashlens.hooks.Hook` makes your own hook.
 """
 
 from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, freeze_norms
@@ -28,6 +29,7 @@ from squashlens.hooks.interventions import (
 from squashlens.hooks.patches import mean_heads, mean_residual, patch_heads, patch_residual, resample_residual
 from squashlens.hooks.rounding import rounding
 from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
+from squashlens.hooks.windows import lifted_windows
 
 __all__ = [
     "Hook",
@@ -37,6 +39,7 @@ __all__ = [
     "freeze_attention",
     "freeze_gates",
     "freeze_norms",
+    "lifted_windows",
     "log_scaling",
     "mask_attention",
     "mask_tokens",

@@ -11,7 +11,7 @@ import xarray as xr
 from squashlens.records.results import facts_of
 from squashlens.reporting.sentences import EQUAL, Rank, among, beside, near_edge, number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
-from squashlens.theory.spread import first_share, has_sink
+from squashlens.theory.spread import has_sink
 from squashlens.theory.statistics.trends import association
 
 HALF = ("float16", "bfloat16")
@@ -246,8 +246,11 @@ def _agreement_over_null(ds: xr.Dataset) -> str:
         return ""
     gap_text, *ends = (near_edge(value, 0.0, 2) for value in (gap, low, high))
     agrees = "agrees better" if low > 0 else "agrees worse" if high < 0 else ""
+    of_null = f"The uniform null, which does not use this model's attention, reaches ρ = {near_edge(null, 0.0, 2)}"
+    if low == high == 0:  # both rank the tokens in the same order, or agree equally at each
+        return f"{of_null}; the path bound agrees exactly as well."
     return (
-        f"The uniform null, which does not use this model's attention, reaches ρ = {near_edge(null, 0.0, 2)}; "
+        f"{of_null}; "
         f"{f'the path bound {agrees}' if agrees else 'whether the path bound agrees better is undecided'} "
         f"(difference {gap_text}, 95 % interval {ends[0]} to {ends[1]})."
     )
@@ -364,14 +367,20 @@ def _beside_sink(starts: xr.DataArray) -> str:
 
 
 def beside_sink(ds: xr.Dataset) -> str:
-    """The shares of the first token, which comparisons leave out; empty if it has at most 90 % of the bound."""
-    if not has_sink(ds["path_bound"].values):
-        return ""
-    shares = [100 * first_share(ds[name].values) for name in ("path_bound", "null", "jacobian")]
+    """The sinks and their shares, and what trends and agreement leave out; empty without a sink or a leading BOS."""
+    sinks = np.flatnonzero(ds["sink"].values == 1) if "sink" in ds else []
+    if not len(sinks):
+        left = ds.sizes["position"] - 1 - int(ds["compared_tokens"])
+        out = f"Trends and agreement leave out {_name(ds, 0)} and the last token." if left == 1 else ""
+        return f"No token is an attention sink. {out}" if out else ""
+    values = {name: ds[name].values for name in ("path_bound", "null", "jacobian")}
+    shares = [100 * each[sinks].sum() / each.sum() if each.sum() > 0 else math.nan for each in values.values()]
+    names = ", ".join(_name(ds, int(place)) for place in sinks)
+    one = len(sinks) == 1
     return (
-        f"The first token, {_name(ds, 0)}, has {shares[0]:.4g} % of the summed path bound, "
-        f"{shares[1]:.3g} % of the null, and {shares[2]:.3g} % of the summed Jacobian norms. Trends and agreement are "
-        "those of the other tokens, which the scale of the path bound fits."
+        f"{names} {'is an attention sink: it has' if one else 'are attention sinks: they have'} {shares[0]:.4g} % of "
+        f"the summed path bound, {shares[1]:.3g} % of the null, and {shares[2]:.3g} % of the summed Jacobian norms. "
+        f"Trends and agreement are those of the other tokens before the last, {int(ds['compared_tokens'])} in all."
     )
 
 

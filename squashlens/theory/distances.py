@@ -81,8 +81,25 @@ def ulps(
     gap = (v - w).abs()
     units = gap / ulp(torch.maximum(v.abs(), w.abs()), dtype)
     widest = gap.argmax(dim=-1, keepdim=True)
-    ordered, d = units.sort(dim=-1).values, units.shape[-1]  # torch.quantile stops at 16 million entries
-    return units.gather(-1, widest)[..., 0], (ordered[..., (d - 1) // 2] + ordered[..., d // 2]) / 2
+    return units.gather(-1, widest)[..., 0], middle(units)
+
+
+def relative_median(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"]) -> Float[Tensor, "*many"]:
+    """The median over coordinates of |v_c − w_c| ÷ max(|v_c|, |w_c|), from 0 to 2; 0 where both are 0.
+
+    Each coordinate is measured by its own size. So it does not depend on the width, and one large coordinate does not
+    rule it, as it rules every norm of v − w.
+    """
+    v, w = v.double(), w.double()
+    gap = (v - w).abs()
+    parts = torch.where(gap == 0, 0.0, gap / torch.maximum(v.abs(), w.abs()))
+    return middle(parts)
+
+
+def middle(values: Float[Tensor, "*many d"]) -> Float[Tensor, "*many"]:
+    """The median along the last axis: the mean of the two in the middle."""
+    ordered, d = values.sort(dim=-1).values, values.shape[-1]  # torch.quantile stops at 16 million entries
+    return (ordered[..., (d - 1) // 2] + ordered[..., d // 2]) / 2
 
 
 def identical(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
@@ -106,3 +123,16 @@ def divergence(
     log_p, log_q = log_p.double(), log_q.double()
     terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))
     return terms.sum(dim=-1).clamp(min=0)  # only rounding can make it negative
+
+
+def log_odds(log_p: Float[Tensor, "*#many outcome"], log_q: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
+    """The largest change ``max_ij |log (p_i/p_j) − log (q_i/q_j)|`` of the log odds of two outcomes, in nats.
+
+    It is the range of the differences of logits, and does not change with a constant added to all of them. It bounds
+    the total variation: δ(p, q) ≤ 2 tanh(s/4) for the range s. An outcome that is impossible in both adds nothing.
+    """
+    log_p, log_q = torch.broadcast_tensors(log_p.double(), log_q.double())
+    gap = torch.where(log_p == log_q, 0.0, log_p - log_q)
+    possible = log_p > -torch.inf
+    highest = torch.where(possible, gap, -torch.inf).amax(dim=-1)
+    return highest - torch.where(possible, gap, torch.inf).amin(dim=-1)

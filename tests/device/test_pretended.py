@@ -133,7 +133,7 @@ def test_every_public_function_that_takes_a_model_or_a_device_is_called() -> Non
     elsewhere = {name for name in takes if name.startswith(("prompts.", "hooks.", "hosted."))} | {"paper"}
     assert takes - called - elsewhere == set()
     hooks = {name for name in sl.hooks.__all__ if f"hooks.{name}(" not in text}
-    assert hooks == {"Hook", "find_positions"}
+    assert hooks == {"Hook", "find_positions", "lifted_windows"}
 
 
 def parameters(function: Any) -> set[str]:

@@ -214,6 +214,11 @@ def hops() -> xr.DataArray:
     return with_tokens(made({"hop": range(27), "position": range(60)}, "share: hop position", share="share"))["share"]
 
 
+def sinks() -> xr.DataArray:
+    found = with_tokens(made({"block": range(26), "position": range(60)}, "share: block position", share="share"))
+    return restated(found["share"].assign_coords(sink=("position", np.arange(60) == 0)), {})
+
+
 def profile() -> xr.Dataset:
     """All four quantities, in a model of many layers and heads."""
     quantities = ["path_bound", "jacobian", "path_bound_random", "jacobian_random"]
@@ -298,12 +303,12 @@ PARTS = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention"
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "composition": lambda: composition(20),
     "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
-    "audit": audit, "profile": profile, "needle": needle, "collapse": collapse,
+    "attention_sinks": sinks, "audit": audit, "profile": profile, "needle": needle, "collapse": collapse,
     "mechanism": lambda: made(
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),
 
-    "precision": lambda: made({"layer": range(27), "length": range(1, 101)}, "bits_needed: layer length"),
+    "precision": lambda: made({"layer": range(27), "length": range(1, 101)}, "bits_per_coordinate: layer length"),
     "runs": lambda: made(RUNS, "distance: run layer length", "noise_floor: run layer replayed"),
     "separator_ablation": ablation, "search_separators": search,
     "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),

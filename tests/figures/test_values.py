@@ -157,7 +157,7 @@ def mechanism() -> Pairs:
 
 def precision() -> Pairs:
     found = MEASUREMENTS["precision"]()
-    yield sl.figures.bits_needed(found).data[0].customdata, found["bits_needed"]
+    yield sl.figures.bits_needed(found).data[0].customdata, found["bits_per_coordinate"]
 
 
 def runs() -> Pairs:

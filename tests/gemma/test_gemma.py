@@ -139,6 +139,17 @@ def test_collapse(gemma: Any, plain: Any) -> None:
     assert (*ids["prefix"], *ids["content"]) == ones.trunk
 
 
+def test_bos_leaves_the_window(gemma: Any) -> None:
+    ones = sl.prompts.repeated(gemma, "1", 512)
+    found = sl.collapse(gemma, sl.capture(gemma, ones, lengths=[509, 511]))
+    with sl.hooks.lifted_windows(gemma):
+        lifted = sl.collapse(gemma, sl.capture(gemma, ones, lengths=[509, 511]))
+    assert found["window_edge"].values.tolist() == [-1, 0]
+    assert lifted["window_edge"].values.tolist() == [-1, -1]
+    np.testing.assert_allclose(found["distance"].isel(layer=-1), [8.3, 2415.2], rtol=0.02)
+    np.testing.assert_allclose(lifted["distance"].isel(layer=-1), [8.3, 39.9], rtol=0.02)
+
+
 def test_separators(gemma: Any, plain: Any) -> None:
     """Masking the commas, as a 4-D mask of the plain model."""
     ones = sl.prompts.repeated(gemma, "1", 9, separator=",")
@@ -193,6 +204,11 @@ def test_logits_are_made_in_pieces_that_fit(gemma: Any) -> None:
     assert most < 0.9 * 2**30
 
 
+def test_its_only_sink_is_bos(gemma: Any) -> None:
+    found = sl.attention_sinks(gemma, "The Eiffel Tower is in Paris. The capital of Germany is")
+    assert np.flatnonzero(found["sink"]).tolist() == [0]
+
+
 def test_paths_beside_the_sink(gemma: Any) -> None:
     every = sl.paths.strongest_paths(gemma, PROMPT, k=5)
     assert (every["position_at"].values[:, 0] == 0).all()
@@ -219,6 +235,5 @@ def test_the_report(gemma: Any, tmp_path: Path) -> None:
     path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html")
     page = path.read_text()
     assert "dequantized from Q4_K_M; not the published weights" in page
-    assert "has 99." in page
+    assert "is an attention sink: it has 99." in page
     assert "&#39;F32&#39;" not in page, "no dict of Python"
-    assert "squashlens report --model gemma-3-270m" in page

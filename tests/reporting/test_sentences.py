@@ -84,6 +84,12 @@ TREND: Given = {
 }  # fmt: skip
 
 
+def with_sinks(places: list[int]) -> xr.Dataset:
+    sink = np.isin(range(5), places).astype(float)
+    ds = dataset(n=5, path_bound=[97, 0, 1, 1, 1])
+    return ds.assign(sink=("position", sink), compared_tokens=4 - len(places))
+
+
 def beside_null(*over_null: float) -> str:
     both = {"path_bound": (0.6, 0.4, 0.8, 0.001), "null": (0.2, -0.1, 0.5, 0.4)}
     return say.agreement(dataset(agreement=both, over_null=over_null))
@@ -101,6 +107,12 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: beside_null(0.4, 0.1, 0.7), "reaches ρ = 0.20; the path bound agrees better (difference 0.40, 95 % "
      "interval 0.10 to 0.70)"),
     (lambda: beside_null(-0.4, -0.7, -0.1), "the path bound agrees worse"),
+    (lambda: beside_null(0.0, 0.0, 0.0), "reaches ρ = 0.20; the path bound agrees exactly as well."),
+    (lambda: say.beside_sink(with_sinks([])), ""),
+    (lambda: say.beside_sink(with_sinks([0])), "“t0” at position 0 is an attention sink: it has 97 % of the summed "
+     "path bound, 20 % of the null, and 20 % of the summed Jacobian norms. Trends and agreement are those"),
+    (lambda: say.beside_sink(with_sinks([0, 2])), "“t0” at position 0, “t2” at position 2 are attention sinks: they "
+     "have 98 % of the summed path bound, 40 % of the null"),
     (lambda: beside_null(0.1, -0.2, 0.4), "whether the path bound agrees better is undecided"),
     (lambda: beside_null(0.1, 0.0004, 0.4), "agrees better (difference 0.10, 95 % interval 0.0004 to 0.40)"),
     (lambda: say.agreement(dataset(n=2)), "cannot be compared"),

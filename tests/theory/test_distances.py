@@ -13,6 +13,8 @@ from squashlens.theory.distances import (
     distance,
     divergence,
     identical,
+    log_odds,
+    relative_median,
     shares,
     total_variation,
     ulp,
@@ -92,3 +94,25 @@ def test_shares_are_the_derivative_of_the_norm(seed: int, n_parts: int, norm: st
     order = {"linf": float("inf"), "l1": 1.0, "l2": 2.0}[norm]
     torch.linalg.vector_norm((scales[:, None] * parts).sum(0), ord=order).backward()
     torch.testing.assert_close(found, scales.grad / size, rtol=1e-8, atol=1e-10)
+
+
+def test_log_odds_by_hand_and_as_a_bound_on_total_variation() -> None:
+    logits = torch.randn(50, 2, 7, generator=torch.Generator().manual_seed(0)).double() * 2
+    p, q = logits.log_softmax(dim=-1).unbind(dim=1)
+    found = log_odds(p, q)
+    pairs = (p[:, :, None] - p[:, None]) - (q[:, :, None] - q[:, None])
+    torch.testing.assert_close(found, pairs.abs().amax(dim=(1, 2)))
+    torch.testing.assert_close(log_odds(logits[:, 0] + 3, logits[:, 1] - 5), found)  # constants do not matter
+    assert (total_variation(p.exp(), q.exp()) <= 2 * torch.tanh(found / 4) + 1e-12).all()
+    low, high = (torch.tensor([sign * 0.7, 0.0]).double().log_softmax(dim=-1) for sign in (-1, 1))
+    assert total_variation(low.exp(), high.exp()).item() == pytest.approx(2 * math.tanh(1.4 / 4))  # attained
+    never = torch.tensor([0.0, -torch.inf, 0.0])
+    assert log_odds(never, torch.tensor([1.0, -torch.inf, 0.0])).item() == 1
+
+
+def test_one_large_coordinate_does_not_rule_the_relative_median() -> None:
+    v = torch.tensor([[1.0, 2.0, 0.0, -4.0, 1e6]])
+    w = torch.tensor([[1.1, 2.0, 0.0, -5.0, 9e6]])
+    assert relative_median(v, w).item() == pytest.approx(0.1 / 1.1, rel=1e-6)
+    assert relative_median(3 * v, 3 * w).item() == pytest.approx(0.1 / 1.1, rel=1e-6)
+    assert relative_median(v, -v).item() == 2

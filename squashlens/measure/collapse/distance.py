@@ -11,7 +11,6 @@ from einops import rearrange
 from squashlens._typing import Bridge, Heads, dtype_name
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
-from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import (
     NOISE,
@@ -19,14 +18,15 @@ from squashlens.measure.collapse.metric import (
     Metric,
     coords,
     find_dtype,
-    next_token_is_known,
     take_pairs,
     with_y,
 )
+from squashlens.measure.collapse.readout import next_token
+from squashlens.measure.collapse.window_edges import window_edges
 from squashlens.measure.session import measurement
 from squashlens.options import DistanceNorm, NormAndScale
 from squashlens.records.results import MODEL_UNITS, Variable
-from squashlens.theory.distances import divergence, identical, total_variation, ulps
+from squashlens.theory.distances import identical, relative_median, ulps
 from squashlens.theory.statistics.trends import association
 
 
@@ -62,18 +62,24 @@ def collapse(
     Returns:
         Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in
         units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
+        `relative_median`, the median over coordinates of |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules;
         `bit_identical`, the share of coordinates that are equal; `rms`, the root mean square of v's coordinates, by
         which a relative distance is divided. Over (layer): `length_trend`, Spearman's ρ of D with
         the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
         dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
         number of layers. Each of these also has a variable with `_y`, for y.
 
-        Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats) and `same_argmax`. With
+        Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
+        change of the log odds of two tokens (nats), and `same_argmax`. If lengths were replayed:
+        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two; and
+        `told_apart` over (length), whether the total variation is above three times the largest noise. With
         `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
         at least half a unit in the last place: how far rounding can move D. The coordinate `tokens` is the number of
         tokens in a prompt, and `before_separator` says whether a separator follows its last content token.
+        `window_edge` is the position of a token that is in the window of some block for v and not for v*, and not the
+        same as the repeated one; −1 if there is none. D may jump there: compare `squashlens.hooks.lifted_windows`.
 
     Raises:
         InputError: something that is not a sequence or its capture, a capture without what `by_head` needs, or
@@ -103,7 +109,7 @@ def collapse(
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
     found |= _precision(metric, dtype_of(session.model), pairs)
-    found |= _next_token(session.model, metric, pairs)
+    found |= next_token(session.model, metric, pairs)
     if by_head:
         found |= _by_head(metric, int(session.model.cfg.n_heads), by_head, pairs)
     if pairs.contrast is not None:
@@ -115,7 +121,8 @@ def collapse(
         dims = ("draw", "layer", "length")
         text = metric.distance("distance of v and a sequence with other content")
         found |= with_y("unrelated", unrelated, text, metric.units, dims)
-    over = coords(pairs)
+    edges = window_edges(session.model, pairs.sequence, pairs.lengths)
+    over = coords(pairs) | {"window_edge": ("length", edges)}
     if pairs.replay is not None:
         over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
         noise = metric.noise(pairs.v, pairs.star, pairs.replay)
@@ -129,32 +136,14 @@ def _precision(metric: Metric, own: torch.dtype, pairs: PairCapture) -> dict[str
     both = [(metric.rounded(a), metric.rounded(b)) for a, b in zip(pairs.v.values, pairs.star.values, strict=True)]
     widest, median = map(torch.stack, zip(*(ulps(a, b, dtype) for a, b in both), strict=True))
     same = torch.stack([identical(a, b, dtype) for a, b in both])
+    typical = torch.stack([relative_median(a, b) for a, b in both])
+    text = metric.stated("median over coordinates of |Δ| ÷ the larger of |v| and |v*|")
     unit = f"ulp ({dtype_name(dtype)})"
     return {
         **with_y("ulps", widest, metric.stated("|Δ| at the coordinate that attains L∞"), unit),
         **with_y("ulps_median", median, metric.stated("median of |Δ| over coordinates"), unit),
+        **with_y("relative_median", typical, text, "1"),
         **with_y("bit_identical", same, metric.stated("share of coordinates that are bit-identical"), "1"),
-    }
-
-
-def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
-    """Comparisons of the next token after v and v*; empty, with a warning, if the logits cannot be computed from y."""
-    if not next_token_is_known(model):
-        return {}
-    variation, kl, same = [], [], []
-    y, y_star = (metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star))
-    for p, q in zip(log_probabilities(model, y), log_probabilities(model, y_star), strict=True):
-        variation.append(total_variation(p.exp(), q.exp()).cpu())
-        kl.append(divergence(p, q).cpu())
-        same.append((p.argmax(dim=-1) == q.argmax(dim=-1)).cpu())
-    named = {
-        "total_variation": (variation, "total variation of the next token", "1"),
-        "kl": (kl, "Kullback–Leibler divergence of the next token, v from v*", "nats"),
-        "same_argmax": (same, "whether the most likely next token is the same", "1"),
-    }
-    return {
-        name: (("length",), torch.cat(values), metric.stated(text), units)
-        for name, (values, text, units) in named.items()
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, choices_of, full_name, one_of, several, short_repr
@@ -42,6 +42,7 @@ from squashlens.records.joining import joined
 from squashlens.records.results import Variable, attributes
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
+from squashlens.theory.distances import NOISE_FLOORS, middle, ulp
 
 Blocks = Collection[int] | Literal["all"]
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
@@ -85,7 +86,8 @@ def precision(
         that they are bit-identical at it and at all longer measured lengths, NaN if there is none. Over (layer,
         length): `bits_needed`, the smallest number of mantissa bits such that v and v* differ with this and any larger
         number of bits; NaN if they are identical in the dtype of the run, or if D is at most three noise floors, so
-        that the difference may be rounding. Over (layer):
+        that the difference may be rounding; `bits_per_coordinate`, the median over coordinates of the same for each
+        coordinate alone, which does not depend on their number, with a noise floor that is a median too. Over (layer):
         `noise_floor`, the largest that `collapse` would give over the replayed lengths. Each also has a variable with
         `_y`, for y. Over (length): `same_argmax`, whether the most likely next token is the same; and the scalar
         `same_argmax_from`.
@@ -163,12 +165,16 @@ def _of_model(
     v, star = pairs.v.values, pairs.star.values
     floor = metric.floor(pairs.v, pairs.star, pairs.replay)
     identical = torch.stack([_identical(v, star, form) for form in formats])
-    bits = torch.where(metric.clear(pairs), _bits_needed(v, star, MANTISSA[dtype_of(session.model)]), torch.nan)
+    bits, each = _bits_needed(v, star, MANTISSA[dtype_of(session.model)])
+    bits = torch.where(metric.clear(pairs), bits, torch.nan)
+    each = torch.where(_typical_is_clear(pairs), each, torch.nan)
     over = ("format", "layer", "length")
     found = with_y("collapsed", identical, "whether v and v* are bit-identical after rounding", "1", over)
     text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
     found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), text, "tokens", over[:2])
     found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bits")
+    text = "median over coordinates of the mantissa bits with which, and with any more, the two numbers differ"
+    found |= with_y("bits_per_coordinate", each, text, "bits")
     found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
     if next_token_is_known(session.model):
         answers = most_likely(session.model, v[-1])
@@ -214,17 +220,38 @@ def _identical(
     return found
 
 
+def _typical_is_clear(pairs: PairCapture) -> Bool[Tensor, "layer branch"]:
+    """Whether the median over coordinates of |Δ| is above three times what rounding does to it at any replayed length.
+
+    Of a coordinate this is |v − ṽ| + |v* − ṽ*|, each at least half a unit in the last place.
+    """
+    v, star, replay = pairs.v.values, pairs.star.values, pairs.replay
+    if replay is None:
+        return torch.zeros(v.shape[:2], dtype=torch.bool)
+    places, stored = list(replay.places), torch.float32 if replay.roundings else v.dtype
+    moved = [
+        torch.maximum((one - again).double().abs(), max(1, replay.roundings) * ulp(one, stored) / 2)
+        for one, again in ((v[:, places], replay.v), (star[:, places], replay.star))
+    ]
+    floor = middle(moved[0] + moved[1]).amax(dim=-1)
+    return middle((v - star).double().abs()) > NOISE_FLOORS * floor[:, None]
+
+
 def _bits_needed(
     v: Float[Tensor, "layer branch d"], star: Float[Tensor, "layer branch d"], own: int
-) -> Float[Tensor, "layer branch"]:
+) -> tuple[Float[Tensor, "layer branch"], Float[Tensor, "layer branch"]]:
     """One more than the largest number of mantissa bits with which v and v* are equal; NaN if they are with all bits.
 
-    Fewer bits may distinguish what more do not: 1.2 and 1.3 are 1 and 1.5 with one bit, and both 1.25 with two.
+    The second tensor has the median over coordinates of the same for each coordinate alone. The first falls with the
+    number of coordinates, since any of them may differ; the second does not. Fewer bits may distinguish what more do
+    not: 1.2 and 1.3 are 1 and 1.5 with one bit, and both 1.25 with two.
     """
     needed = torch.zeros(v.shape[:2], dtype=torch.float64)
+    each = torch.zeros(v.shape, dtype=torch.float32)
     for bits in range(own + 1):
-        needed[(rounded(v, bits) == rounded(star, bits)).all(dim=-1)] = bits + 1
-    return torch.where(needed > own, torch.nan, needed)
+        same = (rounded(v, bits) == rounded(star, bits)).cpu()
+        needed[same.all(dim=-1)], each[same] = bits + 1, bits + 1
+    return tuple(torch.where(bits > own, torch.nan, bits) for bits in (needed, middle(each).double()))  # pyright: ignore
 
 
 def _rounded_inputs(

@@ -43,6 +43,7 @@ from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
 
+GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
 
@@ -84,9 +85,13 @@ def separator_ablation(
         Dataset. Over (edit, layer, length): `distance`, where `edit` is ``"none"`` (no separators), ``"separators"``
         or an edit. Over (hook, from_block, layer, length): `distance_from`. `retained` and `retained_from` are
         (D_ablated − D_none) / (D_separators − D_none), dimensionless: 1 if the ablation has no effect, 0 if it has the
-        effect of deletion, NaN unless the denominator is above three noise floors. Over (layer): `noise_floor`, the
-        largest that `collapse` would give over the replayed lengths, with and without separators. Each also has a
-        variable with `_y`, for y. Distances are in the model's units, or dimensionless if relative.
+        effect of deletion, NaN unless the denominator is above three noise floors. With the kind
+        ``"delete_keep_positions"``: `gap_factor` and `attention_factor` over (layer, length), whose product is D with
+        separators ÷ D without: what the gaps in the positions multiply D by, and what attention to the separators does
+        beyond them; NaN where a distance is at most three noise floors. The coordinate `place_in_group` is the number
+        of content tokens since the last separator: v* lengthens that group, so compare equal places. Over (layer):
+        `noise_floor`, the largest that `collapse` would give over the replayed lengths, with and without separators.
+        Each also has a variable with `_y`, for y. Distances are in the model's units, or dimensionless if relative.
 
     Raises:
         InputError: a sequence without separators, or blocks that do not exist.
@@ -152,6 +157,11 @@ def _ablate(
     text = metric.derived("share of the separators' effect that remains")
     found |= with_y("retained", _retain(edits, none, separators, floor), text, "1", ("edit", "layer", "length"))
     found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
+    if GAP in distances:
+        text = "D with gaps in the positions ÷ D without separators"
+        found |= with_y("gap_factor", _factor(distances[GAP], none, floor), metric.derived(text), "1")
+        text = "D with separators ÷ D with gaps in their place"
+        found |= with_y("attention_factor", _factor(separators, distances[GAP], floor), metric.derived(text), "1")
     if acting:
         from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
         dims = ("hook", "from_block", "layer", "length")
@@ -160,6 +170,7 @@ def _ablate(
     over = coords(run) | {"edit": list(inputs)} | ({"hook": list(hooks), "from_block": blocks} if acting else {})
     counts = [[len(variant.sequence.plain(n)) for n in run.lengths] for variant in inputs.values()]
     over["tokens"] = (("edit", "length"), np.array(counts))
+    over["place_in_group"] = ("length", np.array([place_in_group(sequence.breaks, n) for n in run.lengths]))
     facts = {} if other < 0 else {"substitute": display_tokens(run.model, torch.tensor([[other]]))[0][0]}
     return found, over, ways, facts
 
@@ -169,6 +180,17 @@ def _retain(ablated: Tensor, none: Tensor, separators: Tensor, floor: Tensor) ->
     effect = separators - none
     clear = effect.abs() > NOISE_FLOORS * floor[:, None]
     return torch.where(clear, (ablated - none) / effect, torch.nan)
+
+
+def _factor(larger: Tensor, smaller: Tensor, floor: Tensor) -> Tensor:
+    """The quotient of two distances; NaN where one may be rounding."""
+    clear = torch.minimum(larger, smaller) > NOISE_FLOORS * floor[:, None]
+    return torch.where(clear, larger / smaller, torch.nan)
+
+
+def place_in_group(breaks: Sequence[int], length: int) -> int:
+    """The number of content tokens since the last separator at this length, the last one included."""
+    return length - max((after for after in breaks if after < length), default=0)
 
 
 def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:

@@ -114,8 +114,10 @@ def audit(
         ρ with the Jacobian or one of the effects over `positions`, mean over prompts. The
         coordinate `way` is ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides
         the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % interval over
-        prompts, NaN for one prompt. An estimate that the model does not support, or whose library is missing, is NaN,
-        and the coordinate `refused` has the reason.
+        prompts, NaN for one prompt. `agreement_over_jacobian`, with `_low` and `_high`, is the mean over prompts of its
+        difference from the exact Jacobian's agreement in the same prompt, which says more than two separate intervals.
+        An estimate that the model does not support, or whose library is missing, is NaN, and the coordinate `refused`
+        has the reason.
 
     Raises:
         InputError: a model in half precision or with quantized weights, whose bounds and Jacobians describe different
@@ -225,14 +227,15 @@ def _assemble(
     references = [name for name in REFERENCES if name in values]
     inner = {name: torch.from_numpy(each[:, places]) for name, each in values.items()}
     null, position = inner[NULL], torch.tensor(places, dtype=torch.float64)
-    table = torch.full((3, len(names), len(references), len(WAYS)), torch.nan, dtype=torch.float64)
+    each = torch.full((len(names), len(references), len(WAYS), len(session.ids)), torch.nan, dtype=torch.float64)
     for (i, name), (j, reference) in itertools.product(enumerate(names), enumerate(references)):
         mine, truth = inner[name], inner[reference]
-        by_prompt = torch.stack(
+        each[i, j] = torch.stack(
             [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
         )
-        table[0, i, j] = by_prompt.nanmean(dim=-1)
-        table[1:, i, j] = torch.stack(mean_interval(by_prompt)).clamp(-1, 1)  # no correlation is beyond
+    table = torch.stack([each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in mean_interval(each))])
+    ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
+    paired = torch.stack([ahead.nanmean(dim=-1), *mean_interval(ahead)])
     dims = ("estimate", "prompt", "position")
     text = "Spearman correlation with the reference over content positions, mean over prompts"
     grid = ("estimate", "reference", "way")
@@ -250,6 +253,7 @@ def _assemble(
             "over_jacobian": (dims, over, "measure divided by the spectral Jacobian norm", "1"),
             "cost": (("estimate",), [seconds[n] / seconds[TRUTH] for n in names], COST, "1"),
             **with_ends("agreement", grid, table, text),
+            **with_ends("agreement_over_jacobian", grid, paired, f"{text}, minus that of the Jacobian"),
         },
     )  # fmt: skip
     labels = {name: np.atleast_2d(coord[1])[:, : query + 1] for name, coord in coords.items()}

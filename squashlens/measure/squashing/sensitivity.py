@@ -20,11 +20,13 @@ from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.bound import certified_bound, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import resolved
+from squashlens.measure.squashing.sinks import shares_beyond_uniform
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.options import Edges, Estimation, Method, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
+from squashlens.theory.sinks import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
 
@@ -67,8 +69,8 @@ def sensitivity(
         Holm-corrected for the estimates tested; both allow for dependence between neighbouring tokens
         (`squashlens.theory.statistics.trends`). Scalars: `agreement_over_null`, ρ of the path bound minus ρ of the
         null, with `_low` and `_high`; `compared_tokens`, the number of tokens in the correlations. Correlations leave
-        out the query token and a leading BOS, whose values are of another kind. ρ is NaN for a constant quantity or
-        with fewer than three tokens; intervals need four tokens.
+        out the query token, a leading BOS and attention sinks (`sink` is 1, as in `attention_sinks`), whose values are
+        of another kind. ρ is NaN for a constant quantity or with fewer than three tokens; intervals need four tokens.
 
         Several prompts have a leading dimension `prompt`, and each has the numbers of a call for it alone. After a
         prompt's own tokens, whose number is the coordinate `length`, values are NaN, `token` is "" and `token_id` is
@@ -112,14 +114,18 @@ def sensitivity(
             progress_bar.update()
     dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()})
     first, facts = session.facts["bos_count"], session.facts
+    sinks = are_sinks(shares_beyond_uniform(session)).tolist()
     if groups is None:
-        dataset = dataset.isel(position=slice(reach))
-        inner = dataset.isel(position=slice(first, reach - 1))
+        kept, sizes = list(range(reach)), [[i] for i in range(reach)]
+        compared = list(range(first, reach - 1))
     else:
-        kept = groups.places(0, reach, some=True)
-        facts = {**facts, "spans": [groups.positions[k] for k in kept]}
-        dataset = dataset.assign_coords(groups.coords()).isel(position=kept)
-        inner = dataset.isel(position=[kept.index(k) for k in groups.places(first, reach - 1)])
+        kept, sizes = groups.places(0, reach, some=True), groups.positions
+        facts = {**facts, "spans": [sizes[k] for k in kept]}
+        dataset, compared = dataset.assign_coords(groups.coords()), groups.places(first, reach - 1)
+    has_sink = np.array([any(sinks[i] for i in sizes[k]) for k in kept])
+    dataset = dataset.isel(position=kept)
+    dataset["sink"] = ("position", has_sink.astype(float), attributes("whether the token is an attention sink", "1"))
+    inner = dataset.isel(position=[at for at, k in enumerate(kept) if k in compared and not has_sink[at]])
     for name, (dims, values, text, units) in _ranks(inner, norm).items():
         dataset[name] = (dims, np.asarray(values), attributes(text, units))
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))

@@ -46,7 +46,8 @@ def require_hooks(given: Any) -> list[Any]:
     """The hooks of a description, made without a model."""
     import squashlens as sl
 
-    known, found = [hook for hook in sl.hooks.__all__ if hook not in ("Hook", "find_positions")], []
+    others = ("Hook", "find_positions", "lifted_windows")
+    known, found = [hook for hook in sl.hooks.__all__ if hook not in others], []
     for one in converted(given, list[Any], "hooks"):
         name, arguments = _name_and_arguments(one, "hooks")
         if name not in known:

@@ -42,8 +42,9 @@ def mean_interval(
     """Student's interval of the mean over prompts: ``x̄ ± t s/√k``, with t of k − 1 degrees of freedom.
 
     Prompts with NaN are left out; with fewer than two other prompts both ends are NaN. Of mean rank correlations over
-    3 to 20 prompts of 18 tokens, with ρ from 0 to 0.9, the 95 % interval covers 92 to 96 % of the true ones, where
-    percentiles of a bootstrap cover 71 to 92 %.
+    2, 3, 5, 8 and 20 prompts of 18 tokens, with ρ of 0, 0.5 and 0.9, the 95 % interval covers 92 to 95 % of the true
+    ones, where percentiles of a bootstrap cover 48 to 50 %, 71 to 74 %, 82 to 84 %, 86 to 89 % and 91 to 92 %. At ρ = 0
+    it is 3.5, 1.1, 0.57, 0.39 and 0.23 wide: two prompts say nothing about a correlation; use five or more.
     """
     values = values.detach().cpu().double()
     k = (~values.isnan()).sum(dim=-1)

@@ -1,8 +1,8 @@
 """Spearman's ρ for series whose neighbours are dependent: intervals, p-values, and corrections for many tests.
 
 An interval that assumes independence is too narrow: for two unrelated series of 100 values with a lag-one correlation
-of 0.8, it finds an association in a third of the cases. Here the variance of ρ is that of a moving-block bootstrap
-(Künsch 1989), which keeps neighbours together.
+of 0.8, it finds an association in a third of the cases. Here a series counts as the number of independent values that
+say as much. The difference of two correlations has the variance of a moving-block bootstrap (Künsch 1989).
 """
 
 import math
@@ -52,20 +52,21 @@ class Association(NamedTuple):
 def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"]) -> Association:
     """Spearman's ρ along the last axis, with an interval that allows for dependence between neighbours.
 
-    1. Up to terms of order 1/n, ρ is a mean over places of influence values ψ_i (the Hájek projection of ρ). ψ_i
-       includes the effect of place i on the ranks of the others.
-    2. The moving-block bootstrap of a mean has a closed-form variance: the mean square of the block means of ψ times
-       ℓ/n, for blocks of length ℓ. It is divided by 1 − ℓ/n, to undo the effect of centring.
-    3. The block length is ``ℓ = 2 ⌈(√6 r/(1 − r²))^⅔ n^⅓⌉``, at most n/4: twice Carlstein's (1986) length for an
-       autoregression. Here r is the product of the lag-one rank correlations of both series, each with Kendall's
-       (1 + 3r)/n added.
-    4. The interval is ``tanh(artanh ρ ± t se)`` with ``se = max(√var/(1 − ρ²), 1/√(n − 3))`` and Student's t with n/ℓ −
-       1 degrees of freedom. It is never narrower than for independent values (Fisher). ρ = ±1 is replaced by the point
-       half a step of ρ centred from it.
+    1. r is the product of two lag-one rank correlations: of one series, and of what the other leaves after a linear fit
+       to it, so that a steady trend does not count as dependence. The larger of both ways counts. (1 + 3r)/n is added
+       for a series (Kendall), and (2 + 4r)/n for a residual, which estimates miss on average.
+    2. n values of autoregressions are worth ``n_e = n (1 − r)/(1 + r)`` independent ones (Bartlett 1935).
+    3. The interval is ``tanh(artanh ρ ± t √((1 + ρ²/2)/(n_e − 3)))`` (Bonett and Wright 2000); the p-value is that of
+       artanh ρ with the standard error 1/√(n_e − 3). n_e − 3 is at least ½, and ρ = ±1 is replaced by the point half a
+       step of ρ centred from it.
+    4. r is an estimate too. So t is Student's with n/ℓ − 1 degrees of freedom, as many as there are independent blocks
+       of ``ℓ = 2 ⌈(√6 r/(1 − r²))^⅔ n^⅓⌉`` values, at most n/4: twice Carlstein's (1986) length.
 
-    Calibration on autoregressions with n from 12 to 300: for lag-one correlations up to 0.8, at most 8 % of unrelated
-    series have a p-value below 0.05, and at least 93 % of the intervals contain a planted correlation; at 0.95, 15 %
-    and 90 %. The result is NaN as in `spearman`; interval and p-value are also NaN for fewer than four places.
+    Calibration on autoregressions with n from 12 to 100 and lag-one correlations up to 0.95: at most 5 % of unrelated
+    series have a p-value below 0.05, and at least 95 % of the intervals contain a planted correlation. Of series with
+    no trend, at most 5 % have one up to a lag-one correlation of 0.8; at 0.95, 14 % of 12 values and 10 % of 20, which
+    are then worth one or two. The result is NaN as in `spearman`; interval and p-value are also NaN for fewer than four
+    places.
     """
     x, y = _rows(a, b)
     found = np.full((4, len(x)), np.nan)
@@ -77,16 +78,19 @@ def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"
 def difference(
     a: Float[Tensor, " place"], b: Float[Tensor, " place"], reference: Float[Tensor, " place"]
 ) -> tuple[float, float, float]:
-    """The difference of ρ(a, reference) and ρ(b, reference), and the ends of its 95 % interval, as in `association`.
+    """The difference of ρ(a, reference) and ρ(b, reference), and the ends of its 95 % interval.
 
-    The influence values are subtracted, so that common parts cancel. NaN if either ρ is NaN.
+    Up to terms of order 1/n, ρ is a mean over places of influence values ψ_i (the Hájek projection of ρ), which include
+    the effect of place i on the ranks of the others. Those of both are subtracted, so that common parts cancel. The
+    moving-block bootstrap of a mean has a closed-form variance: the mean square of the block means of ψ times ℓ/n, for
+    blocks of the length ℓ of `association`, divided by 1 − ℓ/n to undo the effect of centring. NaN if either ρ is NaN.
     """
     (x, y), (other, _) = _rows(a, reference), _rows(b, reference)
     first, second = _one(x[0], y[0])[0], _one(other[0], y[0])[0]
     n = x.shape[-1]
     if n < FEWEST or math.isnan(first + second):
         return math.nan, math.nan, math.nan
-    length = max(_block(x[0], y[0]), _block(other[0], y[0]))
+    length = max(_block(_dependence(row, y[0]), n) for row in (x[0], other[0]))
     half = _quantile(n, length) * _error(_influence(x[0], y[0]) - _influence(other[0], y[0]), length)
     return first - second, first - second - half, first - second + half
 
@@ -116,10 +120,10 @@ def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
     rho = float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
     if n < FEWEST:
         return rho, *nothing
-    length, most = _block(x, y), 1 - 6 / (n**3 - n)
-    inside = min(max(rho, -most), most)
-    error = max(_error(_influence(x, y), length) / (1 - inside**2), (n - 3) ** -0.5)
-    z, half = math.atanh(inside), _quantile(n, length) * error
+    r, most = _dependence(x, y), 1 - 6 / (n**3 - n)
+    inside, length = min(max(rho, -most), most), _block(r, n)
+    error = max(n * (1 - r) / (1 + r) - 3, 0.5) ** -0.5
+    z, half = math.atanh(inside), _quantile(n, length) * error * math.sqrt(1 + inside**2 / 2)
     low, high = min(rho, math.tanh(z - half)), max(rho, math.tanh(z + half))
     return rho, low, high, float(2 * special.stdtr(_freedom(n, length), -abs(z) / error))
 
@@ -145,14 +149,26 @@ def _above(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return (sums[np.searchsorted(u[order], u, "left")] + sums[np.searchsorted(u[order], u, "right")]) / 2
 
 
-def _block(x: np.ndarray, y: np.ndarray) -> int:
+def _dependence(x: np.ndarray, y: np.ndarray) -> float:
+    """The product of the lag-one correlations of one series and of the other without it, from 0 to `PERSISTENT`."""
+    n = len(x)
+    u, v = (_ranks(row) - (n + 1) / 2 for row in (x, y))
+    found = 0.0
+    for one, other in ((u, v), (v, u)):
+        slope = (one @ other) / (other @ other)
+        left, itself = _lag_one(one - slope * other), _lag_one(other)
+        found = max(found, min(1.0, left + (2 + 4 * left) / n) * min(1.0, itself + (1 + 3 * itself) / n))
+    return min(found, PERSISTENT)
+
+
+def _lag_one(centred: np.ndarray) -> float:
+    """The correlation of neighbours; 0 where nothing is left but rounding."""
+    total = float(centred @ centred)
+    return float(centred[1:] @ centred[:-1]) / total if total > 1e-9 else 0.0
+
+
+def _block(r: float, n: int) -> int:
     """The block length: how many neighbours are kept together."""
-    n, r = len(x), 1.0
-    for row in (x, y):
-        centred = _ranks(row) - (n + 1) / 2
-        lag_one = (centred[1:] @ centred[:-1]) / (centred @ centred)
-        r *= min(1.0, lag_one + (1 + 3 * lag_one) / n)
-    r = min(max(r, 0.0), PERSISTENT)
     return max(1, min(2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3)), n // BLOCKS))
 
 

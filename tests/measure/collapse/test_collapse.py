@@ -204,7 +204,25 @@ def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
         assert here["total_variation"].item() == pytest.approx((p - q).abs().sum().item(), abs=2e-5)
         assert here["kl"].item() == pytest.approx((p * (p / q).log()).sum().item(), abs=2e-5, rel=1e-4)
         assert here["same_argmax"].item() is (p.argmax() == q.argmax()).item()
+        gap = (p / q).log()
+        assert here["log_odds"].item() == pytest.approx((gap.max() - gap.min()).item(), rel=1e-3, abs=1e-4)
     assert ds["kl"].attrs["units"] == "nats"
+    assert "told_apart" not in ds
+
+
+def test_the_next_token_against_its_noise(tiny: Any) -> None:
+    sequence = PANELS["c"](tiny, 40)
+    ds = captured.collapse(tiny, sequence, lengths=[1, 8, 39], noise_lengths=3)
+    noise = ds["total_variation_noise"]
+    assert (noise > 0).all()
+    assert 100 * noise.max() < ds["total_variation"].sel(length=8)
+    assert (ds["total_variation_noise"] <= 2 * np.tanh(ds["log_odds_noise"] / 4)).all()
+    assert ds["told_apart"].sel(length=[8, 39]).all()
+    same = sl.hooks.Hook("same", "ln_final.hook_out", lambda y: 0 * y + 1)
+    with sl.applied(tiny, same):
+        ds = captured.collapse(tiny, sequence, lengths=[8, 39], noise_lengths=2)
+    assert not ds["told_apart"].any()
+    assert (ds["total_variation"] == 0).all()
 
 
 def test_precision(tiny: Any, plain_tiny: Any) -> None:

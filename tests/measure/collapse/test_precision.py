@@ -61,6 +61,12 @@ def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> Non
                 rounding = math.isnan(found) and gap <= 4 * ds["noise_floor"].sel(layer=layer)
                 assert rounding or found == expected or (expected > 10 and abs(found - expected) <= 4), (length, layer)
             told.append(found)
+            if layer and here["bits_per_coordinate"].sel(layer=layer).notnull():
+                alone = [
+                    max([k + 1 for k in range(24) if in_python(a, k) == in_python(b, k)], default=0)
+                    for a, b in zip(v[layer].tolist(), star[layer].tolist(), strict=True)
+                ]
+                assert abs(here["bits_per_coordinate"].sel(layer=layer) - np.median(alone)) <= 1
         assert here["same_argmax"].item() == (
             plain(torch.tensor([pair.v])).logits[0, -1].argmax()
             == plain(torch.tensor([pair.v_star])).logits[0, -1].argmax()
@@ -152,7 +158,29 @@ def test_fewer_bits_may_tell_what_more_do_not() -> None:
     one, other = torch.tensor([[[1.2]]]), torch.tensor([[[1.3]]])
     alike = [bits for bits in range(24) if in_python(one.item(), bits) == in_python(other.item(), bits)]
     assert alike == [0, 2, 3]
-    assert _bits_needed(one, other, 23).item() == 4
+    joint, each = _bits_needed(one, other, 23)
+    assert joint.item() == each.item() == 4
+
+
+def test_bits_per_coordinate_do_not_measure_the_width() -> None:
+    """The same relative noise in every coordinate: the more there are, the fewer bits tell some of them apart."""
+    draw = torch.Generator().manual_seed(0)
+    joint, each = [], []
+    for width in (16, 128, 640, 4096):
+        v = torch.randn(1, 40, width, generator=draw)
+        found = _bits_needed(v, v * (1 + 2e-3 * torch.randn(1, 40, width, generator=draw)), 23)
+        joint.append(found[0].median().item())
+        each.append(found[1].median().item())
+    assert joint[0] >= joint[1] + 3 >= joint[2] + 4 >= joint[3] + 4
+    assert max(each) - min(each) <= 0.5
+    assert each[0] == pytest.approx(9, abs=1)  # 2e-3 is 2⁻⁹, and a number moves by half a step on average
+
+
+def test_half_of_the_coordinates_alike_need_no_bits() -> None:
+    v, moved = torch.ones(1, 1, 4), torch.tensor([[[1.0, 1.0, 1.0, 1.25]]])
+    joint, each = _bits_needed(v, moved, 23)
+    assert joint.item() == 2
+    assert each.isnan().item()
 
 
 def test_from_then_on() -> None:

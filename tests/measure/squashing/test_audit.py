@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, t
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -93,6 +93,11 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     ).item() == pytest.approx(1)
     at: Any = {"estimate": "paper form", "reference": "Jacobian", "way": "raw"}
     assert found["agreement_low"].sel(at) <= agreement.sel(way="raw") <= found["agreement_high"].sel(at)
+    paired = [found[f"agreement_over_jacobian{end}"].sel(at).item() for end in ("", "_low", "_high")]
+    differences = np.array(raw_ranks) - 1  # the Jacobian agrees with itself
+    assert paired[0] == pytest.approx(differences.mean())
+    reach = t.ppf(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
+    np.testing.assert_allclose(paired[1:], differences.mean() + np.array([-reach, reach]))
 
 
 @pytest.mark.parametrize(
