@@ -24,9 +24,9 @@ parser.add_argument("--engine", default="local", help="local, ray or slurm (%(de
 parser.add_argument("--out", type=Path, default=Path("atlas"), help="folder for the store and the page (%(default)s)")
 args = parser.parse_args()
 
-shared, each = {"dtype": args.dtype}, {"model": args.models}
+shared, each, probing = {"dtype": args.dtype}, {"model": args.models}, {"n_train": 16, "n_random_models": 1}
 sequences = {"repeated": {"repeated": {"token": "1"}}, "random": {"bernoulli": {"seed": 0}}}
-verdict = {"task": args.task, "lengths": [args.lengths[0]], "seeds": args.seeds, "n_train": 16, "n_random_models": 1}
+verdict = {"task": args.task, "lengths": [args.lengths[0]], "seeds": args.seeds, "probing": probing}
 grids = [
     {"measurement": "collapse", "name": name, "arguments": {"sequence": made, "scale": "relative", **shared},
      "each": {**each, "sequence.n": args.lengths}} for name, made in sequences.items()

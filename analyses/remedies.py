@@ -42,10 +42,14 @@ remedies = {
     "adaptive temperature": sl.hooks.adaptive_temperature(),
 }
 found = sl.compare(
-    model, families, remedies, lengths=[args.n // 3, args.n], n_samples=args.n_samples, seed=args.seed,
+    model,
+    families,
+    remedies,
+    lengths=[args.n // 3, args.n],
+    sampling={"n_samples": args.n_samples, "seed": args.seed, "noise_lengths": 1},
     answer={"count ones": lambda digits: str(digits.count("1")), "first digit": lambda digits: digits[0]},
-    prompt=args.text.read_text(encoding="utf-8").splitlines() if args.text else None, noise_lengths=1,
-)  # fmt: skip
+    prompt=args.text.read_text(encoding="utf-8").splitlines() if args.text else None,
+)
 
 sl.results.save(found, args.out / "remedies.nc")
 sl.figures.save(sl.figures.remedies(found), args.out / "remedies.html")

@@ -35,9 +35,13 @@ model = sl.load(args.model)
 question, answer = TASKS[args.task]
 ones = sl.prompts.repeated(model, "1", args.n, prefix=question, suffix=args.ending)
 found = sl.search_separators(
-    model, ones, separator=args.separator, every=args.every, answer=answer, n_placements=args.n_placements,
-    lengths=range(2, args.n + 1, 2), seed=args.seed, resume=args.out / "search.sqlite",
-)  # fmt: skip
+    model,
+    ones,
+    designs={"separator": args.separator, "every": args.every, "n_placements": args.n_placements, "seed": args.seed},
+    answer=answer,
+    lengths=range(2, args.n + 1, 2),
+    resume=args.out / "search.sqlite",
+)
 
 sl.results.save(found, args.out / "separator_search.nc")
 sl.figures.save(sl.figures.separator_search(found), args.out / "separator_search.html")

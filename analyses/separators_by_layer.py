@@ -20,17 +20,17 @@ parser.add_argument("--seed", type=int, default=0, help="random seed of places a
 parser.add_argument("--out", type=Path, default=Path("separators"), help="folder for data and figures (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
-
 model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]
 plain = sl.prompts.figure5(model, args.n)["c"]
-measured = sl.separator_ablation(model, commas, scale="relative", seed=args.seed)
+norm, draws = {"scale": "relative"}, {"seed": args.seed}
+measured = sl.separator_ablation(model, commas, norm=norm, substitute=draws)
 by_separator = {}
 for separator in args.separators:
     sequences = {every: commas.every(every, sl.prompts.one_token(model, separator)) for every in args.every}
     found = {
         every: sl.separator_ablation(model, one, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2],
-                                     scale="relative", seed=args.seed)
+                                     norm=norm, substitute=draws)
         for every, one in sequences.items()
     }  # fmt: skip
     by_separator[separator] = sl.results.concat(found, "every")
@@ -39,7 +39,7 @@ others = sl.results.concat(by_separator, "separator")
 sl.results.save(measured, args.out / "separators.nc")
 sl.results.save(others, args.out / "other_separators.nc")
 pairs = {"without separators": plain, "a comma after every third": commas}
-curves = {name: sl.collapse(model, sl.capture(model, sequence), scale="relative") for name, sequence in pairs.items()}
+curves = {name: sl.collapse(model, sl.capture(model, one), norm=norm) for name, one in pairs.items()}
 sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
 sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
 sl.figures.save(sl.figures.layer_trace(measured), args.out / "by_layer.html")

@@ -7,7 +7,6 @@ collapse, to the path bound and to the answers: a token that receives much atten
 """
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 import squashlens as sl
@@ -34,17 +33,18 @@ for block, pattern in patterns.items():
     even = (1 / (1 + pattern.new_tensor(range(pattern.shape[2] // 2, pattern.shape[2])))).mean()
     print(f"  block {block}: {drawn:.4f}; with uniform attention {even:.4f}")
 
+headless = form | {"prefix": ones.prefix[1:]}
 has_bos = bool(ones.prefix) and ones.prefix[0] == model.tokenizer.bos_token_id
 changes = {
     "masked in every block": sl.hooks.mask_tokens([0]),
     **{f"masked in block {block}": sl.hooks.mask_tokens([0], blocks=(block,)) for block in patterns},
-    **({"BOS dropped": replace(ones, prefix=ones.prefix[1:])} if has_bos else {}),
+    **({"BOS dropped": sl.prompts.repeated(model, "1", args.n, **headless)} if has_bos else {}),
     f"window of {args.window}": sl.hooks.sliding_window(args.window),
     f"window of {args.window} and the first token": sl.hooks.sliding_window(args.window, sink=1),
 }
 found = sl.compare(
     model, ones, changes, answer=lambda digits: str(digits.count("1")), lengths=range(4, args.n + 1, 4),
-    n_samples=args.n_samples, seed=args.seed,
+    sampling={"n_samples": args.n_samples, "seed": args.seed},
 )  # fmt: skip
 
 sl.results.save(found, args.out / "sinks.nc")

@@ -9,7 +9,7 @@ attends to itself. The hook is checked at its first use: if it had no effect, th
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-ones = sl.prompts.repeated(model, "1", 30, prefix="Can you copy the following number?", separator=",", every=3)
+ones = sl.prompts.repeated(model, "1", 30, prefix="Can you copy the following number?", separator=",")
 v, v_star = ones.pair(30).tensors()  # v* has the last digit once more
 commas = ones.separator_places(30)
 top = model.cfg.n_layers

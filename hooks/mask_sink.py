@@ -7,18 +7,16 @@ is uncertain.
     python hooks/mask_sink.py
 """
 
-from typing import Any
-
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
 digits = "11001101111111111110001011111011001111110111"  # 44, of which 33 are ones
 prompt = f"How many ones are in the following sequence? {digits} = 3"  # ends with the answer's first digit
-shorter = sl.prompts.tokenize(model, prompt, bos="none")
-right, L, n = "3", len(model.blocks), len(sl.prompts.tokenize(model, prompt)[0])
+ids, shorter = sl.prompts.tokenize(model, prompt), sl.prompts.tokenize(model, prompt, bos="none")
+right, L, n = "3", len(model.blocks), len(ids[0])
 
 
-def chance(*hooks: sl.hooks.Hook, given: Any = prompt) -> float:
+def chance(*hooks: sl.hooks.Hook, given=ids) -> float:
     """The probability of the answer's second digit, with some hooks."""
     with sl.applied(model, *hooks):
         said = sl.top_tokens(model, given, k=model.cfg.d_vocab)

@@ -1,4 +1,4 @@
-from . import errors, export, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
+from . import errors, export, figures, hooks, options, paths, prompts, results, statements, synthetic, tasks, zoo
 from .bars import quiet
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
@@ -16,7 +16,7 @@ from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
 from .measure.remedies.search import search_separators
 from .measure.squashing.audit import audit
-from .measure.squashing.bound import path_bound
+from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.knockout import knockout_effect
@@ -35,6 +35,7 @@ __all__ = [
     "applied",
     "audit",
     "capture",
+    "certified_bound",
     "collapse",
     "collapse_vs_readout",
     "compare",
@@ -49,6 +50,7 @@ __all__ = [
     "load",
     "mechanism",
     "needle",
+    "options",
     "paper",
     "path_bound",
     "paths",

@@ -39,13 +39,11 @@ else:  # the same name for `help`; importing the class itself takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-Method = Literal["auto", "exact", "sketch", "sketch_upper"]  # for all positions
-OneByOne = Literal["lanczos"]  # for a few positions
-Constants = Literal["paper", "measured"]
+MethodName = Literal["auto", "exact", "sketch", "sketch_upper", "lanczos", "none"]
 Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
 Attribution = Literal["gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted"]
-Edges = Literal["local", "analytic", "attention", "exact"]
+EdgeKind = Literal["local", "analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words
 Target = int | Literal["y"]
@@ -67,7 +65,6 @@ Quantized = Literal["int8"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
-Mask = Literal["causal", "window", "prefix", "none"]
 StackNorm = Literal["none", "rms", "layer"]
 Projections = Literal["random", "direct"]
 DtypeName = Literal[

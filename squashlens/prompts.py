@@ -7,6 +7,7 @@ in the suffix, at whose last token representations are compared.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,10 +16,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Template, one_of, positive, short_repr
-from squashlens.checks.arguments import validated
+from squashlens.checks.arguments import grouped, validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
 from squashlens.errors import InputError
+from squashlens.options import Separator, WithSeparator
 from squashlens.sequences import GrowingSequence, Ids, Pair
 from squashlens.tasks.paper import COPY, COUNT
 
@@ -53,7 +55,7 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequenc
         model: the model whose tokenizer is used.
         token: text that is one token, or a token id.
         n: number of content tokens.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending`, `alphabet` and `template`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `ending`, `alphabet` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -64,7 +66,7 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequenc
     >>> len(ones)
     50
     """
-    return build(model, [token] * _checked(n), name=f"{token} repeated", **form)
+    return _named(f"{token} repeated", model, [token] * _checked(n), **form)
 
 
 @exclusive
@@ -75,7 +77,7 @@ def alternating(model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0")
         model: the model whose tokenizer is used.
         n: number of content tokens.
         alphabet: the tokens to alternate, each as text that is one token, or as an id.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -83,7 +85,7 @@ def alternating(model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0")
     if not alphabet:
         raise InputError("alphabet is empty, so there are no tokens to alternate.", "Give at least two tokens.")
     content = [alphabet[i % len(alphabet)] for i in range(_checked(n))]
-    return build(model, content, name="alternating", alphabet=alphabet, **form)
+    return _named("alternating", model, content, alphabet=alphabet, **form)
 
 
 @exclusive
@@ -98,7 +100,7 @@ def bernoulli(
         seed: random seed of the draws.
         p: probability of the second token, from 0 to 1.
         alphabet: two tokens, each as text that is one token, or as an id.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -110,7 +112,7 @@ def bernoulli(
         )
     rng = Random(seed)
     content = [alphabet[rng.random() < p] for _ in range(_checked(n))]
-    return build(model, content, name=f"Bernoulli({p:g}), seed {seed}", alphabet=alphabet, **form)
+    return _named(f"Bernoulli({p:g}), seed {seed}", model, content, alphabet=alphabet, **form)
 
 
 @exclusive
@@ -121,7 +123,7 @@ def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> GrowingSequence:
         model: the model whose tokenizer is used.
         n: number of content tokens.
         seed: random seed of the draws.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -138,7 +140,7 @@ def words(model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int, **form
         n: number of content tokens.
         alphabet: the words, each as text that is one token, or as an id.
         seed: random seed of the draws.
-        **form: `prefix`, `suffix`, `separator`, `every`, `ending` and `template`, as in `build`.
+        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
 
     Returns:
         The sequence, with n content tokens.
@@ -147,7 +149,7 @@ def words(model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int, **form
         raise InputError("alphabet is empty: there are no words to draw from.", "Give at least one word.")
     rng = Random(seed)
     content = [rng.choice(alphabet) for _ in range(_checked(n))]
-    return build(model, content, name=f"uniform draws, seed {seed}", alphabet=alphabet, **form)
+    return _named(f"uniform draws, seed {seed}", model, content, alphabet=alphabet, **form)
 
 
 @exclusive
@@ -171,21 +173,18 @@ def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, G
         "a": repeated(model, "1", n, prefix=COUNT, **form),
         "b": digits(model, n, seed=seed, prefix=COUNT, **form),
         "c": repeated(model, "1", n, prefix=COPY, **form),
-        "d": repeated(model, "1", n, prefix=COPY, separator=",", every=3, **form),
+        "d": repeated(model, "1", n, prefix=COPY, separator=",", **form),
     }
 
 
-# More than ten parameters, since each is an independent part of the sequence; all but two have defaults.
 @exclusive
 def build(
     model: Bridge,
     content: Sequence[Token],
     *,
-    name: str = "given content",
     prefix: str | Sequence[int] = "",
     suffix: str | Sequence[int] = "",
-    separator: Token | None = None,
-    every: int | None = None,
+    separator: WithSeparator = Separator(),
     ending: Token | None = None,
     alphabet: Sequence[Token] | None = None,
     template: Template = "none",
@@ -195,12 +194,11 @@ def build(
     Args:
         model: the model whose tokenizer is used; with token ids everywhere, a model without a tokenizer works too.
         content: the content tokens, each as text that is one token, or as a token id.
-        name: name of the sequence in results.
         prefix: text or token ids before the content. Text is tokenized once and begins as the tokenizer begins a text;
             ids are used unchanged, such as those of ``tokenize(model, text, bos="none")[0]``.
         suffix: text or token ids after the content. Text is tokenized as it follows a content token.
-        separator: a token to insert after every `every`-th content token; none by default.
-        every: number of content tokens between separators, 3 by default; only with a separator.
+        separator: a token to insert between content tokens, after every third one; or token and period, as in
+            ``{"separator": ",", "every": 5}``; none by default.
         ending: the last content token at every length; by default the one that the content has there.
         alphabet: tokens that contrasts and unrelated sequences are drawn from. By default the ten digits if the content
             consists of digits, otherwise the tokens that occur in the content.
@@ -221,8 +219,9 @@ def build(
     True
     """
     one_of(template, Template, "template")
-    if separator is None and every is not None:
-        raise InputError(f"every={every} has no effect without a separator.", "Leave it out, or give separator=.")
+    between = grouped(separator, Separator, "separator")
+    if between.separator is None and between.every != 3:
+        raise InputError(f"every={between.every} has no effect without a separator.", "Leave it out, or give one.")
     if not content:
         raise InputError("content is empty: the sequence has no content.", "Give at least one token.")
     known = {token: one_token(model, token) for token in dict.fromkeys(content)}  # each is encoded once
@@ -231,14 +230,19 @@ def build(
         alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
     lead, tail = _prefix_and_suffix(model, prefix, suffix, ids[0], template)
     plain = GrowingSequence(
-        name=name,
+        name="given content",
         content=ids,
         alphabet=tuple(one_token(model, t) for t in alphabet),
         prefix=lead,
         suffix=tail,
         ending=None if ending is None else one_token(model, ending),
     )
-    return plain if separator is None else plain.every(3 if every is None else every, one_token(model, separator))
+    return plain if between.separator is None else plain.every(between.every, one_token(model, between.separator))
+
+
+def _named(name: str, model: Bridge, content: Sequence[Token], **form: Any) -> GrowingSequence:
+    """A sequence as of `build`, under the name that results give it."""
+    return replace(build(model, content, **form), name=name)
 
 
 @validated

@@ -171,7 +171,7 @@ class GrowingSequence:
 
         >>> import squashlens as sl
         >>> model = sl.load("tiny-gemma")
-        >>> ones = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
+        >>> ones = sl.prompts.repeated(model, "1", 6, separator=",")
         >>> pair = ones.pair(3)   # the sequence continues with a comma, v* with a 1
         >>> len(pair.v_star) - len(pair.v), pair.v_star[-1] == pair.v[-1]
         (1, True)

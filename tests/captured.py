@@ -3,8 +3,9 @@
 from typing import Any
 
 import squashlens as sl
+from tests.grouped import in_groups
 
-OF_CAPTURE = {"lengths", "baselines", "n_samples", "seed", "noise_lengths", "passes", "tokens_per_pass"}
+OF_CAPTURE = ("lengths", "baselines", "n_samples", "seed", "noise_lengths", "passes", "tokens_per_pass")
 BOTH = ("residuals", "patterns")
 
 
@@ -12,8 +13,8 @@ def _measured(function: Any, keep: Any, replay: int, model: Any, given: Any, opt
     said = {name: value for name, value in options.items() if name in OF_CAPTURE}
     rest = {name: value for name, value in options.items() if name not in OF_CAPTURE}
     if said:
-        given = sl.capture(model, given, **{"keep": keep, "noise_lengths": replay} | said)
-    return function(model, given, **rest)
+        given = sl.capture(model, given, keep=keep, **in_groups(sl.capture, {"noise_lengths": replay} | said))
+    return function(model, given, **in_groups(function, rest))
 
 
 def collapse(model: Any, sequence: Any, **options: Any) -> Any:
@@ -32,7 +33,6 @@ def precision(model: Any, sequence: Any, **options: Any) -> Any:
 def precision_and_blocks(model: Any, given: Any, **options: Any) -> Any:
     """What storing and what rounding one block does, in one result."""
     formats = {name: options[name] for name in ("round_to", "norm", "scale") if name in options}
-    pairs = sl.capture(model, given, **{"keep": "residuals"} | {
-        name: value for name, value in options.items() if name not in formats
-    })  # fmt: skip
-    return sl.precision(model, pairs, **formats, blocks="all")
+    said = {name: value for name, value in options.items() if name not in formats}
+    pairs = sl.capture(model, given, keep="residuals", **in_groups(sl.capture, said))
+    return sl.precision(model, pairs, **in_groups(sl.precision, formats), blocks="all")

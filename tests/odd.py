@@ -89,12 +89,12 @@ PROMPT = "How many ones are in the following sequence? 11 ="
 
 @cache
 def sequence() -> Any:
-    return sl.prompts.bernoulli(model(), 4, seed=0, separator=",", every=2)
+    return sl.prompts.bernoulli(model(), 4, seed=0, separator={"separator": ",", "every": 2})
 
 
 @cache
 def pairs() -> Any:
-    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2)
+    return sl.capture(model(), sequence(), lengths=[2, 3], pairs={"noise_lengths": 2})
 
 
 @cache
@@ -128,37 +128,44 @@ def _measured(name: str) -> Any:
         "jacobian_norms": lambda: sl.jacobian_norms(m, PROMPT, **quiet),
         "jacobian": lambda: sl.jacobian(m, PROMPT, positions=[3], **quiet),
         "path_bound": lambda: sl.path_bound(m, PROMPT, **quiet),
-        "substitution_effect": lambda: sl.substitution_effect(m, PROMPT, n_replacements=1, positions=[3], **quiet),
+        "certified_bound": lambda: sl.certified_bound(m, "1 =", **quiet),
+        "substitution_effect": lambda: sl.substitution_effect(
+            m, PROMPT, replacements={"n_replacements": 1}, positions=[3], **quiet
+        ),
         "knockout_effect": lambda: sl.knockout_effect(m, PROMPT, positions=[3], **quiet),
         "top_tokens": lambda: sl.top_tokens(m, PROMPT),
         "audit": lambda: sl.audit(
-            m, PROMPT, estimates=["Jacobian", "bound"][:1], n_probes=1, n_replacements=5, **quiet
+            m, PROMPT, estimates=["Jacobian", "bound"][:1], n_probes=1, replacements={"n_replacements": 5}, **quiet
         ),
-        "profile": lambda: sl.profile(m, PROMPT, method="none", n_random_models=0, **quiet),
-        "needle": lambda: sl.needle(m, [ids().tolist()], [2], [("a", 1)], n_replacements=5, **quiet),
+        "profile": lambda: sl.profile(m, PROMPT, method="none", extras={"n_random_models": 0}, **quiet),
+        "needle": lambda: sl.needle(m, [ids().tolist()], [2], [("a", 1)], replacements={"n_replacements": 5}, **quiet),
         "collapse": lambda: sl.collapse(m, pairs()),
-        "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
+        "collapse relative": lambda: sl.collapse(m, pairs(), norm={"scale": "relative"}),
         "mechanism": lambda: sl.mechanism(m, pairs()),
         "precision": lambda: sl.precision(m, pairs(), round_to=["bfloat16"]),
         "runs": lambda: sl.precision(
-            "tiny-gemma", sequence(), runs=["float32"], lengths=[2, 3], noise_lengths=2, **quiet
+            "tiny-gemma", sequence(), runs={"runs": ["float32"], "lengths": [2, 3], "noise_lengths": 2}, **quiet
         ),
         "separator_ablation": lambda: sl.separator_ablation(
             m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2, **quiet
         ),
         "search_separators": lambda: sl.search_separators(
-            m, sequence(), separator=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, **quiet
+            m,
+            sequence(),
+            designs={"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5},
+            lengths=[3],
+            **quiet,
         ),
         "tokenization": lambda: sl.tokenization(m, 3, **quiet),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
         "compare": lambda: sl.compare(
-            m, sequence(), {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], **quiet
+            m, sequence(), {"a": sl.hooks.mask_tokens([1])}, sampling={"n_samples": 1}, lengths=[3], **quiet
         ),
         "families": lambda: sl.compare(
             m,
             {"ones": sequence(), "<b>zeros</b>": sequence()},
             {"a": sl.hooks.mask_tokens([1])},
-            n_samples=2,
+            sampling={"n_samples": 2},
             lengths=[2, 3],
             answer=counted,
             **quiet,
@@ -166,10 +173,15 @@ def _measured(name: str) -> Any:
         "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2, **quiet),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2], **quiet),
         "probe": lambda: sl.probe(
-            m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
+            m,
+            sl.tasks.find("taught_last_random"),
+            lengths=[8],
+            seeds=32,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
+            **quiet,
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            m, task, lengths=[2, 3], seeds=1, n_train=4, n_random_models=1, **quiet
+            m, task, lengths=[2, 3], seeds=1, probing=sl.tasks.Probing(n_train=4, n_random_models=1), **quiet
         ),
         "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
         "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], seeds=2, tail=0.9, **quiet),

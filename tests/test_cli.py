@@ -24,6 +24,7 @@ from squashlens.cli._run import _arguments, interventions
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError
 from tests import odd
+from tests.grouped import flat
 
 PROMPT = "110 ="
 
@@ -183,7 +184,7 @@ def test_what_cannot_be_read_is_refused_by_tyro(
         (["collapse", "--out", "x.nc", "--figure", "x.html", "--collapse-heatmap", "x.html"], "for two outputs"),
         (["collapse", "--n", "8", "--lengths", "9"], "--lengths 9 is not a length of this sequence"),
         (["compare", "--interventions", "sliding_window(0)"], "is not a number of tokens"),
-        (["path_bound", "--freeze", "norms"], "--freeze has no effect with --constants paper."),
+        (["certified_bound", "--edges.n-composed", "2"], "--edges.n-composed 2 is possible only with exact edges."),
         (
             ["compare", "--interventions", "sliding_window(4, sinks=1)"],
             "an unexpected keyword argument 'sinks'. Correct its arguments.",
@@ -285,39 +286,43 @@ def _calls() -> dict[str, tuple[list[str], Any]]:
     model = sl.load("tiny-gemma")
     ones = sl.prompts.repeated(model, "1", 6)
     asked = sl.prompts.repeated(model, "1", 6, suffix="=")
-    commas = sl.prompts.repeated(model, "1", 6, separator=",", every=3)
+    commas = sl.prompts.repeated(model, "1", 6, separator=",")
     quiet = {}
     return {
         "substitution_effect": (
             ["--prompt", PROMPT, "--positions", "1", "2"],
-            lambda: sl.substitution_effect(model, PROMPT, positions=[1, 2], **quiet),
+            lambda: flat.substitution_effect(model, PROMPT, positions=[1, 2], **quiet),
         ),
-        "hops": (["--prompt", PROMPT, "--to-layer", "3"], lambda: sl.paths.hops(model, PROMPT, to_layer=3)),
+        "hops": (
+            ["--prompt", PROMPT, "--to-layer", "3"],
+            lambda: sl.paths.hops(model, PROMPT, between={"to_layer": 3}),
+        ),
         "collapse": (
             ["--n", "6", "--suffix", "=", "--baselines", "contrast", "--by-head", "value", "--scale", "relative"],
             lambda: sl.collapse(
-                model, sl.capture(model, asked, keep=("residuals", "patterns"), baselines=["contrast"], **quiet),
-                by_head="value", scale="relative",
+                model,
+                flat.capture(model, asked, keep=("residuals", "patterns"), baselines=["contrast"], **quiet),
+                by_head="value",
+                norm={"scale": "relative"},
             ),
         ),
         "separator_ablation": (
-            ["--n", "6", "--kinds", "mask", "substitute", "--from-blocks", "0", "3",
-             "--substitute", "."],
-            lambda: sl.separator_ablation(
+            ["--n", "6", "--kinds", "mask", "substitute", "--from-blocks", "0", "3", "--substitute", "."],
+            lambda: flat.separator_ablation(
                 model, commas, kinds=["mask", "substitute"], from_blocks=[0, 3], substitute=".", **quiet
             ),
         ),
         "precision": (
             ["--n", "6", "--lengths", "2", "6", "--noise-lengths", "2"],
             lambda: sl.precision(
-                model, sl.capture(model, ones, keep="residuals", lengths=[2, 6], noise_lengths=2, **quiet)
+                model, flat.capture(model, ones, keep="residuals", lengths=[2, 6], pairs={"noise_lengths": 2}, **quiet)
             ),
         ),
         "tokenization": (
             ["--n", "3", "--separator", "plain", "", "commas", ","],
-            lambda: sl.tokenization(model, 3, separator={"plain": "", "commas": ","}, **quiet),
+            lambda: flat.tokenization(model, 3, separator={"plain": "", "commas": ","}, **quiet),
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.few(1)

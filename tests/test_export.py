@@ -1,4 +1,4 @@
-"""What CircuitsVis, BertViz and inseq get is what was measured, and tokens are text in what they draw."""
+"""What CircuitsVis gets is what was measured, and tokens are text in what it draws."""
 
 import json
 import re
@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.errors import InputError, RangeError
-from squashlens.export._conversions import JOINER
+from squashlens.errors import InputError
+from squashlens.export._circuitsvis import JOINER
 from squashlens.records.results import attributes, sealed
 from tests.conftest import PROMPT
 
@@ -53,12 +53,6 @@ def drawn_by_circuitsvis(result: Any) -> tuple[str, dict[str, Any]]:
     return element, json.loads(text)
 
 
-def drawn_by_bertviz(capture: Any, **options: Any) -> dict[str, Any]:
-    pytest.importorskip("bertviz")
-    (text,) = re.findall(r"const params = (\{.*\});", sl.export.bertviz(capture, **options).data)
-    return json.loads(text)
-
-
 def test_circuitsvis_colours_tokens_by_the_numbers_measured(tiny: Any) -> None:
     bound = sl.path_bound(tiny, PROMPT)
     element, given = drawn_by_circuitsvis(bound)
@@ -88,22 +82,15 @@ def test_circuitsvis_draws_the_patterns_of_a_capture(tiny: Any) -> None:
     np.testing.assert_allclose(np.sum(given["attention"], axis=-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("view", ["head", "model"])
-def test_bertviz_draws_the_blocks_that_were_captured(tiny: Any, view: Any) -> None:
-    capture = sl.capture(tiny, PROMPT, layers=[4, 1])
-    given = drawn_by_bertviz(capture, view=view)
-    assert given["include_layers"] == [1, 4]
-    (patterns,) = given["attention"]
-    assert patterns["attn"] == [capture.patterns[1][0].tolist(), capture.patterns[4][0].tolist()]
-    assert [text.replace(JOINER, "") for text in patterns["left_text"]] == capture.labels[0]
-    assert patterns["right_text"] == patterns["left_text"]
-    assert ("include_heads" in given) == (view == "model")
+def test_a_capture_that_cannot_be_drawn_is_refused(tiny: Any) -> None:
+    pytest.importorskip("circuitsvis")
+    capture = sl.capture(tiny, "110 =")
     for other, message in (
         (replace(capture, patterns={}), "no attention"),
         (replace(capture, ids=capture.ids.repeat(2, 1)), "2 prompts"),
     ):
         with pytest.raises(InputError, match=message):
-            sl.export.bertviz(other, view=view)
+            sl.export.circuitsvis(other)
 
 
 def hostile_array() -> xr.DataArray:
@@ -131,15 +118,11 @@ class Elements(HTMLParser):
 
 def test_tokens_end_no_script(tiny: Any) -> None:
     pytest.importorskip("circuitsvis")
-    pytest.importorskip("bertviz")
     capture = hostile_capture(tiny)
     for drawn in (hostile_array(), capture):
         assert Elements(sl.export.circuitsvis(drawn).cdn_src).names == ["div", "div", "script"]
     assert drawn_by_circuitsvis(hostile_array())[1]["tokens"][3] == f"&{JOINER}lt;b&{JOINER}gt;"
-    usual = sl.export.bertviz(sl.capture(tiny, "110 =")).data
-    assert Elements(sl.export.bertviz(capture).data).names == Elements(usual).names
-    (patterns,) = drawn_by_bertviz(capture)["attention"]
-    assert [text.replace(JOINER, "") for text in patterns["left_text"]] == AS_TEXT
+    assert [text.replace(JOINER, "") for text in drawn_by_circuitsvis(capture)[1]["tokens"]] == AS_TEXT
 
 
 @pytest.mark.browser
@@ -156,17 +139,14 @@ def test_tokens_are_text_in_a_browser(browser: Any) -> None:
     page.close()
 
 
-@pytest.mark.parametrize(("package", "name"), [("circuitsvis", "CircuitsVis"), ("bertviz", "BertViz")])
-def test_a_tool_that_is_missing_is_named(package: str, name: str, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf"needs {name}, which cannot be imported .*squashlens\[viewers\]"):
-        getattr(sl.export, package)(sl.capture(tiny, "110 ="))
+def test_a_tool_that_is_missing_is_named(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "circuitsvis", None)
+    with pytest.raises(InputError, match=r"needs CircuitsVis, which cannot be imported .*squashlens\[viewers\]"):
+        sl.export.circuitsvis(sl.capture(tiny, "110 ="))
 
 
-@pytest.mark.parametrize("export", ["circuitsvis", "inseq"])
-def test_what_has_no_number_for_each_token_is_refused(export: str, tmp_path: Path) -> None:
+def test_what_has_no_number_for_each_token_is_refused() -> None:
     pytest.importorskip("circuitsvis")
-    call = {"circuitsvis": sl.export.circuitsvis, "inseq": lambda result: sl.export.inseq(result, tmp_path / "x.json")}
     usual = made([1, 2, 3])
     wide = made([[1, 2], [3, 4], [5, 6]], ("position", "layer")).expand_dims(head=2)
     for result, message in (
@@ -178,7 +158,7 @@ def test_what_has_no_number_for_each_token_is_refused(export: str, tmp_path: Pat
         (made([1, np.inf, 3]), "infinite"),
     ):
         with pytest.raises(InputError, match=message):
-            call[export](result)
+            sl.export.circuitsvis(result)
 
 
 def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
@@ -193,28 +173,10 @@ def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
         drawn_by_circuitsvis(result.isel(layer=1))
 
 
-def test_the_file_is_the_one_that_inseq_writes(tmp_path: Path) -> None:
-    """The other file was written by inseq 0.7.1, from objects of its own classes with these numbers."""
-    values = [[[np.nan, 0.1], [0, -2.5], [1e-30, 3]], [[0.25, 0.75], [1, 1 / 3], [np.nan, np.nan]]]
-    path = sl.export.inseq(made(values, ("prompt", "position", "layer")), tmp_path / "shares.json")
-    expected = json.loads((HERE / "golden" / "inseq.json").read_text(encoding="utf-8"))
-    assert json.loads(path.read_text(encoding="utf-8")) == expected
-
-
-@pytest.mark.parametrize("size", [1e-60, 1e60])
-def test_numbers_that_float32_would_lose_are_refused(size: float, tmp_path: Path) -> None:
-    result = made([size, 1, np.nan])
-    with pytest.raises(RangeError, match="float32"):
-        sl.export.inseq(result, tmp_path / "x.json")
-    assert not [*tmp_path.iterdir()]
-    sl.export.inseq(made([1e-40, 0, 1e30]), tmp_path / "x.json")
-
-
 def test_the_page_about_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("circuitsvis")
-    pytest.importorskip("bertviz")
     monkeypatch.chdir(tmp_path)
     text = (HERE.parent / "docs" / "export.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     exec(code, {})  # noqa: S102
-    assert {path.suffix for path in tmp_path.iterdir()} == {".html", ".json"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".html"}

@@ -119,7 +119,7 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
         "evaluate": lambda path: sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=path),
         "readout": lambda path: sl.collapse_vs_readout(tiny, task, lengths=[4], resume=path),
         "search_separators": lambda path: raw(sl.search_separators)(
-            tiny, None, separator=[","], every=[2], resume=path
+            tiny, None, designs={"separator": [","], "every": [2]}, resume=path
         ),
         "report": lambda path: sl.report("tiny-gemma", out=path),
     }

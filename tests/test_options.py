@@ -19,6 +19,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.checks.arguments import options_of
 from squashlens.errors import InputError
+from tests.grouped import in_groups
 
 PROMPT = "110 ="
 # What is measured, and labels of the result: their values are coordinates or in the provenance.
@@ -29,7 +30,7 @@ SUBJECT = {
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
     "seed", "seeds", "n_probes", "n_replacements", "n_samples", "n_placements", "n_train", "n_random_models", "rtol",
-    "tightness", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
+    "tightness", "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
     "max_new_tokens",
 }  # fmt: skip
 # How much of a result is kept: its labels say it, and the formats of `precision` are labels.
@@ -67,16 +68,22 @@ UNIFORM: dict[str, Any] = {"attention": "uniform"}
 CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
     "path_bound": (
         lambda **more: sl.path_bound(model(), PROMPT, **more),
-        ({"constants": {"beta1": 2.0}}, {"constants": {"beta2": 2.0, "beta3": 0.5}}, {"constants": {"sigma_psi": 0.0}},
-         {"constants": "measured"}, UNIFORM, {"attention": "topological"}, *PLACES),
+        (
+            {"constants": {"beta1": 2.0}},
+            {"constants": {"beta2": 2.0, "beta3": 0.5}},
+            {"constants": {"sigma_psi": 0.0}},
+            UNIFORM,
+            {"attention": "topological"},
+            *PLACES,
+        ),
     ),
-    "path_bound, certified": (
-        lambda **more: sl.path_bound(model(), PROMPT, constants="measured", **more),
+    "certified_bound": (
+        lambda **more: sl.certified_bound(model(), PROMPT, **more),
         ({"freeze": ["attention"]}, {"edges": "exact"}, *PLACES),
     ),
-    "path_bound, exact": (
-        lambda **more: sl.path_bound(model(), PROMPT, constants="measured", edges="exact", **more),
-        ({"n_composed": 2},),
+    "certified_bound, exact": (
+        lambda **more: sl.certified_bound(model(), PROMPT, **{"edges": "exact"} | more),
+        ({"edges": {"edges": "exact", "n_composed": 2}},),
     ),
     "jacobian_norms": (
         lambda **more: sl.jacobian_norms(model(), PROMPT, **more),
@@ -100,14 +107,16 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
     ),
     "composition": (lambda **more: sl.paths.composition(model(), PROMPT, **more), (UNIFORM, {"query": 2})),
     "hops": (
-        lambda **more: sl.paths.hops(model(), PROMPT, **more), (UNIFORM, {"attention": "topological"}, *PLACES),
+        lambda **more: sl.paths.hops(model(), PROMPT, **more),
+        (UNIFORM, {"attention": "topological"}, *PLACES),
     ),
     "strongest_paths": (
-        lambda **more: sl.paths.strongest_paths(model(), PROMPT, **more), (UNIFORM, {"avoid": [0]}, *PLACES),
+        lambda **more: sl.paths.strongest_paths(model(), PROMPT, **more),
+        (UNIFORM, {"avoid": [0]}, *PLACES),
     ),
     "depth_limit": (lambda **more: sl.paths.depth_limit(model(), PROMPT, **more), ({"depth": 8}, {"query": 2})),
     "profile": (
-        lambda **more: sl.profile(model(), "1 =", n_random_models=0, **more),
+        lambda **more: sl.profile(model(), "1 =", extras={"n_random_models": 0}, **more),
         ({"norm": "frobenius"}, {"method": "sketch_upper"}),
     ),
     "needle": (
@@ -119,21 +128,27 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
         ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16}),
     ),
     "collapse, heads": (
-        lambda **more: sl.collapse(model(), pairs(), **{"by_head": "slice"} | more), ({"by_head": "value"},),
+        lambda **more: sl.collapse(model(), pairs(), **{"by_head": "slice"} | more),
+        ({"by_head": "value"},),
     ),
     "mechanism": (lambda **more: sl.mechanism(model(), pairs(), **more), ({"norm": "l2"},)),
     "precision": (
-        lambda **more: sl.precision(model(), pairs(), blocks=[1], round_to="bfloat16", **more), NORM_SCALE,
+        lambda **more: sl.precision(model(), pairs(), blocks=[1], round_to="bfloat16", **more),
+        NORM_SCALE,
     ),
     "separator_ablation": (
         lambda **more: sl.separator_ablation(
-            model(), sl.prompts.repeated(model(), "1", 6, separator=",", every=3), kinds=["substitute", "mask"],
-            from_blocks=[0, 5], **more,
+            model(),
+            sl.prompts.repeated(model(), "1", 6, separator=","),
+            kinds=["substitute", "mask"],
+            from_blocks=[0, 5],
+            **more,
         ),
         ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),
     ),
     "tokenization": (
-        lambda **more: sl.tokenization(model(), 3, **more), (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}),
+        lambda **more: sl.tokenization(model(), 3, **more),
+        (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}),
     ),
     "compare": (
         lambda **more: sl.compare(model(), digits(), {"w": sl.hooks.sliding_window(3)}, lengths=[6], **more),
@@ -141,27 +156,41 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
     ),
     "compare, families": (
         lambda **more: sl.compare(
-            model(), {"digits": digits()}, {"w": sl.hooks.sliding_window(3)}, n_samples=2, lengths=[4], **more
+            model(),
+            {"digits": digits()},
+            {"w": sl.hooks.sliding_window(3)},
+            lengths=[4],
+            **{"sampling": {"n_samples": 2}} | more,
         ),
-        (*NORM_SCALE, {"method": "sketch"}),
+        (*NORM_SCALE, {"sampling": {"n_samples": 2, "method": "sketch"}}),
     ),
     "search_separators": (
         lambda **more: sl.search_separators(
-            model(), digits(), separator=[","], every=[2], n_samples=2, n_placements=5, lengths=[6], **more
+            model(),
+            digits(),
+            designs={"separator": [","], "every": [2], "n_samples": 2, "n_placements": 5},
+            lengths=[6],
+            **more,
         ),
         NORM_SCALE,
     ),
     "collapse_vs_readout": (
         lambda **more: sl.collapse_vs_readout(model(), task(), **SHORT, **more),
-        (*NORM_SCALE, {"round_to": torch.bfloat16}),
+        ({"round_to": torch.bfloat16},),
     ),
-}  # fmt: skip
+}
 EACH = [(name, *other.items()) for name, (_, others) in CASES.items() for other in others]
 
 
 @cache
 def usual(name: str) -> Any:
     return CASES[name][0]()
+
+
+def called(name: str, option: dict[str, Any]) -> Any:
+    """The result with another value of an option, in the group in which the function takes it."""
+    function = getattr(sl, name.partition(",")[0], None) or getattr(sl.paths, name)
+    return CASES[name][0](**in_groups(function, option))
 
 
 @cache
@@ -196,7 +225,7 @@ def drawn(figure: go.Figure) -> list[str]:
     ("name", "option"), [(name, option) for name, *options in EACH for option in [dict(options)]], ids=str
 )
 def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str, Any]) -> None:
-    one, other = usual(name), CASES[name][0](**option)
+    one, other = usual(name), called(name, option)
     here, there = numbers(one), numbers(other)
     changed = {*here} != {*there} or any(not np.array_equal(here[key], there[key], equal_nan=True) for key in here)
     assert changed or "collapse_vs_readout" in name  # no short pair is equal once rounded

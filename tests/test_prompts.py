@@ -51,7 +51,7 @@ def test_pairs_by_hand(
 
 
 def test_a_neighbour_is_no_pair(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
+    ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
     with pytest.raises(InputError, match="are not a pair"):
         Pair(ones.trunk[: 1 + 3], ones.trunk[: 1 + 4])  # 111 and 111, – what reading neighbours compares
     with pytest.raises(InputError, match="suffix=9"):
@@ -71,7 +71,7 @@ def test_lengths_outside_are_refused(tiny: Any, length: Any) -> None:
 def test_text_and_token_space_agree(tiny: Any) -> None:
     cases = {
         f"{QUESTION} 11111 =": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, suffix="="),
-        f"{QUESTION} 111,11": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, separator=",", every=3),
+        f"{QUESTION} 111,11": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, separator=","),
         f"{QUESTION} 10101": sl.prompts.alternating(tiny, 5, prefix=QUESTION),
         "car tree car tree car": sl.prompts.build(tiny, ["car", "tree", "car", "tree", "car"]),
     }
@@ -100,8 +100,8 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
         (lambda m: sl.prompts.repeated(m, "1 1", 3), "is 2 tokens"),
         (lambda m: sl.prompts.repeated(m, "zebra", 3), "'zebra' is not in this model's vocabulary"),
         (lambda m: sl.prompts.build(m, ""), "no content"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0), "every=0"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, every=3), "every=3 has no effect without a separator"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, separator={"separator": ",", "every": 0}), "every=0"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, separator={"every": 4}), "every=4 has no effect without a separator"),
         (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
         (lambda m: sl.prompts.words(m, 3, [], seed=0), "no words"),
         (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token for a contrast"),
@@ -119,7 +119,7 @@ def test_refusals(tiny: Any, make: Any, message: str) -> None:
 
 def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
     model = bridge_of("llama")
-    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator=11, every=2)
+    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator={"separator": 11, "every": 2})
     assert sequence.pair(3).v == (2, 5, 7, 8, 11, 7, 9)
     assert sequence.alphabet == (7, 8)
     for text in ({"content": ["1"]}, {"content": [7], "prefix": "Hello"}, {"content": [7], "suffix": "="}):
@@ -146,6 +146,6 @@ def test_text_is_encoded_and_never_looked_up() -> None:
         sl.prompts.repeated(prose, "é", 6)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(prose.tokenizer), "get_vocab", None)  # a copy of the vocabulary takes long where it is large
-        ones = sl.prompts.repeated(prose, "1", 64, prefix="Count:", separator=",", every=3)
+        ones = sl.prompts.repeated(prose, "1", 64, prefix="Count:", separator=",")
     assert list(ones.trunk[:8]) == [*prose.tokenizer("Count:")["input_ids"], *[ones.content[0]] * 3, ones.trunk[7]]
     assert prose.tokenizer.decode(list(ones.trunk[:8]), skip_special_tokens=True) == "Count:111,"

@@ -137,7 +137,9 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
 
 
 def test_an_audit_has_a_row_for_each_method() -> None:
-    audit = sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2)
+    audit = sl.audit(
+        odd.model(), "11010 = 2", estimates=["rollout", "substitution"], replacements={"n_replacements": 2}
+    )
     table = sl.results.table(audit)
     assert table.index.tolist() == audit["estimate"].values.tolist()
     assert table["raw"].equals(sl.results.table(audit, reference="Jacobian")["raw"])

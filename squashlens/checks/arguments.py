@@ -33,6 +33,7 @@ from squashlens._typing import MOST, dtype_name, short_repr
 from squashlens.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
+G = TypeVar("G")
 
 
 def validated(function: F) -> F:
@@ -65,16 +66,39 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function, eval_str=True)
 
 
-def options_of(hint: Any) -> dict[str, inspect.Parameter]:
-    """The options that an annotation groups: the fields of a frozen dataclass in which all have defaults.
+def group_in(hint: Any) -> Any:
+    """The class of options in an annotation: a frozen dataclass in which all fields have defaults; None without one.
 
-    A function takes several options that belong together as one such value. The command line has an option for each
-    field, such as `--prompting.mode`, and a study gives them as a mapping. Empty for any other annotation.
+    A function takes several options that belong together as one such value. Its annotation may be an alias that also
+    allows a mapping from the fields, or one field alone. The command line has an option for each field, such as
+    `--prompting.mode`, and a study gives them as a mapping.
     """
-    if not (isinstance(hint, type) and is_dataclass(hint) and hint.__dataclass_params__.frozen):  # pyright: ignore
-        return {}
-    known = dict(_signature(hint).parameters)
-    return known if all(one.default is not one.empty for one in known.values()) else {}
+    hint = getattr(hint, "__value__", hint)  # of an alias
+    for one in get_args(hint) or (hint,):
+        if isinstance(one, type) and is_dataclass(one) and one.__dataclass_params__.frozen:  # pyright: ignore
+            fields = _signature(one).parameters.values()
+            return one if all(field.default is not field.empty for field in fields) else None
+    return None
+
+
+def options_of(hint: Any) -> dict[str, inspect.Parameter]:
+    """The options that an annotation groups (see `group_in`), by name; empty for any other annotation."""
+    group = group_in(hint)
+    return {} if group is None else dict(_signature(group).parameters)
+
+
+def grouped(value: object, group: type[G], argument: str = "") -> G:
+    """A value of a class of options, from a mapping of its fields, or from the field with the argument's name."""
+    if isinstance(value, group):
+        return value
+    known = options_of(group)
+    given = value if isinstance(value, Mapping) else {argument: value}
+    if not isinstance(value, Mapping) and argument not in known:
+        raise wrong_kind(value, group, argument)
+    if unknown := [name for name in given if name not in known]:
+        raise InputError(f"{argument} has no option {short_repr(unknown[0])}.", f"Its options are: {', '.join(known)}.")
+    path = {name: name if name == argument else f"{argument}.{name}" for name in given}
+    return group(**{name: converted(one, known[name].annotation, path[name]) for name, one in given.items()})
 
 
 def as_dict(options: Any) -> dict[str, Any]:
@@ -86,6 +110,13 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
     """`value` converted to the kind of the annotation `hint`; raises an `InputError` that names `argument`."""
     if hint is inspect.Parameter.empty or hint is Any or isinstance(hint, TypeVar):
         return value
+    if (group := group_in(hint)) is not None:
+        return grouped(value, group, argument)
+    return _of_kind(value, getattr(hint, "__value__", hint), argument)
+
+
+def _of_kind(value: Any, hint: Any, argument: str) -> Any:
+    """`converted` for an annotation that is no alias and no group of options."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return _one_of_several(value, hint, argument)
@@ -160,19 +191,10 @@ def _single(value: Any, hint: type, argument: str) -> Any:
         return _text(_require(value, isinstance(value, str), hint, argument), argument)
     if hint is Path:
         return _require(value, isinstance(value, str | os.PathLike), hint, argument)
-    if (known := options_of(hint)) and isinstance(value, Mapping):
-        return _of_options(dict(value), hint, known, argument)
     _require(value, isinstance(value, hint), hint, argument)
     if hint.__module__ == "torch" and hint.__name__ == "dtype" and not value.is_floating_point:
         raise InputError(f"{argument}={value} is not a floating-point dtype.", "Give a dtype such as torch.float32.")
     return value
-
-
-def _of_options(given: Mapping[Any, Any], hint: type, known: Mapping[str, inspect.Parameter], argument: str) -> Any:
-    """A value of a class of options, made of a mapping from the names of its fields."""
-    if unknown := [name for name in given if name not in known]:
-        raise InputError(f"{argument} has no option {short_repr(unknown[0])}.", f"Its options are: {', '.join(known)}.")
-    return hint(**{name: converted(one, known[name].annotation, f"{argument}.{name}") for name, one in given.items()})
 
 
 def _real(value: Any, argument: str) -> float:
@@ -318,6 +340,7 @@ def outermost(value: Any, argument: str) -> tuple[str, str]:
 
 def description(hint: Any) -> str:
     """An annotation in words."""
+    hint = getattr(hint, "__value__", hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(description(option) for option in inner if option is not NoneType))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import tyro
 
 from squashlens._typing import DtypeName, dtype_name
-from squashlens.checks.arguments import options_of
+from squashlens.checks.arguments import group_in, options_of
 from squashlens.cli._verbs import WRITING, Verb
 from squashlens.zoo import EXAMPLE_PROMPT
 
@@ -27,32 +27,36 @@ INSTEAD: dict[str, tuple[Any, Any, str]] = {
     "task": (tuple[str, ...], ("taught_count_bernoulli",), "Names of tasks; `squashlens tasks` lists them."),
     "joiner": (str | None, None, "Text between two items of a task, such as ', '; the task's own if not given."),
     "answer": (
-        Literal["none", "count", "first", "last"], "none",
+        Literal["none", "count", "first", "last"],
+        "none",
         "Right answer to a sequence: the number of content tokens equal to --token (count), or the first or the last "
-        "content token. With none, accuracy is not measured. --n-samples sequences are asked at every length, which "
-        "takes minutes unless --lengths names a few.",
+        "content token. With none, accuracy is not measured. Several sequences are asked at every length "
+        "(--sampling.n-samples), which takes minutes unless --lengths names a few.",
     ),
     "interventions": (
-        tuple[str, ...], ("sliding_window(4)", "sliding_window(8)", "sliding_window(8, sink=1)"),
+        tuple[str, ...],
+        ("sliding_window(4)", "sliding_window(8)", "sliding_window(8, sink=1)"),
         "Functions of squashlens.hooks with their arguments, such as 'sliding_window(8, sink=1)'. Several that act "
         "together are joined by +.",
     ),
     "alphabet": (tuple[str, ...] | None, None, "Tokens that content is drawn from; those of --sequence if not given."),
     "out": (Path | None, None, "Also save the result to this file: .nc or .json (lossless), or .csv."),
-}  # fmt: skip
+}
 INSTEAD_OF: dict[tuple[str, str], tuple[Any, Any, str]] = {  # the same for one verb
     ("squash_map", "out"): (Path, Path("map.html"), "Write the map to this .html file."),
     ("tokenization", "separator"): (
-        tuple[tuple[str, str], ...], (), "Pairs: the name of a form, and the text between two repeats.",
+        tuple[tuple[str, str], ...],
+        (),
+        "Pairs: the name of a form, and the text between two repeats.",
     ),
-}  # fmt: skip
+}
 # Values to start with where a function has no default, so that every verb runs without options.
 START: dict[str, Any] = {
-    "n": 48, "token": "1", "content": (), "separator": (",", ".", "?"), "every": (2, 3, 6),
+    "n": 48, "token": "1", "content": (),
     "lengths": (4, 8, 16, 24, 32, 40, 48, 56, 64), "seed": 0,
 }  # fmt: skip
 START_OF = {  # its default and its help; for the options of `load` under its name
-    ("separator_ablation", "separator"): (",", "A token to insert after every --every content tokens."),
+    ("separator_ablation", "separator"): (",", "A token to insert after every --separator.every content tokens."),
     ("path_bound", "constants"): (
         "paper",
         "Constants of the bound: paper, the printed formula with all β and σ_ψ 1; or measured, certified "
@@ -68,19 +72,18 @@ START_OF = {  # its default and its help; for the options of `load` under its na
 ALSO = {"bits_needed": " With --runs, draw the distance by length in each run."}
 # Parameters that are no options, and why.
 LEFT_OUT = {
-    ("separator_ablation", "source"): "sequences that only Python can make",
-    ("build", "name"): "is made from the other options",
+    ("separator_ablation", "substitute.source"): "sequences that only Python can make",
     ("compare", "prompt"): "is for families of sequences, which only Python can give",
-    ("compare", "method"): "is for families of sequences, which only Python can give",
-    ("search_separators", "sequence_separator"): "the search tries separators of its own",
-    ("search_separators", "sequence_every"): "the search tries periods of its own",
+    ("compare", "sampling.method"): "is for families of sequences, which only Python can give",
+    ("search_separators", "separator"): "the search tries separators of its own",
+    ("search_separators", "separator.every"): "the search tries periods of its own",
     ("capture", "prompt"): "is --sequence",
     ("capture", "keep"): "is what the measurement reads",
     ("squash_map", "interventions"): "is a result of compare, which only Python can pass",
     **{("capture", name): "of a prompt only" for name in ("layers", "out")},
 }
 # Parameters of `squashlens.prompts.build` that a function of that module sets itself.
-SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "every", "alphabet")}
+SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "separator.every", "alphabet")}
 
 
 ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+)`")
@@ -122,7 +125,7 @@ def _describe(function: Callable[..., Any], name: str) -> str:
     rest = ELSEWHERE.sub("", text, count=1).strip(" .;:,")
     there = (_describe(other, name) or _describe(other, f"{name}s")).rstrip(".")
     if not there or not rest:
-        return there
+        return there or rest
     return f"{there}. {rest if rest[0].isupper() else f'Here: {rest}'}"
 
 
@@ -218,9 +221,9 @@ def _all(verb: Verb) -> Iterable[Option]:
 
 def _of_sequence(verb: Verb, maker: Callable[..., Any], own: set[str]) -> Iterable[Option]:
     """The parameters of a function that makes sequences. One that the verb's function has too is `sequence_…`."""
-    for name in inspect.signature(maker).parameters:
-        if name not in ("model", "form") and (maker.__name__, name) not in LEFT_OUT:
-            option = _option(verb, maker, name, "growing_sequence", "sequence")
+    for option in _parameters(verb, maker, "model", "growing_sequence", "sequence"):
+        name = option.name
+        if name != "form":
             clash = (name in own and name != "seed") or (verb.name, f"sequence_{name}") in LEFT_OUT
             yield replace(option, name=f"sequence_{name}") if clash else option
 
@@ -233,8 +236,9 @@ def _parameters(verb: Verb, function: Callable[..., Any], but: str, box: str, ow
             yield _option(verb, function, name, box, owner)
         for inner, one in group.items():
             default = one.default if parameter.default is parameter.empty else getattr(parameter.default, inner)
-            option = _option(verb, parameter.annotation, inner, name, owner, default)
-            yield replace(option, name=f"{name}.{inner}")
+            option = _option(verb, group_in(parameter.annotation), inner, name, owner, default)
+            alone = inner == name  # may be given without the others: `--method`, beside `--method.n-probes`
+            yield replace(option, box=box) if alone else replace(option, name=f"{name}.{inner}")
 
 
 def _option(
@@ -265,6 +269,7 @@ def _option(
 
 def _kind(annotation: Any) -> Any:
     """An annotation as tyro reads it, without what only Python can pass; `None` if nothing is left."""
+    annotation = getattr(annotation, "__value__", annotation)
     origin, parts = get_origin(annotation), get_args(annotation)
     if getattr(annotation, "__name__", "") == "dtype":
         return DtypeName
@@ -304,7 +309,8 @@ def parameters(verb: Verb) -> type:
         prefix = f"{name}." if name in groups else ""
         box = make_dataclass(name, members, frozen=True, namespace={"prefix": prefix})
         box.__doc__ = ""
-        fields.append((name, box if prefix else tyro.conf.OmitArgPrefixes[box], field(default_factory=box)))
+        kind = Annotated[box, tyro.conf.arg(name=name)] if prefix else tyro.conf.OmitArgPrefixes[box]
+        fields.append((f"{name}_", kind, field(default_factory=box)))  # an option may have the name of its group
     made = make_dataclass(verb.name, fields, frozen=True)
     made.__doc__ = as_typed(about(verb.function), known)
     return made

@@ -22,7 +22,6 @@ from squashlens.tasks import find
 
 RESULTS = (".nc", ".json", ".csv")
 PAGES = ("report", "squash_map")
-OF_RUNS = ("device", "lengths", "noise_lengths")  # without --runs, these are for `load` and `capture` alone
 # Options whose values are tokenized, so that a misspelt word is reported before the model is loaded.
 TEXTS = ("prompt", "prefix", "suffix", "separator", "token", "alphabet", "content", "ending")
 
@@ -130,7 +129,7 @@ def _arguments(verb: Verb, given: dict[str, Any], owner: str) -> dict[str, Any]:
             continue
         if owner != "function":
             found[name.removeprefix("sequence_") if owner == "sequence" else name] = given[name]
-        elif name not in OF_RUNS or "runs" not in given:
+        else:
             found[name] = _value(verb, name, given)
     return _grouped(found)
 
@@ -142,6 +141,8 @@ def _grouped(arguments: Mapping[str, Any]) -> dict[str, Any]:
         outer, dot, inner = name.partition(".")
         if dot:
             found.setdefault(outer, {})[inner] = value
+        elif any(other.startswith(f"{name}.") for other in arguments):  # the field with the name of its group
+            found.setdefault(name, {})[name] = value
         else:
             found[name] = value
     return found
@@ -186,7 +187,8 @@ def _maker_of(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], di
         taken |= set(inspect.signature(sl.prompts.build).parameters)
     taken -= {*SETS.get(maker, ()), *(["content"] if maker != "build" else [])}
     for name, option in options(verb).items():
-        unused = "sequence" in option.owners and name.removeprefix("sequence_") not in taken and name != "seed"
+        own = name.removeprefix("sequence_").partition(".")[0]
+        unused = "sequence" in option.owners and own not in taken and name != "seed"
         if unused and given[name] != option.default:
             cause = f"{flag(name)} has no meaning with --sequence {chosen}."
             raise InputError(cause, "Leave it out, or choose another sequence.")

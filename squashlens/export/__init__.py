@@ -1,13 +1,12 @@
-"""Convert results to what other tools draw: CircuitsVis, BertViz, and the saved attributions of inseq.
+"""Convert results to what CircuitsVis draws.
 
-The tools get the numbers as they are. Above each drawing is a line with the name and unit of what was measured, because
-the tools show any numbers in the same way as attention. CircuitsVis and BertViz are installed with the extra
-`viewers`. `inseq` writes a file without the package of that name, whose dependencies exclude those of TransformerLens.
+It gets the numbers as they are. Above each drawing is a line with the name and unit of what was measured, because
+CircuitsVis shows any numbers in the same way as attention. It is installed with the extra `viewers`.
 """
 
-from squashlens.export._conversions import bertviz, circuitsvis, inseq
+from squashlens.export._circuitsvis import circuitsvis
 
-__all__ = ["bertviz", "circuitsvis", "inseq"]
+__all__ = ["circuitsvis"]
 
 
 def __dir__() -> list[str]:

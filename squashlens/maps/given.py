@@ -11,14 +11,14 @@ from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with
 from squashlens.measure.squashing.map_cells import of_profile
+from squashlens.options import Estimation, MapExtras
 from squashlens.records.results import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
 DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "prompt": None, "method": "auto", "norm": "spectral", "certified": False, "n_replacements": 0, "spans": None,
-    "seed": None,
+    "prompt": None, "method": Estimation(), "norm": "spectral", "extras": MapExtras(), "spans": None,
 }  # fmt: skip
 
 

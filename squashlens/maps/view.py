@@ -5,7 +5,7 @@ import hashlib
 import html
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -15,13 +15,15 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import Bridge, Norm, Pieces
+from squashlens.checks.arguments import grouped
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
 from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
 from squashlens.maps.payload import payload, text_of
 from squashlens.measure.session import measurement
-from squashlens.measure.squashing.map_cells import Method, joined, measure
+from squashlens.measure.squashing.map_cells import joined, measure
+from squashlens.options import Estimation, MapExtras, Method, OfMap
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
 from squashlens.theory.probes import seed_of
@@ -214,12 +216,10 @@ def squash_map(
     *,
     interventions: xr.Dataset | None = None,
     query: int = -1,
-    method: Method = "auto",
+    method: Method = Estimation(),
     norm: Norm = "spectral",
-    certified: bool = False,
-    n_replacements: int = 0,
+    extras: OfMap = MapExtras(),
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
-    seed: int | None = None,
 ) -> SquashMap:
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 
@@ -241,14 +241,11 @@ def squash_map(
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
-            for no norms.
+            for no norms. Its seed is that of replacements and certificates too.
         norm: as in `jacobian_norms`.
-        certified: whether to compute the certified path bound as well, as in `profile`; no by default.
-        n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
-            measures no substitution effects.
+        extras: certified bounds and replacements of tokens, neither by default; see `options.MapExtras`.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
-        seed: random seed of the replacements and of the certificate, as in `profile`.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
@@ -268,28 +265,26 @@ def squash_map(
     >>> found = sl.squash_map(model, "110 =")
     >>> found.save(tmp_path / "map.html").name
     'map.html'
-    >>> sl.squash_map(sl.profile(model, "110 =", method="none", n_random_models=0))
+    >>> sl.squash_map(sl.profile(model, "110 =", method="none", extras={"n_random_models": 0}))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
+    method, extras = grouped(method, Estimation), grouped(extras, MapExtras)
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        refuse_options(prompt, method, norm, certified, n_replacements, spans, seed)
+        refuse_options(prompt, method, norm, extras, spans)
         found = of_result(model)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
         return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
-    seed = seed_of(seed, certifies=certified)
-    chosen: dict[str, Any] = {
-        "method": method, "norm": norm, "certified": certified, "n_replacements": n_replacements, "seed": seed,
-        "spans": spans,
-    }  # fmt: skip
+    method = replace(method, seed=seed_of(method.seed, certifies=extras.certified))
+    chosen: dict[str, Any] = {"method": method, "norm": norm, "extras": extras, "spans": spans}
     accept = None if changes is None else changes.require
     held = measure(model, prompt, query=query, accept=accept, **chosen)
 
     def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
-        options: dict[str, Any] = chosen | {"method": "exact"}
+        options: dict[str, Any] = chosen | {"method": replace(method, method="exact")}
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
             more = measure(model, prompt, query=one, alone=True, tick=tick, **options)

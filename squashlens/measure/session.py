@@ -38,6 +38,7 @@ from squashlens.engine.text.tokens import (
     warn_of_start,
 )
 from squashlens.errors import InputError, SquashlensError
+from squashlens.options import Between
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
 from squashlens.saving.journal import Journal
@@ -157,9 +158,9 @@ class Session:
         """The session with further facts for the provenance."""
         return replace(self, facts={**self.facts, **facts})
 
-    def spans(self, from_layer: int, to_layer: Any) -> dict[Target, int]:
+    def spans(self, between: Between) -> dict[Target, int]:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
-        bottom = check_layer(from_layer, self.model, "from_layer")
+        bottom, to_layer = check_layer(between.from_layer, self.model, "from_layer"), between.to_layer
         targets = to_layer if isinstance(to_layer, Sequence) and not isinstance(to_layer, str) else [to_layer]
         if not targets:
             raise InputError("to_layer is an empty list.", "Give at least one layer, or 'y'.")
@@ -168,10 +169,18 @@ class Session:
             top = n_blocks(self.model) if to == "y" else check_layer(to, self.model, "to_layer")
             if bottom > top or (bottom == top and to != "y"):
                 raise InputError(
-                    f"from_layer={from_layer} is not below to_layer={to!r}.", "Choose a from_layer below to_layer."
+                    f"from_layer={bottom} is not below to_layer={to!r}.", "Choose a from_layer below to_layer."
                 )
             spans[cast(Target, to)] = top
         return spans
+
+    def span(self, between: Between) -> tuple[Target, int]:
+        """The only `to_layer`, and its layer number."""
+        spans = self.spans(between)
+        if not isinstance(between.to_layer, int | str):
+            name = self.facts["call"]["function"]
+            raise InputError(f"{name} takes one to_layer, and {len(spans)} are given.", "Give one, outside of a list.")
+        return next(iter(spans.items()))
 
     def by_layer(self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
@@ -302,8 +311,8 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
                 except SquashlensError as error:
                     error.args = (f"Prompt {number}: {error}",)
                     raise
-                if "seed" in rest:  # all prompts have the seed that the first one drew
-                    rest["seed"] = provenance(measured[0])["call"].get("seed")
+                call = provenance(measured[0])["call"]  # all prompts have the seed that the first one drew
+                rest |= {name: call[name] for name in ("seed", "method", "edges") if name in rest and name in call}
             return side_by_side(measured, lengths)
 
         measure.takes_several = independent and not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans

@@ -119,7 +119,7 @@ def rate(stack: Stack) -> float:
     E ‖v_n − v*_{n+1}‖₂² = scale² Σ_i w_i², where w_i is the difference of the weights of token i, of order 1/n each.
     That is the law of large numbers, not the theorem.
     """
-    if stack.depth > 1 or stack.mask == "window" or stack.mlp:
+    if stack.depth > 1 or stack.window is not None or stack.mlp:
         return float("nan")
     if stack.encoding in ("none", "t5"):
         return -1.0
@@ -134,7 +134,7 @@ def never_decays(stack: Stack) -> bool:
     S, δ ≥ e^−2S (1 − e^−m). At lengths beyond a window a row has `window` + `sinks` weights. In all other cases decay
     has to be measured: scores that stop depending on distance lead to 0, others (RoPE, sines) need not.
     """
-    return stack.encoding == "alibi" or stack.mask == "window"
+    return stack.encoding == "alibi" or stack.window is not None
 
 
 OPTIONS = tuple(field.name for field in fields(Stack))
@@ -167,8 +167,7 @@ def survey(
 
     Args:
         stack: the stack whose options are varied.
-        over: options of `Stack`, each with a list of values. ``window`` sets the mask too: None means no window
-            (``mask="causal"``).
+        over: options of `Stack`, each with a list of values; a ``window`` of None sees all tokens.
         lengths, seeds, norm, tail, dtype, device: as in `convergence`.
 
     Returns:
@@ -188,7 +187,7 @@ def survey(
     """
     values = _check(over)
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
-    cells = [_vary(stack, dict(zip(values, cell, strict=True))) for cell in product(*values.values())]
+    cells = [replace(stack, **dict(zip(values, cell, strict=True))) for cell in product(*values.values())]
     for cell in cells:
         cell.check_lengths(chosen)
     settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
@@ -240,14 +239,6 @@ def _check(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
                 "Give a list in which each value occurs once.",
             )
     return {name: list(values) for name, values in over.items()}
-
-
-def _vary(stack: Stack, options: dict[str, Any]) -> Stack:
-    """The stack of one cell; a window also sets the mask, and without a window there are no sinks."""
-    if "window" in options and "mask" not in options:
-        mask = "causal" if options["window"] is None else "window"
-        options = options | {"mask": mask} | ({"sinks": 0} if mask == "causal" else {})
-    return replace(stack, **options)
 
 
 def _labels(values: list[Any]) -> list[Any]:

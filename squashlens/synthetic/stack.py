@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Encoding, Mask, Projections, StackNorm, positive
+from squashlens._typing import Encoding, Projections, StackNorm, positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
@@ -36,11 +36,8 @@ class Stack:
             bias from N(0, scale²) for each head and each of 32 ranges of distance, the same in all layers.
         base: base of the wavelengths of sines and rotations.
         table: number of rows of the learned table.
-        mask: ``"causal"``; ``"window"``: the last `window` tokens, the query included, and the first `sinks` tokens;
-            ``"prefix"``: causal, but the first `prefix` tokens attend to one another; ``"none"``: all attend to all.
-        window: number of tokens in the window, for ``mask="window"``.
-        sinks: number of first tokens that are always visible, for ``mask="window"``.
-        prefix: number of tokens of the prefix, for ``mask="prefix"``.
+        window: number of last tokens that each token attends to, itself included; all by default.
+        sinks: number of first tokens that are visible beyond the window.
         residual: whether there are residual connections.
         norm: ``"none"``, ``"rms"`` or ``"layer"``.
         mlp: number of hidden units of the MLP as a multiple of `width`; 0 for no MLP.
@@ -51,7 +48,7 @@ class Stack:
             the values; this has one layer of attention and nothing else.
 
     Raises:
-        InputError: if options contradict each other, such as a window without a size.
+        InputError: if options contradict each other, such as sinks without a window.
 
     >>> Stack(encoding="rope", heads=4).per_head
     16
@@ -63,10 +60,8 @@ class Stack:
     encoding: Encoding = "none"
     base: float = 10000.0
     table: int = 4096
-    mask: Mask = "causal"
     window: int | None = None
     sinks: int = 0
-    prefix: int = 0
     residual: bool = False
     norm: StackNorm = "none"
     mlp: int = 0
@@ -76,9 +71,9 @@ class Stack:
     def __post_init__(self) -> None:
         for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("table", "rows")):
             positive(getattr(self, name), name, f"a number of {what}")
-        for name in ("sinks", "prefix", "mlp"):
+        for name in ("sinks", "mlp"):
             positive(getattr(self, name), name, "a count", or_zero=True)
-        if self.mask == "window":
+        if self.window is not None:
             positive(self.window, "window", "a number of tokens")
         for wrong, cause, remedy in _contradictions(self):
             if wrong:
@@ -108,10 +103,7 @@ def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
     odd = f"RoPE rotates pairs of coordinates, and a head has {s.per_head}, which is odd."
     yield s.encoding == "rope" and s.per_head % 2, odd, "Make width ÷ heads even."
     yield sines and s.width % 2, f"Sines and cosines come in pairs, and width={s.width}.", "Make the width even."
-    idle = f"window={s.window} and sinks={s.sinks} have no effect with mask={s.mask!r}."
-    yield s.mask != "window" and (s.window is not None or s.sinks), idle, "Give mask='window' with them."
-    apart = f"mask={s.mask!r} and prefix={s.prefix} do not fit together."
-    yield (s.mask == "prefix") != bool(s.prefix), apart, "Give both mask='prefix' and a prefix, or neither."
+    yield s.window is None and s.sinks, f"sinks={s.sinks} has no effect without a window.", "Give window= with it."
     more = [name for name in ("residual", "mlp") if getattr(s, name)]
     more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (s.norm != "none")
     more += [f"encoding={s.encoding!r}"] * (s.encoding in ("sinusoidal", "learned"))
@@ -159,21 +151,16 @@ def alibi(distance: Int[Tensor, "row key"], heads: int) -> Float[Tensor, "head r
     return -(2 ** (-8 * head / heads))[:, None, None] * distance.abs()
 
 
-def t5_bucket(distance: Int[Tensor, "row key"], *, both_ways: bool) -> Int[Tensor, "row key"]:
+def t5_bucket(distance: Int[Tensor, "row key"]) -> Int[Tensor, "row key"]:
     """The index of T5's range for each distance, query minus key: one for each small distance, wider ones up to 128.
 
-    With `both_ways` half of the ranges are for keys after the query; otherwise all such keys count as distance 0.
-
-    Source: Raffel et al. 2020, appendix; `relative_position_bucket` of the published code.
+    Source: Raffel et al. 2020, appendix; `relative_position_bucket` of the published code, for decoders.
     """
-    count = BUCKETS // 2 if both_ways else BUCKETS
-    start = torch.where(distance < 0, count, 0) if both_ways else torch.zeros_like(distance)
-    far = distance.abs() if both_ways else distance.clamp(min=0)
-    exact = count // 2
+    far, exact = distance.clamp(min=0), BUCKETS // 2
     # The published code uses float32, and at distances that are exact powers the last bit decides.
     ratio = (far.clamp(min=1).float() / exact).log() / torch.tensor(FARTHEST / exact).log().item()
-    wide = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
-    return start + torch.where(far < exact, far, wide)
+    wide = (exact + (ratio * (BUCKETS - exact)).long()).clamp(max=BUCKETS - 1)
+    return torch.where(far < exact, far, wide)
 
 
 # Each kind of number has a separate random stream. Numbers are drawn row by row, so a longer sequence begins with the

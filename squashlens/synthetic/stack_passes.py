@@ -3,7 +3,7 @@
 Attention is computed by rows, so that no full attention pattern is in memory.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,91 +33,45 @@ from squashlens.theory.distances import total_variation
 
 @dataclass(frozen=True)
 class Pack:
-    """The tokens of one pass in the order of their positions, with their content, position and visible keys."""
+    """The tokens of one pass, in the order of their positions: a trunk with v of all lengths, and a branch for each v*.
+
+    A branch repeats the last token of its v; it attends to the trunk up to there and to itself. `v` and `star` are the
+    rows of the last tokens of v and v*.
+    """
 
     stack: Stack
     content: Int[Tensor, " token"]
     position: Int[Tensor, " token"]
     branch: Bool[Tensor, " token"]
-    open: bool = False
+    v: Int[Tensor, " length"]
+    star: Int[Tensor, " length"]
+
+    @classmethod
+    def of(cls, stack: Stack, lengths: Sequence[int], device: torch.device) -> "Pack":
+        """The tokens that give v and v* at all lengths, in ascending order."""
+        trunk, n = torch.arange(lengths[-1]), torch.tensor(lengths)
+        position = torch.cat((trunk, n))
+        order = position.argsort(stable=True)  # at one position the trunk's token comes first
+        place = order.argsort()
+        content, branch = torch.cat((trunk, n - 1))[order], order >= len(trunk)
+        parts = (content, position[order], branch, place[n - 1], place[len(trunk) :])
+        return cls(stack, *(part.to(device) for part in parts))
 
     def __len__(self) -> int:
         return len(self.content)
-
-    def reach(self, rows: Int[Tensor, " row"]) -> int:
-        """The number of first tokens that include everything these rows attend to."""
-        return len(self) if self.open else max(int(rows.max()) + 1, min(self.stack.prefix, len(self)))
 
     def distance(self, rows: Int[Tensor, " row"], reach: int) -> Int[Tensor, "row key"]:
         """The position of the query minus that of the key."""
         return self.position[rows, None] - self.position[:reach]
 
     def visible(self, rows: Int[Tensor, " row"], reach: int) -> Bool[Tensor, "row key"]:
-        """A mask of the first `reach` tokens that each row attends to; a branch attends to the trunk and to itself."""
+        """A mask of the first `reach` tokens that each row attends to."""
         distance = self.distance(rows, reach)
-        if self.open:
-            return torch.ones_like(distance, dtype=torch.bool)
         own = rows[:, None] == torch.arange(reach, device=rows.device)
         seen = distance > 0
         if self.stack.window is not None:
             seen &= (distance < self.stack.window) | (self.position[:reach] < self.stack.sinks)
-        if self.stack.mask == "prefix":
-            first = self.position < self.stack.prefix
-            seen |= first[rows, None] & first[:reach]
         return own | (seen & ~self.branch[:reach])
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The passes that compute v and v*, which are often the same, and the rows of their last tokens."""
-
-    plain: Pack
-    doubled: Pack
-    v: Int[Tensor, " length"]
-    star: Int[Tensor, " length"]
-
-    @property
-    def shared(self) -> bool:
-        """Whether one pass gives both v and v*."""
-        return self.plain is self.doubled
-
-
-def pairs(stack: Stack, lengths: Sequence[int], device: torch.device) -> Iterator[Pair]:
-    """The passes that give v and v* at all lengths, in ascending order."""
-    alone = [n for n in lengths if stack.mask == "none" or n < stack.prefix]
-    for n in alone:
-        plain, doubled = _whole(stack, range(n), device), _whole(stack, [*range(n), n - 1], device)
-        yield Pair(plain, doubled, torch.tensor([n - 1], device=device), torch.tensor([n], device=device))
-    together = [n for n in lengths if n not in set(alone)]
-    if together:
-        yield _share(stack, together, device)
-
-
-def _whole(stack: Stack, content: Sequence[int], device: torch.device) -> Pack:
-    """A pass over one sequence in which every token attends to every other."""
-    n = len(content)
-    return Pack(
-        stack,
-        content=torch.tensor(content, device=device),
-        position=torch.arange(n, device=device),
-        branch=torch.zeros(n, dtype=torch.bool, device=device),
-        open=True,
-    )
-
-
-def _share(stack: Stack, lengths: Sequence[int], device: torch.device) -> Pair:
-    """Trunk and branches in one pass, ordered by position; no token attends to a later one."""
-    trunk, n = torch.arange(lengths[-1]), torch.tensor(lengths)
-    position = torch.cat((trunk, n))
-    order = position.argsort(stable=True)  # at one position the trunk's token comes first
-    place = order.argsort()
-    pack = Pack(
-        stack,
-        content=torch.cat((trunk, n - 1))[order].to(device),
-        position=position[order].to(device),
-        branch=(order >= len(trunk)).to(device),
-    )
-    return Pair(pack, pack, place[n - 1].to(device), place[len(trunk) :].to(device))
 
 
 EPS = 1e-6  # ε under the root of a norm
@@ -153,17 +107,20 @@ class Attention:
 
     def rows(self, rows: Int[Tensor, " row"]) -> tuple[Float[Tensor, "seed row d"], Float[Tensor, "seed head row key"]]:
         """The layer's output at these tokens, and their attention rows up to the last token that any of them sees."""
-        stack, reach = self.drawn.stack, self.pack.reach(rows)
+        stack, reach = self.drawn.stack, int(rows.max()) + 1  # the first tokens, which include all that rows attend to
         query = _place(self.drawn, self._queries(rows), self.pack.position[rows])
         scores = query @ self.key[:, :, :reach].mT / stack.per_head**0.5
         if stack.encoding == "alibi":
             scores = scores + alibi(self.pack.distance(rows, reach), stack.heads).to(scores)
         if self.drawn.biases is not None:
-            bucket = t5_bucket(self.pack.distance(rows, reach), both_ways=stack.mask in ("prefix", "none"))
-            scores = scores + self.drawn.biases[:, :, bucket]
+            scores = scores + self.drawn.biases[:, :, t5_bucket(self.pack.distance(rows, reach))]
         pattern = scores.masked_fill(~self.pack.visible(rows, reach), -torch.inf).softmax(dim=-1)
         mixed = rearrange(pattern @ self.value[:, :, :reach], "seed head row dot -> seed row (head dot)")
         return self._finish(rows, mixed), pattern
+
+    def groups(self, rows: Int[Tensor, " row"]) -> Sequence[Int[Tensor, " place"]]:
+        """Rows in groups whose attention rows have at most `CELLS` entries, with at least one row in each."""
+        return rows.split(max(1, CELLS // (len(self.key) * self.drawn.stack.heads * len(self.pack))))
 
     def _queries(self, rows: Int[Tensor, " row"]) -> Float[Tensor, "seed row d"]:
         if self.state is None or self.weights is None:
@@ -189,11 +146,6 @@ def normalise(x: Float[Tensor, "seed row d"], norm: StackNorm) -> Float[Tensor, 
         return x
     centred = x - x.mean(dim=-1, keepdim=True) if norm == "layer" else x
     return centred / (centred.square().mean(dim=-1, keepdim=True) + EPS).sqrt()
-
-
-def blocks(stack: Stack, rows: Int[Tensor, " row"], keys: int, seeds: int) -> Sequence[Int[Tensor, " place"]]:
-    """Rows in groups whose attention rows have at most `CELLS` entries, with at least one row in each."""
-    return rows.split(max(1, CELLS // (seeds * stack.heads * keys)))
 
 
 def _place(
@@ -236,8 +188,7 @@ def last_tokens(
     """Representations of the last token of v (n tokens) and v* (n + 1 tokens, the last repeated) at every length n.
 
     Each seed draws one growing sequence, whose first n tokens are the same at every length. In the top layer only the
-    rows of last tokens are computed, so a single layer needs O(n·d) memory. With a causal mask, a window, or a prefix
-    no longer than v, one pass gives all lengths.
+    rows of last tokens are computed, so a single layer needs O(n·d) memory. One pass gives all lengths.
 
     Args:
         stack: the stack to run.
@@ -262,46 +213,32 @@ def last_tokens(
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     stack.check_lengths(chosen)
     place = device_named(device)
+    pack = Pack.of(stack, chosen, place)
     together = max(1, NUMBERS // (chosen[-1] * stack.width))
     groups = [numbers[start : start + together] for start in range(0, len(numbers), together)]
     with torch.no_grad():
-        found = [
-            _several(draw(stack, chosen[-1], group, dtype, place), chosen, place)
-            for group in bar(groups, desc="seeds", unit="pass")
-        ]
-    return _join(found, dim=0)
+        drawn = (draw(stack, chosen[-1], group, dtype, place) for group in bar(groups, desc="seeds", unit="pass"))
+        return _join([_through(one, pack) for one in drawn], dim=0)
 
 
-def _several(drawn: Drawn, lengths: list[int], device: torch.device) -> LastTokens:
-    """All lengths for a few seeds. The lengths that need separate passes are the shortest ones, or all."""
-    return _join([_through(drawn, pair) for pair in pairs(drawn.stack, lengths, device)], dim=2)
-
-
-def _through(drawn: Drawn, pair: Pair) -> LastTokens:
+def _through(drawn: Drawn, pack: Pack) -> LastTokens:
     """The last tokens after every layer; below the top layer, all tokens are computed for the next layer."""
-    one = drawn.inputs(pair.plain.content, pair.plain.position)
-    two = one if pair.shared else drawn.inputs(pair.doubled.content, pair.doubled.position)
-    found = []
+    x, found = drawn.inputs(pack.content, pack.position), []
     for layer in range(drawn.stack.depth):
-        plain = Attention.of(drawn, pair.plain, layer, one)
-        doubled = plain if pair.shared else Attention.of(drawn, pair.doubled, layer, two)
-        found.append(_read(pair, plain, doubled))
+        attention = Attention.of(drawn, pack, layer, x)
+        found.append(_read(attention))
         if layer < drawn.stack.depth - 1:
-            one = _advance(plain)
-            two = one if pair.shared else _advance(doubled)
+            every = torch.arange(len(pack), device=attention.key.device)
+            x = torch.cat([attention.rows(group)[0] for group in attention.groups(every)], dim=1)
     return _join(found, dim=1)
 
 
-def _read(pair: Pair, plain: Attention, doubled: Attention) -> LastTokens:
+def _read(attention: Attention) -> LastTokens:
     """The last tokens after one layer, computed in groups of lengths."""
-    parts, seeds = [], len(plain.key)
-    for v, star in zip(
-        blocks(plain.drawn.stack, pair.v, len(pair.doubled), seeds),
-        blocks(plain.drawn.stack, pair.star, len(pair.doubled), seeds),
-        strict=True,
-    ):
-        last, row = plain.rows(v)
-        repeated, row_star = doubled.rows(star)
+    parts, pack = [], attention.pack
+    for v, star in zip(attention.groups(pack.v), attention.groups(pack.star), strict=True):
+        last, row = attention.rows(v)
+        repeated, row_star = attention.rows(star)
         padded = functional.pad(row, (0, row_star.shape[-1] - row.shape[-1]))
         own = star[:, None].expand(*row_star.shape[:3], 1)
         parts.append(
@@ -313,14 +250,6 @@ def _read(pair: Pair, plain: Attention, doubled: Attention) -> LastTokens:
             )
         )
     return _join(parts, dim=2)
-
-
-def _advance(attention: Attention) -> Float[Tensor, "seed token d"]:
-    """All tokens of a pass after one layer."""
-    size, seeds = len(attention.pack), len(attention.key)
-    rows = torch.arange(size, device=attention.key.device)
-    groups = blocks(attention.drawn.stack, rows, size, seeds)
-    return torch.cat([attention.rows(group)[0] for group in groups], dim=1)
 
 
 def _join(parts: Sequence[LastTokens], dim: int) -> LastTokens:

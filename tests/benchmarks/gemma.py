@@ -79,16 +79,16 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
         "`path_bound` of 6 prompts": lambda: sl.path_bound(model, many),
         "`collapse` of 1 to 32 repeated ones": lambda: sl.collapse(model, ones),
         "the same with contrast, under an own hook": under_own_hook,
-        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", n_random_models=0),
+        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", extras={"n_random_models": 0}),
         "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),
         '`jacobian_norms(method="lanczos")` at 3 positions': lambda: sl.jacobian_norms(
-            model, PROMPT, method="lanczos", positions=[5, 10, 15]
+            model, PROMPT, method={"method": "lanczos", "positions": [5, 10, 15]}
         ),
         "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT),
         "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG),
-        '`path_bound(constants="measured")`': lambda: sl.path_bound(model, PROMPT, constants="measured"),
+        "`certified_bound`": lambda: sl.certified_bound(model, PROMPT),
     }
 
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, GemmaConfig
 
 import squashlens as sl
 from squashlens.sequences import GrowingSequence
+from tests.grouped import flat
 
 FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
@@ -64,7 +65,7 @@ Work = Callable[[], Any]
 
 def bound(n: int, from_layer: int = 0, **shape: Any) -> Work:
     model, ids = bridge(**shape), ids_of(n)
-    return lambda: sl.path_bound(model, ids, from_layer=from_layer)
+    return lambda: sl.path_bound(model, ids, between={"from_layer": from_layer})
 
 
 def cached_patterns(n: int) -> Work:
@@ -95,7 +96,7 @@ def plain_pass(n: int, **shape: Any) -> Work:
 def collapse(n: int, **shape: Any) -> Work:
     model = bridge(**shape)
     sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    return lambda: sl.collapse(model, sl.capture(model, sequence, keep="residuals", noise_lengths=0))
+    return lambda: sl.collapse(model, sl.capture(model, sequence, keep="residuals", pairs={"noise_lengths": 0}))
 
 
 def two_passes_a_length(n: int, every: int = 16) -> Work:
@@ -114,7 +115,7 @@ def two_passes_a_length(n: int, every: int = 16) -> Work:
 
 def frobenius(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.jacobian_norms(model, ids, norm="frobenius", **options)
+    return lambda: flat.jacobian_norms(model, ids, norm="frobenius", **options)
 
 
 def jacrev(n: int, chunk: int = 32) -> Work:
@@ -129,7 +130,7 @@ def jacrev(n: int, chunk: int = 32) -> Work:
 
 def measured(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: sl.path_bound(model, ids, constants="measured", **options)
+    return lambda: flat.certified_bound(model, ids, **options)
 
 
 def load(**shape: Any) -> Work:

@@ -12,6 +12,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.measure.squashing.certificates.certified import Norms
 from tests.cases import save_random
 from tests.cuda.works import allocated
+from tests.grouped import flat
 
 BASE: dict[str, Any] = dict(vocab_size=60, max_position_embeddings=4096, pad_token_id=0, bos_token_id=2, eos_token_id=1)
 
@@ -44,7 +45,7 @@ def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: A
     with torch.no_grad():
         passing = allocated(lambda: forward(model, ids[None], []))
     options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16}
-    products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
+    products = allocated(lambda: flat.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
 
@@ -63,7 +64,7 @@ def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp
         "from_layer": source,
         "vjp_batch_size": size,
     }
-    most = allocated(lambda: sl.path_bound(model, ids, **options))
+    most = allocated(lambda: flat.path_bound(model, ids, **options))
     vectors = Norms(total=2 * (n + 1), steps=2, seed=0).vectors(128)
     assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
 

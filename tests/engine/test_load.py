@@ -118,7 +118,7 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     truth = torch.linalg.matrix_norm(torch.stack(rows, dim=1), ord=2)
     found = torch.from_numpy(sl.jacobian_norms(model, ids).values)
     assert torch.allclose(found, truth, rtol=1e-5)  # both run routers and norms in float32
-    bound = torch.from_numpy(sl.path_bound(model, ids, constants="measured").values)
+    bound = torch.from_numpy(sl.certified_bound(model, ids).values)
     assert (bound >= truth).all()
 
 

@@ -75,14 +75,14 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
     plain = Plain(model)
     for source in (0, 2) if model.cfg.normalization_type == "LN" else (0,):
         truth = torch.linalg.matrix_norm(jacobian(plain, IDS, source), ord=2).numpy()
-        found = sl.jacobian_norms(model, IDS, from_layer=source)
+        found = sl.jacobian_norms(model, IDS, between={"from_layer": source})
         np.testing.assert_allclose(found.values, truth, rtol=1e-3, atol=1e-4 * truth.max())
-        bounds = [
-            sl.path_bound(model, IDS, constants="measured", edges=edges, from_layer=source).values for edges in EDGES
-        ]
+        bounds = [sl.certified_bound(model, IDS, edges=edges, between={"from_layer": source}).values for edges in EDGES]
         for bound in bounds:
             assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
-        whole = sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=3 - source, from_layer=source)
+        whole = sl.certified_bound(
+            model, IDS, edges={"edges": "exact", "n_composed": 3 - source}, between={"from_layer": source}
+        )
         np.testing.assert_allclose(whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max())
         assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
 
@@ -113,9 +113,9 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
     free = (alpha[-1] * (1 + (beta * away).square()).sqrt())[:-1]
     np.testing.assert_allclose(sl.jacobian_norms(model, ids).values[:-1], free, rtol=1e-4)
     for edges in EDGES:
-        bound = sl.path_bound(model, ids, constants="measured", edges=edges)
+        bound = sl.certified_bound(model, ids, edges=edges)
         assert (bound.values[:-1] >= free.numpy()).all(), edges
-        held = sl.path_bound(model, ids, constants="measured", edges=edges, freeze="attention")
+        held = sl.certified_bound(model, ids, edges=edges, freeze="attention")
         assert (held.values >= frozen.numpy() * (1 - 1e-12)).all(), edges
         if edges == "exact":
             np.testing.assert_allclose(bound.values[:-1], free, rtol=1e-6)
@@ -142,7 +142,7 @@ def test_interventions_on_logits_take_effect_and_leave_nothing_behind(model: Any
         facts = sl.results.provenance(sl.path_bound(model, IDS))
         assert (facts["proof"], facts["fingerprint"]) == ("verified against its own module", mark)
         norms = sl.jacobian_norms(model, IDS)
-        bound = sl.path_bound(model, IDS, constants="measured")
+        bound = sl.certified_bound(model, IDS)
     torch.testing.assert_close(found.double(), truth, rtol=1e-4, atol=1e-4)
     exact = torch.linalg.matrix_norm(jacobian(Plain(model, hidden), IDS), ord=2).numpy()
     np.testing.assert_allclose(norms.values, exact, rtol=1e-3, atol=1e-4 * exact.max())

@@ -23,6 +23,7 @@ from squashlens.engine.proving.fingerprint import fingerprint
 from squashlens.errors import BusyModelError, InputError, ModelAccessError, StaleCaptureError, UnsoundModelError
 from tests import odd
 from tests.cases import CONFIGS, NO_HEAD_DIM, VARIABLE, save_random
+from tests.grouped import flat
 
 IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
 
@@ -67,9 +68,9 @@ def test_the_configuration_is_part_of_a_model(values: Any, own: Any, tmp_path: P
     sequence = sl.prompts.build(one, [5, 6, 7, 8])
     options: dict[str, Any] = dict(separator=[9], every=[2], n_placements=5)
     options["resume"] = tmp_path / "journal.json"
-    sl.search_separators(one, sequence, **options)
+    flat.search_separators(one, sequence, **options)
     with pytest.raises(InputError, match="different .*fingerprint"):
-        sl.search_separators(other, sequence, **options)
+        flat.search_separators(other, sequence, **options)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
+from tests.grouped import flat
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
@@ -94,7 +95,7 @@ def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], br
         sl.applied(model, (SITE, lambda z: (z * 0).abs().sqrt() + z)),
         pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"),
     ):
-        sl.jacobian_norms(model, IDS, **options)
+        flat.jacobian_norms(model, IDS, **options)
 
 
 @pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])
@@ -174,6 +175,6 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, edges: Any, 
     }
     with hooks[hang]():
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.path_bound(model, IDS, constants="measured", edges=edges)
+            sl.certified_bound(model, IDS, edges=edges)
         with pytest.raises(InputError, match="changes derivatives but not the model's output"):
             sl.jacobian_norms(model, IDS)

@@ -9,6 +9,7 @@ import xarray as xr
 import squashlens as sl
 from tests import odd
 from tests.figures import specimens
+from tests.grouped import flat
 
 NO_DRAWING = {"of", "panels", "save", "styled", "statements", "substitution"}  # the last two are drawn elsewhere
 # Drawn as they are measured, or like another.
@@ -31,23 +32,42 @@ def richer() -> dict[str, Callable[[], Any]]:
     baselines = {"noise_lengths": 2, "baselines": ["contrast", "unrelated"]}
     return {
         "collapse": lambda: sl.collapse(
-            model, sl.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
+            model, flat.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
         ),
-        "search_separators": lambda: sl.search_separators(
-            model, sequence, separator=[","], every=[2], n_samples=1, lengths=[3], n_placements=5, answer=odd.counted,
+        "search_separators": lambda: flat.search_separators(
+            model,
+            sequence,
+            designs={"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5},
+            lengths=[3],
+            answer=odd.counted,
             **quiet,
         ),
-        "compare": lambda: sl.compare(
-            model, sequence, {"a": sl.hooks.mask_tokens([1])}, n_samples=1, lengths=[3], answer=odd.counted, **quiet
+        "compare": lambda: flat.compare(
+            model,
+            sequence,
+            {"a": sl.hooks.mask_tokens([1])},
+            sampling={"n_samples": 1},
+            lengths=[3],
+            answer=odd.counted,
+            **quiet,
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            model, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32, n_train=16, n_random_models=1, **quiet
+            model,
+            sl.tasks.find("taught_last_random"),
+            lengths=[8],
+            seeds=32,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
+            **quiet,
         ),
         "survey": lambda: sl.synthetic.survey(
-            odd.stack(), {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}, [4, 8, 16, 32], seeds=2,
-            tail=0.9, **quiet,
+            odd.stack(),
+            {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]},
+            [4, 8, 16, 32],
+            seeds=2,
+            tail=0.9,
+            **quiet,
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.few(5)

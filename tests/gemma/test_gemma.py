@@ -34,7 +34,7 @@ def plain(gemma: Any) -> Any:
 def test_text_becomes_the_tokens_of_gemma(gemma: Any) -> None:
     assert sl.prompts.tokenize(gemma, PROMPT).tolist() == [IDS]
     assert len(gemma.tokenizer) == gemma.cfg.d_vocab == 262_144
-    ones = sl.prompts.repeated(gemma, "1", ONES, prefix="Count: ", separator=",", every=3, suffix=" =")
+    ones = sl.prompts.repeated(gemma, "1", ONES, prefix="Count: ", separator=",", suffix=" =")
     text = "Count: " + "".join("1" + "," * (k % 3 == 0) for k in range(1, ONES + 1))
     assert list(ones.trunk) == gemma.tokenizer(text)["input_ids"]
     result = sl.path_bound(gemma, PROMPT)
@@ -141,7 +141,7 @@ def test_collapse(gemma: Any, plain: Any) -> None:
 
 def test_separators(gemma: Any, plain: Any) -> None:
     """Masking the commas, as a 4-D mask of the plain model."""
-    ones = sl.prompts.repeated(gemma, "1", 9, separator=",", every=3)
+    ones = sl.prompts.repeated(gemma, "1", 9, separator=",")
     found = sl.separator_ablation(gemma, ones, kinds=["mask"], from_blocks=[0], lengths=[8])
     streams = []
     pair = ones.pair(8)
@@ -177,7 +177,7 @@ def test_jacobian(gemma: Any, plain: Any) -> None:
             for s in (1, -1)
         ]
         vector = (ends[0] - ends[1]) / (2 * step)
-    norms = sl.jacobian_norms(gemma, ids, method="lanczos", positions=[1], rtol=1e-3, seed=0)
+    norms = sl.jacobian_norms(gemma, ids, method={"method": "lanczos", "positions": [1], "rtol": 1e-3, "seed": 0})
     # Power iteration and finite differences approach the norm from below, up to their error.
     assert float(norms.sel(position=1)) == pytest.approx(float(vector.norm()), rel=2e-2)
 

@@ -82,7 +82,7 @@ class Subject:
 
     @cached_property
     def commas(self) -> sl.prompts.GrowingSequence:
-        return self.sequence(separator=self.separator, every=2)
+        return self.sequence(separator={"separator": self.separator, "every": 2})
 
 
 def subject(name: str, root: Path, device: str = "cpu") -> Subject:
@@ -152,8 +152,8 @@ def path_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     return {
         "paper": lambda: sl.path_bound(m, ids),
-        "constants": lambda: sl.path_bound(m, ids, constants=PRINTED, to_layer=[2, "y"]),
-        "uniform": lambda: sl.path_bound(m, ids, attention="uniform", query=-2, from_layer=1),
+        "constants": lambda: sl.path_bound(m, ids, constants=PRINTED, between={"to_layer": [2, "y"]}),
+        "uniform": lambda: sl.path_bound(m, ids, attention="uniform", query=-2, between={"from_layer": 1}),
         "topological": lambda: sl.path_bound(m, ids, attention="topological", constants={"sigma_psi": 0}),
         "two": lambda: sl.path_bound(m, s.pair),
         "unequal": lambda: sl.path_bound(m, [s.prompt, s.prompt[:-2]]),
@@ -165,11 +165,11 @@ def path_bound(s: Subject) -> Calls:
 def certified(s: Subject) -> Calls:
     m, ids = s.model, [s.short]
     return {
-        "analytic": lambda: sl.path_bound(m, ids, constants="measured"),
-        "frozen": lambda: sl.path_bound(m, ids, constants="measured", freeze=["attention", "norms", "gates"]),
-        "norms": lambda: sl.path_bound(m, ids, constants="measured", freeze="norms", to_layer=[1, "y"]),
-        "attention": lambda: sl.path_bound(m, ids, constants="measured", edges="attention"),
-        "local": lambda: sl.path_bound(m, ids, constants="measured", edges="local"),
+        "analytic": lambda: sl.certified_bound(m, ids),
+        "frozen": lambda: sl.certified_bound(m, ids, freeze=["attention", "norms", "gates"]),
+        "norms": lambda: sl.certified_bound(m, ids, freeze="norms", between={"to_layer": [1, "y"]}),
+        "attention": lambda: sl.certified_bound(m, ids, edges="attention"),
+        "local": lambda: sl.certified_bound(m, ids, edges="local"),
     }
 
 
@@ -177,8 +177,8 @@ def certified(s: Subject) -> Calls:
 def certified_exact(s: Subject) -> Calls:
     m, ids = s.model, [s.short]
     return {
-        "exact": lambda: sl.path_bound(m, ids, constants="measured", edges="exact"),
-        "grouped": lambda: sl.path_bound(m, ids, constants="measured", edges="exact", n_composed=2, freeze="attention"),
+        "exact": lambda: sl.certified_bound(m, ids, edges="exact"),
+        "grouped": lambda: sl.certified_bound(m, ids, edges={"edges": "exact", "n_composed": 2}, freeze="attention"),
     }
 
 
@@ -189,7 +189,9 @@ def paths(s: Subject) -> Calls:
         "composition": lambda: sl.paths.composition(m, s.pair),
         "composition uniform": lambda: sl.paths.composition(m, ids, attention="uniform", query=-3),
         "hops": lambda: sl.paths.hops(m, ids),
-        "hops topological": lambda: sl.paths.hops(m, ids, attention="topological", from_layer=1, to_layer=2),
+        "hops topological": lambda: sl.paths.hops(
+            m, ids, attention="topological", between={"from_layer": 1, "to_layer": 2}
+        ),
         "strongest_paths": lambda: sl.paths.strongest_paths(m, ids, k=6),
         "depth_limit": lambda: sl.paths.depth_limit(m, ids, depth=12),
     }
@@ -199,12 +201,16 @@ def paths(s: Subject) -> Calls:
 def jacobian_norms(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     return {
-        "spectral": lambda: sl.jacobian_norms(m, ids, to_layer=[2, "y"]),
+        "spectral": lambda: sl.jacobian_norms(m, ids, between={"to_layer": [2, "y"]}),
         "frobenius": lambda: sl.jacobian_norms(m, s.pair, norm="frobenius"),
         "frozen attention": lambda: sl.jacobian_norms(m, ids, freeze="attention"),
-        "frozen": lambda: sl.jacobian_norms(m, ids, freeze=["attention", "norms", "gates"], from_layer=1, query=-2),
-        "sketch": lambda: sl.jacobian_norms(m, ids, norm="frobenius", method="sketch", n_probes=8, seed=3),
-        "sketch_upper": lambda: sl.jacobian_norms(m, ids, method="sketch_upper", n_probes=8, seed=3),
+        "frozen": lambda: sl.jacobian_norms(
+            m, ids, freeze=["attention", "norms", "gates"], between={"from_layer": 1}, query=-2
+        ),
+        "sketch": lambda: sl.jacobian_norms(
+            m, ids, norm="frobenius", method={"method": "sketch", "n_probes": 8, "seed": 3}
+        ),
+        "sketch_upper": lambda: sl.jacobian_norms(m, ids, method={"method": "sketch_upper", "n_probes": 8, "seed": 3}),
     }
 
 
@@ -216,9 +222,9 @@ def sensitivity(s: Subject) -> Calls:
 @measurement
 def substitution_effect(s: Subject) -> Calls:
     return {
-        "one": lambda: sl.substitution_effect(s.model, [s.prompt], n_replacements=2),
+        "one": lambda: sl.substitution_effect(s.model, [s.prompt], replacements={"n_replacements": 2}),
         "two": lambda: sl.substitution_effect(
-            s.model, s.pair, candidates=s.among, positions=[1, 2], to_layer=2, seed=1
+            s.model, s.pair, replacements={"candidates": s.among}, positions=[1, 2], to_layer=2, seed=1
         ),
     }
 
@@ -230,9 +236,13 @@ def audit(s: Subject) -> Calls:
 
     def measured() -> Any:
         found = sl.audit(
-            s.model, [s.short], estimates=estimates, n_probes=4, n_replacements=2, candidates=s.among,
+            s.model,
+            [s.short],
+            estimates=estimates,
+            n_probes=4,
+            replacements={"n_replacements": 2, "candidates": s.among},
             seed=0,
-        )  # fmt: skip
+        )
         return found.drop_vars("cost")
 
     return {"one": measured}
@@ -248,8 +258,7 @@ def needle(s: Subject) -> Calls:
             [2, 3, 2],
             [("a", 1), ("a", 1), ("b", 2)],
             certified=True,
-            candidates=s.among,
-            n_replacements=2,
+            replacements={"candidates": s.among, "n_replacements": 2},
             seed=0,
         ),
     }
@@ -286,7 +295,7 @@ def mechanism(s: Subject) -> Calls:
 def separator_ablation(s: Subject) -> Calls:
     return {
         "all": lambda: sl.separator_ablation(
-            s.model, s.commas, lengths=[4, 6], from_blocks=[0, 2], seed=2, noise_lengths=2
+            s.model, s.commas, lengths=[4, 6], from_blocks=[0, 2], substitute={"seed": 2}, noise_lengths=2
         )
     }
 
@@ -314,7 +323,10 @@ def compare(s: Subject) -> Calls:
 def search_separators(s: Subject) -> Calls:
     return {
         "two": lambda: sl.search_separators(
-            s.model, s.sequence(), separator=[s.separator], every=[2, 3], n_placements=5, lengths=[4, 6], seed=1
+            s.model,
+            s.sequence(),
+            designs={"separator": [s.separator], "every": [2, 3], "n_placements": 5, "seed": 1},
+            lengths=[4, 6],
         ),
     }
 
@@ -377,9 +389,9 @@ def under_hooks(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     return {
         "path_bound": inside(lambda: sl.path_bound(m, ids)),
-        "certified": inside(lambda: sl.path_bound(m, ids, constants="measured")),
+        "certified": inside(lambda: sl.certified_bound(m, ids)),
         "jacobian_norms": inside(lambda: sl.jacobian_norms(m, ids)),
-        "substitution_effect": inside(lambda: sl.substitution_effect(m, ids, n_replacements=1)),
+        "substitution_effect": inside(lambda: sl.substitution_effect(m, ids, replacements={"n_replacements": 1})),
         "collapse": inside(lambda: captured.collapse(m, s.sequence(), lengths=LENGTHS)),
         "top_tokens": inside(lambda: sl.top_tokens(m, ids)),
     }
@@ -392,7 +404,7 @@ def tokenization(s: Subject) -> Calls:
     return {
         "splits": lambda: sl.tokenization(s.model.tokenizer, n=4, prefix=COUNT),
         "tokenization": lambda: sl.tokenization(s.model, n=4, prefix=COUNT),
-        "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm="l2", scale="absolute"),
+        "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm={"norm": "l2", "scale": "absolute"}),
     }
 
 
@@ -401,7 +413,9 @@ def runs(s: Subject) -> Calls:
     if not s.speaks:
         return {}
     two = ["bfloat16", "int8"]
-    return {"two": lambda: sl.precision(s.opened, s.sequence(), runs=two, lengths=[2, 6], noise_lengths=2)}
+    return {
+        "two": lambda: sl.precision(s.opened, s.sequence(), runs={"runs": two, "lengths": [2, 6], "noise_lengths": 2})
+    }
 
 
 @measurement
@@ -423,13 +437,22 @@ def answers(s: Subject) -> Calls:
     def compared() -> Any:
         asked = s.sequence(suffix="=")
         return sl.compare(
-            s.model, asked, {"masked": sl.hooks.mask_tokens([9])}, answer=count, n_samples=3, lengths=[4, 6]
+            s.model,
+            asked,
+            {"masked": sl.hooks.mask_tokens([9])},
+            answer=count,
+            sampling={"n_samples": 3},
+            lengths=[4, 6],
         )
 
     def prescribed() -> Any:
         asked = s.sequence(suffix="=")
         return sl.search_separators(
-            s.model, asked, separator=[","], every=[2], answer=count, n_samples=3, n_placements=5, lengths=[4, 6]
+            s.model,
+            asked,
+            designs={"separator": [","], "every": [2], "n_samples": 3, "n_placements": 5},
+            answer=count,
+            lengths=[4, 6],
         )
 
     return {
@@ -451,10 +474,15 @@ def represented(s: Subject) -> Calls:
     task = sl.tasks.find("taught_count_bernoulli")
     return {
         "probe": lambda: sl.probe(
-            s.model, task, lengths=[8], seeds=48, n_train=16, n_random_models=0, direction="shared"
+            s.model,
+            task,
+            lengths=[8],
+            seeds=48,
+            probing=sl.tasks.Probing(n_train=16, n_random_models=0),
+            direction="shared",
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            s.model, task, lengths=[4, 8], seeds=40, n_train=16, n_random_models=1
+            s.model, task, lengths=[4, 8], seeds=40, probing=sl.tasks.Probing(n_train=16, n_random_models=1)
         ),
     }
 
@@ -476,7 +504,7 @@ def synthetic(s: Subject) -> Calls:
 @measurement
 def profile(s: Subject) -> Calls:
     m, short = s.model, [s.short]
-    plain: dict[str, Any] = {"n_random_models": 0}
+    plain: dict[str, Any] = {"extras": {"n_random_models": 0}}
     return {
         "bounds": lambda: sl.profile(m, [s.prompt], method="none", **plain),
         "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius", **plain),

@@ -178,11 +178,11 @@ def test_derivatives_go_through_the_entropy(bridge_of: Any) -> None:
     model = bridge_of("gemma2", torch.float64)
     with sl.applied(model, change.adaptive_temperature()):
         truth = sl.jacobian_norms(model, IDS)
-        certified = sl.path_bound(
-            model, IDS, constants="measured", edges="exact"
+        certified = sl.certified_bound(
+            model, IDS, edges="exact"
         )  # derived edges are those of a softmax, and are refused
         with pytest.raises(UnsoundModelError, match="does not have the form"):
-            sl.path_bound(model, IDS, constants="measured")
+            sl.certified_bound(model, IDS)
     assert (truth.values > 0).all()
     assert (certified.values >= truth.values * (1 - 1e-9)).all()
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.squashing.map_cells import joined, measure, spread
+from squashlens.options import Estimation, MapExtras
+from tests.grouped import flat
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 FAMILIES = ("llama", "gpt2", "gemma2", "neox")
@@ -20,13 +22,15 @@ FAMILIES = ("llama", "gpt2", "gemma2", "neox")
 
 @pytest.fixture(scope="module")
 def found(tiny: Any) -> Any:
-    return sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2, seed=0).result
+    return sl.squash_map(tiny, PROMPT, extras={"certified": True, "n_replacements": 2}, method={"seed": 0}).result
 
 
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None:
     last = found.sizes["position"] - 1
-    whole = sl.profile(tiny, PROMPT, method="none", n_random_models=0, certified=True, seed=0)
+    whole = sl.profile(
+        tiny, PROMPT, method={"method": "none", "seed": 0}, extras={"n_random_models": 0, "certified": True}
+    )
     for name in ("path_bound", "null", "certified"):
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-12)
     np.testing.assert_allclose(found["bound_over_null"].sel(query=5, layer=0)[:6], (
@@ -34,14 +38,14 @@ def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None
     )[:6], rtol=1e-5)  # fmt: skip
     norms = sl.jacobian_norms(tiny, PROMPT)
     np.testing.assert_allclose(found["jacobian"].sel(query=last, layer=0), norms, rtol=1e-4)
-    effect = sl.substitution_effect(tiny, PROMPT, n_replacements=2)
+    effect = sl.substitution_effect(tiny, PROMPT, replacements={"n_replacements": 2})
     np.testing.assert_allclose(found["effect"].sel(query=last), effect["effect"], rtol=1e-4, equal_nan=True)
 
 
 def test_norms_can_be_sketched(tiny: Any) -> None:
-    found = sl.squash_map(tiny, PROMPT, method="sketch", seed=0).result.isel(query=-1)
+    found = sl.squash_map(tiny, PROMPT, method={"method": "sketch", "seed": 0}).result.isel(query=-1)
     exact = sl.jacobian_norms(tiny, PROMPT, method="exact")
-    one = sl.jacobian_norms(tiny, PROMPT, method="sketch", seed=0)
+    one = sl.jacobian_norms(tiny, PROMPT, method={"method": "sketch", "seed": 0})
     np.testing.assert_allclose(found["jacobian"].sel(layer=0), one, rtol=1e-4)
     assert ((found["jacobian_low"].sel(layer=0) <= exact) & (exact <= found["jacobian_high"].sel(layer=0))).all()
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
@@ -133,7 +137,7 @@ def test_a_prompt_whose_last_token_sees_what_follows_is_refused(bridge_of: Any) 
     mix = ("blocks.0.attn.hook_z", lambda z: z + z.mean(1, keepdim=True))
     with sl.applied(model, mix):
         with pytest.raises(UnsoundModelError, match="tokens after position 4 influence"):
-            sl.profile(model, ids, method="none", n_random_models=0)
+            sl.profile(model, ids, method="none", extras={"n_random_models": 0})
         with pytest.raises(UnsoundModelError, match="tokens after position 2 influence"):
             sl.substitution_effect(model, ids, query=2)
         assert sl.substitution_effect(model, ids)["effect"].min() > 0
@@ -158,7 +162,7 @@ def test_a_saved_map_opens_as_the_same_page(tiny: Any, found: Any, tmp_path: Pat
 
 
 def test_refusals(tiny: Any) -> None:
-    kept = sl.profile(tiny, "110 =", method="none", keep="distances", n_random_models=0)
+    kept = sl.profile(tiny, "110 =", method="none", keep="distances", extras={"n_random_models": 0})
     for arguments, message in (
         ((tiny,), "prompt= is missing"), ((kept,), "keep='positions'"), ((tiny, ["110 =", "111 ="]), "single prompt"),
         ((tiny, [[2]]), "at least 2 tokens"), ((sl.sensitivity(tiny, "110 ="),), "'sensitivity'"),
@@ -168,7 +172,7 @@ def test_refusals(tiny: Any) -> None:
             sl.squash_map(*arguments)
     for options in ({"method": "sketch_upper"}, {"norm": "l2"}, {"n_replacements": -1}, {"query": 99}):
         with pytest.raises(InputError):
-            sl.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
+            flat.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
 
 
 def test_a_map_of_derived_values_says_so(tiny: Any) -> None:
@@ -193,8 +197,8 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 
 def test_certificates_of_further_queries_add_their_probabilities(bridge_of: Any) -> None:
     ids: Any = [2, 7, 11, 30]
-    asked: dict[str, Any] = {"method": "none", "norm": "spectral", "certified": True, "n_replacements": 0}
-    asked |= {"seed": 1}
+    asked: dict[str, Any] = {"method": Estimation(method="none", seed=1), "norm": "spectral"}
+    asked |= {"extras": MapExtras(certified=True)}
     one, more = measure(bridge_of("llama"), ids, query=3, **asked), measure(bridge_of("llama"), ids, query=1, **asked)
     chances = [sl.results.provenance(each)["certificate"]["failure_probability"] for each in (one, more)]
     both = sl.results.provenance(joined(one, more, 1))["certificate"]

@@ -12,8 +12,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import tracr
 
-import squashlens as sl
 from squashlens.measure.squashing.audit import one_cotangent
+from tests.grouped import flat
 
 STORED = np.load(Path(__file__).with_name("programs.npz"))
 TEXT = "abacab"  # after BOS, so that its letters are at 1 … 6
@@ -74,16 +74,21 @@ def test_influence_is_only_where_the_program_says(name: str, query: int) -> None
     """
     read = program(name)
     key = query - 1 if name == "previous" else 1
-    norms = sl.jacobian_norms(read.model, read.ids(), query=query, **SHARED).values
-    bound = sl.path_bound(read.model, read.ids(), query=query, constants="measured", **SHARED).values
+    norms = flat.jacobian_norms(read.model, read.ids(), query=query, **SHARED).values
+    bound = flat.certified_bound(read.model, read.ids(), query=query, **SHARED).values
     others = [place for place in range(query) if place != key]
     for found in (norms, bound):
         np.testing.assert_allclose(found[[key, query]], 1.0, rtol=1e-5)
         assert found[others].max() < 1e-5
         assert (found[query + 1 :] == 0).all()
     letters = [read.symbols[letter] for letter in "abc"]
-    swapped = sl.substitution_effect(
-        read.model, read.ids(), candidates=letters, positions=range(1, query + 1), query=query, **SHARED
+    swapped = flat.substitution_effect(
+        read.model,
+        read.ids(),
+        replacements={"candidates": letters},
+        positions=range(1, query + 1),
+        query=query,
+        **SHARED,
     )
     assert swapped["kl"].values[key] > 0.1
     assert np.nanmax(np.delete(swapped["kl"].values, key)) < 1e-10
@@ -110,9 +115,11 @@ def test_a_count_has_no_derivative_and_a_swap_changes_it() -> None:
         (gradient,) = torch.autograd.grad(logit, leaf[0], retain_graph=True)
         assert (gradient[0, counted] == 0).all()
     # The number before the steps is in the stream too, and it does have a derivative: y is more than the answer.
-    assert (sl.jacobian_norms(read.model, read.ids(), **SHARED).values[counted] > 1).all()
+    assert (flat.jacobian_norms(read.model, read.ids(), **SHARED).values[counted] > 1).all()
     letters = [read.symbols[letter] for letter in "bc"]
-    swapped = sl.substitution_effect(read.model, read.ids(), candidates=letters, positions=counted, **SHARED)
+    swapped = flat.substitution_effect(
+        read.model, read.ids(), replacements={"candidates": letters}, positions=counted, **SHARED
+    )
     assert (swapped["kl"].values[counted] > 0.1).all()
     for place in counted:
         other = TEXT[: place - 1] + "b" + TEXT[place:]

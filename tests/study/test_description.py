@@ -52,12 +52,12 @@ def test_yaml_and_python_describe_the_same_cells(tmp_path: Path) -> None:
 def test_a_key_depends_on_what_changes_the_numbers() -> None:
     first = cells(BOUND)[0].key
     changed: list[dict[str, Any]] = [
-        {"constants": "measured"}, {"prompt": "12 ="}, {"dtype": "bfloat16"}, {"query": -2},
+        {"constants": {"beta1": 2.0}}, {"prompt": "12 ="}, {"dtype": "bfloat16"}, {"query": -2},
         {"hooks": [{"sliding_window": {"window": 2}}]},
     ]  # fmt: skip
     keys = [cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in changed]
     assert len({first, *keys}) == 6
-    same: list[dict[str, Any]] = [{"constants": "paper"}, {"query": -1}, {"dtype": "fp32"}, {"vjp_batch_size": 2}]
+    same: list[dict[str, Any]] = [{"constants": "paper"}, {"query": -1}, {"dtype": "fp32"}]
     assert {cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in same} == {first}
 
 
@@ -98,7 +98,7 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         ({"measurement": "no.module:function"}, "imported"),
         ({"measurements": "path_bound"}, "A grid: .*'measurement'"),
         ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
-        (BOUND | {"each": {"edges": ["exact", "inexact"]}}, "inexact"),
+        (BOUND | {"measurement": "certified_bound", "each": {"edges": ["exact", "inexact"]}}, "inexact"),
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
         (BOUND | {"each": {"querry": [1]}}, "Similar names: query"),
         (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),

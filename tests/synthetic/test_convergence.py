@@ -166,9 +166,9 @@ def test_figure_8_in_both_readings() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, -1), ({"encoding": "t5"}, -1), ({"mask": "none"}, -1), ({"encoding": "rope"}, None),
+        ({}, -1), ({"encoding": "t5"}, -1), ({"encoding": "rope"}, None),
         ({"encoding": "rope", "projections": "direct"}, -0.5), ({"encoding": "alibi"}, None),
-        ({"depth": 2}, None), ({"mask": "window", "window": 3}, None), ({"mlp": 1}, None),
+        ({"depth": 2}, None), ({"window": 3}, None), ({"mlp": 1}, None),
     ],
 )  # fmt: skip
 def test_orders_that_can_be_derived(options: Any, expected: float | None) -> None:
@@ -181,8 +181,8 @@ def test_orders_that_can_be_derived(options: Any, expected: float | None) -> Non
     [
         (Stack(encoding="alibi", projections="direct"), [10, 30, 100, 300, 1000]),
         (Stack(encoding="alibi", depth=2, scale=0.3), spaced(10, 400, 20)),
-        (Stack(mask="window", window=500, projections="direct"), [10, 30, 60, 125, 250]),
-        (Stack(mask="window", window=500, sinks=2, encoding="t5", scale=0.3), [10, 30, 60, 125, 250]),
+        (Stack(window=500, projections="direct"), [10, 30, 60, 125, 250]),
+        (Stack(window=500, sinks=2, encoding="t5", scale=0.3), [10, 30, 60, 125, 250]),
     ],
 )
 def test_a_floor_that_short_lengths_do_not_show(stack: Stack, lengths: list[int]) -> None:
@@ -201,7 +201,7 @@ def test_alibis_floor_is_that_of_two_geometric_laws() -> None:
 
 def test_a_window_never_forgets_the_last_token() -> None:
     """Scores near 0 make every weight 1/window: δ = 2/window at every length beyond it."""
-    found = convergence(Stack(mask="window", window=8, scale=1e-6), LENGTHS).isel(layer=0, length=slice(1, None))
+    found = convergence(Stack(window=8, scale=1e-6), LENGTHS).isel(layer=0, length=slice(1, None))
     np.testing.assert_allclose(found["self_weight"], 1 / 8, rtol=1e-6)
     np.testing.assert_allclose(found["total_variation"], 2 / 8, rtol=1e-6)
     assert not found["premise"].item()
@@ -289,8 +289,7 @@ def test_a_survey_is_its_stacks_one_by_one(surveyed: xr.Dataset) -> None:
     for encoding in ("none", "alibi"):
         for depth in (1, 2):
             for window in (None, 8):
-                mask: Any = {"mask": "window", "window": 8} if window else {}
-                stack = Stack(heads=2, residual=True, encoding=encoding, depth=depth, **mask)
+                stack = Stack(heads=2, residual=True, encoding=encoding, depth=depth, window=window)
                 alone = convergence(stack, LENGTHS)
                 cell = surveyed.sel(encoding=encoding, depth=depth, window=str(window or "all"))
                 for name in ("exponent_mean", "exponent_low", "exponent_high"):

@@ -10,15 +10,9 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from squashlens.synthetic.stack import Drawn
 
 
-def seen(stack: Any, j: int, i: int, n: int) -> bool:
-    """Whether query j attends to key i of a sequence of n tokens."""
-    if stack.mask == "none":
-        return True
-    if stack.mask == "prefix" and j < stack.prefix and i < stack.prefix:
-        return True
-    if i > j:
-        return False
-    return stack.mask != "window" or j - i < stack.window or i < stack.sinks
+def seen(stack: Any, j: int, i: int) -> bool:
+    """Whether query j attends to key i."""
+    return i <= j and (stack.window is None or j - i < stack.window or i < stack.sinks)
 
 
 def sines(p: int, d: int, base: float) -> np.ndarray:
@@ -46,16 +40,16 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return np.array([0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x])
 
 
-def t5_bucket(distance: int, both_ways: bool) -> int:
+def t5_bucket(distance: int) -> int:
     """As Hugging Face's T5 does; its relative position is key minus query."""
-    return int(T5Attention._relative_position_bucket(torch.tensor([-distance]), both_ways, 32, 128))
+    return int(T5Attention._relative_position_bucket(torch.tensor([-distance]), False, 32, 128))
 
 
 def bias(stack: Any, drawn: Drawn, seed: int, head: int, distance: int) -> float:
     if stack.encoding == "alibi":
         return -(2.0 ** (-8 * (head + 1) / stack.heads)) * abs(distance)
     if stack.encoding == "t5":
-        return float(drawn.biases[seed, head, t5_bucket(distance, stack.mask in ("prefix", "none"))])
+        return float(drawn.biases[seed, head, t5_bucket(distance)])
     return 0.0
 
 
@@ -99,7 +93,7 @@ def attend(stack: Any, drawn: Drawn, seed: int, q: Any, k: Any, v: Any) -> tuple
     for head in range(stack.heads):
         cut = slice(head * size, (head + 1) * size)
         for j in range(n):
-            keys = [i for i in range(n) if seen(stack, j, i, n)]
+            keys = [i for i in range(n) if seen(stack, j, i)]
             scores = []
             for i in keys:
                 query, key = q[j, cut], k[i, cut]

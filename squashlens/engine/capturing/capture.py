@@ -16,9 +16,9 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Baseline, Bridge, Passes, Target, Tensors, one_of, several
+from squashlens._typing import Baseline, Bridge, Target, Tensors, one_of, several
 from squashlens.bars import write
-from squashlens.checks.arguments import validated
+from squashlens.checks.arguments import grouped, validated
 from squashlens.engine.anatomy import (
     check_layer,
     device_of,
@@ -37,6 +37,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
 from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
 from squashlens.errors import InputError
+from squashlens.options import HowPairs, Pairs
 from squashlens.records.results import MODEL_UNITS, signed, versions
 from squashlens.sequences import GrowingSequence
 
@@ -151,11 +152,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
     out: str | Path | None = None,
     lengths: Iterable[int] | None = None,
     baselines: Collection[Baseline] = (),
-    n_samples: int = 3,
-    seed: int = 0,
-    noise_lengths: int = 4,
-    passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
+    pairs: HowPairs = Pairs(),
 ) -> Capture | PairCapture:
     """Run the model once and keep activations, so that later measurements need no forward pass.
 
@@ -180,17 +177,8 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
             kept in CPU memory. Prompts only.
         lengths: numbers of content tokens; all by default. Sequences only, like all options that follow.
         baselines: also run the pairs that D is compared with: ``"contrast"`` has another last token; ``"unrelated"``
-            has `n_samples` sequences with other content, drawn with `seed`.
-        n_samples: number of unrelated sequences.
-        seed: random seed of the unrelated sequences.
-        noise_lengths: number of lengths, evenly spaced, at which v and v* are run again by other passes. The noise
-            floor follows from the differences. Each prompt has its own pass; if that is how it was run before, two
-            copies of it are run side by side.
-        passes: ``"auto"`` shares passes where shared and separate passes agree. ``"separate"`` runs every prompt by
-            itself, as ``"auto"`` does under hooks that edit, and where the position encoding depends on the length of
-            the pass ("longrope", "dynamic"). ``"shared"`` raises an error in these cases. The provenance says which way
-            was used, and why.
-        tokens_per_pass: number of branch tokens in one pass; by default, as many as fit into about one gigabyte.
+            has sequences with other content.
+        pairs: how pairs are run, how often, and how many unrelated sequences; see `options.Pairs`.
 
     Returns:
         A `Capture` for a prompt, a `PairCapture` for a sequence.
@@ -212,9 +200,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
     ('layer', 'length')
     """
     of_sequence: dict[str, Any] = {
-        "lengths": lengths, "baselines": baselines, "n_samples": n_samples, "seed": seed,
-        "noise_lengths": noise_lengths, "passes": passes,
-        "tokens_per_pass": tokens_per_pass,
+        "lengths": lengths, "baselines": baselines, "pairs": grouped(pairs, Pairs),
     }  # fmt: skip
     of_prompt = {"layers": layers, "out": out}
     kept: set[Tensors] = set(several(keep))

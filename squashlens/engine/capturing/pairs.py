@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
@@ -24,6 +25,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import Readings, read
 from squashlens.engine.text.tokens import checked_ids
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.options import Pairs
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
 VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
@@ -170,7 +172,7 @@ def pairs_of(
 ) -> PairCapture:
     """The capture that a measurement was given, after a check; a sequence is captured now."""
     if not isinstance(given, PairCapture):
-        return capture_pairs(model, given, patterns=patterns, noise_lengths=noise_lengths)
+        return capture_pairs(model, given, patterns=patterns, pairs=Pairs(noise_lengths=noise_lengths))
     given.require_current(require_sound(model))
     if patterns and not given.patterns:
         raise InputError(
@@ -224,25 +226,22 @@ def prepare_run(
     return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass)
 
 
-def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
+def capture_pairs(
     model: Bridge,
     sequence: GrowingSequence,
     *,
     lengths: Iterable[int] | None = None,
     patterns: bool = True,
     baselines: Collection[Baseline] = (),
-    n_samples: int = 3,
-    seed: int = 0,
-    noise_lengths: int = 4,
-    passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
+    pairs: Pairs = Pairs(),
 ) -> PairCapture:
     """Capture a growing sequence; `squashlens.capture` documents the parameters."""
+    n_samples, noise_lengths, seed = pairs.n_samples, pairs.noise_lengths, pairs.seed
     positive(n_samples, "n_samples", "a number of sequences")
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
-    run = prepare_run(model, sequence, lengths, passes, tokens_per_pass)
+    run = prepare_run(model, sequence, lengths, pairs.passes, pairs.tokens_per_pass)
     contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
-    v, star = pairs = run.pairs(_attention_sites(run.model) if patterns else ())
+    v, star = run.pairs(_attention_sites(run.model) if patterns else ())
     unrelated = _draw_unrelated(run, n_samples, seed) if "unrelated" in baselines else ()
     return PairCapture(
         sequence=run.sequence,
@@ -252,13 +251,11 @@ def capture_pairs(  # 11 parameters: those of `capture` that apply to a sequence
         star=star,
         contrast=run.streams(contrasts) if contrasts else None,
         unrelated=tuple(own.streams([own.sequence.plain(n) for n in own.lengths]) for own in unrelated),
-        replay=run.replayed(pairs, noise_lengths) if noise_lengths else None,
+        replay=run.replayed((v, star), noise_lengths) if noise_lengths else None,
         values=_values_along(run) if patterns else None,
         patterns=patterns,
         options={
-            "baselines": sorted(baselines), "n_samples": n_samples, "seed": seed, "noise_lengths": noise_lengths,
-            "passes": passes,
-            "tokens_per_pass": tokens_per_pass,
+            "baselines": sorted(baselines), **as_dict(pairs),
         },
         **model_state(run.model),
     ).signed()  # fmt: skip

@@ -84,7 +84,8 @@ def _calls(facts: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for call in _each(facts, "call"):
         groups = [value for value in call.values() if isinstance(value, dict)]
-        found.append(dict(ChainMap(call, *groups)))
+        plain = {name: value for name, value in call.items() if not isinstance(value, dict)}
+        found.append(dict(ChainMap(plain, *groups)))
     return found
 
 

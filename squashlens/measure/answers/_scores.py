@@ -11,11 +11,10 @@ from squashlens._typing import Direction
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
-from squashlens.tasks import Question, Task
+from squashlens.tasks import Probing, Question, Task
 from squashlens.tasks.reading import is_number
 from squashlens.theory.statistics.ridge import ridge
 
-N_TRAIN = 64  # prompts of each fit by default
 TESTED = 16  # least number of prompts to test on; with fewer, R² is mostly chance
 SPLITS = 100  # number of random splits, enough to estimate the 2.5 % quantiles
 
@@ -46,12 +45,12 @@ class Answers:
     prompt: np.ndarray
     tokens: np.ndarray
     items: tuple[np.ndarray, ...]
-    n_train: int = N_TRAIN
+    n_train: int = Probing().n_train
     splits: int = SPLITS
 
     @classmethod
     def of(
-        cls, task: Task, questions: tuple[Question, ...], ids: list[Ids], n_train: int = N_TRAIN, splits: int = SPLITS
+        cls, task: Task, questions: tuple[Question, ...], ids: list[Ids], n_train: int, splits: int = SPLITS
     ) -> "Answers":
         """The answers of questions. Raises for answers that are not numbers, unless they are all the same."""
         one = len({q.truth for q in questions}) == 1  # then it may be a word, since nothing can be learned about it

@@ -17,21 +17,22 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Scale
+from squashlens._typing import Bridge
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import N_TRAIN, Answers
+from squashlens.measure.answers._scores import Answers
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import interval as wilson
 from squashlens.measure.answers.frequencies import score_answers
-from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, check_probes, probe_layers, single, streams
+from squashlens.measure.answers.probe import N_SEEDS, probe_layers, single, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
-from squashlens.tasks import Prompting, Task
+from squashlens.tasks import Probing, Prompting, Task
 from squashlens.theory.distances import identical
 
 __all__ = ["VERDICTS", "collapse_vs_readout"]
@@ -46,11 +47,8 @@ def collapse_vs_readout(
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
     prompting: Prompting = Prompting(),
-    norm: Distance = "linf",
-    scale: Scale = "relative",
+    probing: Probing = Probing(),
     round_to: Dtype | None = None,
-    n_train: int = N_TRAIN,
-    n_random_models: int = N_RANDOM_MODELS,
     resume: str | Path | None = None,
 ) -> xr.Dataset:
     """Accuracy, collapse and a probe of the right answer at each length, and a verdict on the cause of wrong answers.
@@ -60,13 +58,10 @@ def collapse_vs_readout(
 
     Args:
         model, lengths, resume: as in `evaluate`.
-        task, n_train, n_random_models: as in `probe`.
+        task, probing: as in `probe`.
         seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
             would be the same.
         prompting: form of the questions, in a single mode, whose prompts end with the first words of the answer.
-        norm: as in `collapse`.
-        scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
-            ``"absolute"``, the model's units.
         round_to: dtype to which y and y* are rounded before they are compared bit by bit; that of the run by default.
 
     Returns:
@@ -74,9 +69,9 @@ def collapse_vs_readout(
         the same next token (of an answer of several tokens, only the first); `same_answer`, the share of pairs with the
         same answer text; `same_truth`, the share of pairs with the same right answer; `bit_identical`, the share of
         pairs whose y are bit-identical after rounding; `verdict`, and `reason`, a sentence with the numbers that decide
-        it. Over (length, seed): `distance`, D at layer L, and `distance_y`, in the model's units or dimensionless if
-        relative; `inserted`, the number of tokens that v* has more; `right`. Also all variables of `probe`, unless no
-        length can be probed.
+        it. Over (length, seed): `distance`, the L∞ distance D at layer L divided by the root mean square of v, and
+        `distance_y`; `inserted`, the number of tokens that v* has more; `right`. Also all variables of `probe`, unless
+        no length can be probed.
 
         The verdict at a length is the first of the following that holds. A threshold counts as reached or missed only
         if a whole 95 % interval is on one side of it. Otherwise the verdict is **undecided**, and `reason` says what
@@ -111,22 +106,21 @@ def collapse_vs_readout(
     >>> print(found["reason"].values[1])
     32 samples have 32 distinct prompts; a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
     """
-    metric = Metric(norm, scale)
+    metric = Metric("linf", "relative")
     rounding = replace(metric, round_to=find_dtype(round_to))
     resume = checked(resume)
     form = single(prompting)
     if not form.prefill:
         raise InputError("prompting.prefill=False: the answer would not come next.", "Leave it out.")
-    check_probes(n_train, n_random_models)
     session, prepared = prepare_questions(
-        model, task, lengths, seeds, "collapse_vs_readout", form, n_seeds=N_SEEDS, norm=norm, scale=scale,
-        round_to=rounding.form, n_train=n_train, n_random_models=n_random_models,
+        model, task, lengths, seeds, "collapse_vs_readout", form, n_seeds=N_SEEDS,
+        norm=metric.norm, scale=metric.scale, round_to=rounding.form, probing=as_dict(probing),
     )  # fmt: skip
     sound, questions = session.model, prepared.each
     doubled = [task.doubled(question) for question in questions]
     ids = {question: prepared.ids(sound, question) for question in (*questions, *doubled)}
     v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
-    data = Answers.of(task, questions, v, n_train)
+    data = Answers.of(task, questions, v, probing.n_train)
     journal = answers_file(session, task, resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
     last = at_last_tokens(sound, [*v, *star], residual_sites(sound))
@@ -142,8 +136,8 @@ def collapse_vs_readout(
     same_truth = np.array([a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]).reshape(shape)
     bits = rounding.stated("share of pairs with bit-identical y")
     found: dict[str, Variable] = {
-        "distance": (over, gaps[0], f"{norm} distance of v and v* at layer L", metric.units),
-        "distance_y": (over, gaps[1], f"{norm} distance of v and v*, y", metric.units),
+        "distance": (over, gaps[0], metric.distance("distance of v and v* at layer L"), metric.units),
+        "distance_y": (over, gaps[1], metric.distance("distance of v and v*, y"), metric.units),
         "inserted": (over, np.array(inserted).reshape(shape), "number of tokens that v* has more", "tokens"),
         "right": (over, scores["right"].values, "whether the parsed value is the right answer", "1"),
         "same_argmax": (over[:1], same_next.double().mean(dim=1), "share of pairs with the same next token", "1"),
@@ -155,12 +149,14 @@ def collapse_vs_readout(
         found[name] = (over[:1], scores[name].values, scores[name].attrs["long_name"], "1")
     coords = {"length": scores["length"].values, "seed": scores["seed"].values}
     if data.probed:
-        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models)
+        probes, facts = probe_layers(sound, data, own, v, "own", probing.n_random_models)
         found |= probes
         session = replace(session, facts={**session.facts, **facts})
         coords |= {"layer": list(range(n_blocks(sound) + 1))}
     of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
-    judged = verdicts(data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, n_random_models, of_y)
+    judged = verdicts(
+        data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, probing.n_random_models, of_y
+    )
     words, reasons = (np.array(list(column), dtype=object) for column in zip(*judged, strict=True))
     found["verdict"] = (over[:1], words, "verdict on the answers", "text")
     found["reason"] = (over[:1], reasons, "what decides the verdict, or would decide it", "text")

@@ -14,26 +14,24 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Direction, positive, several
+from squashlens._typing import Bridge, Direction, several
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import n_blocks, residual_sites
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.proving.proof import status
 from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, score_probes
+from squashlens.measure.answers._scores import Answers, gains, interval, of_length, score_probes
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
-from squashlens.tasks import Prompting, Question, Task
+from squashlens.tasks import Probing, Prompting, Question, Task
 from squashlens.theory.statistics.trends import with_ends
 
 N_SEEDS = 128  # default number of samples at each length
-# Default number of models with random weights. The interval for one more of them is 12.7 · √(3/2) standard deviations
-# with two models, and 3.2 · √(5/4) with four.
-N_RANDOM_MODELS = 4
 
 
 @measurement("probe")
@@ -45,8 +43,7 @@ def probe(
     seeds: int | Iterable[int] | None = None,
     prompting: Prompting = Prompting(),
     direction: Direction = "own",
-    n_train: int = N_TRAIN,
-    n_random_models: int = N_RANDOM_MODELS,
+    probing: Probing = Probing(),
 ) -> xr.Dataset:
     """How well a linear probe reads the right answer from the last token, and its gain over three baselines.
 
@@ -79,9 +76,8 @@ def probe(
             (prefill), so that the answer comes next.
         direction: direction of the probe: ``"own"`` (the default), a separate fit for each length, or ``"shared"``,
             one direction for all lengths with an offset for each.
-        n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
-            16 more distinct prompts for testing.
-        n_random_models: number of models with random weights; 4 by default, 0 for none.
+        probing: number of training prompts and of models with random weights: `squashlens.tasks.Probing` of n_train
+            and n_random_models.
 
     Returns:
         Dataset, dimensionless unless a unit is stated. Over (layer, length), NaN if there are too few distinct prompts
@@ -106,22 +102,21 @@ def probe(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.probe(model, task, lengths=[24], n_random_models=2)
+    >>> found = sl.probe(model, task, lengths=[24], probing=sl.tasks.Probing(n_random_models=2))
     >>> bool(found["r2_y"] > 0.9), bool(found["gain_y"] > 0)  # the count is there, and in random weights just as well
     (True, False)
     """
-    check_probes(n_train, n_random_models)
     session, questions = prepare_questions(
         model, task, lengths, seeds, "probe", single(prompting), n_seeds=N_SEEDS,
-        direction=direction, n_train=n_train, n_random_models=n_random_models,
+        direction=direction, probing=as_dict(probing),
     )  # fmt: skip
     sound = session.model
     prompts = [questions.ids(sound, question) for question in questions.each]
-    data = Answers.of(task, questions.each, prompts, n_train)
+    data = Answers.of(task, questions.each, prompts, probing.n_train)
     _require_probed(data, questions.each)
     last = at_last_tokens(sound, prompts, residual_sites(sound))
     own = streams(sound, last)
-    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models)
+    found, facts = probe_layers(sound, data, own, prompts, direction, probing.n_random_models)
     session = replace(session, facts={**session.facts, **facts})
     layers = list(range(n_blocks(sound) + 1))
     return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
@@ -132,14 +127,6 @@ def single(prompting: Prompting) -> Prompting:
     if len(several(prompting.mode)) != 1:
         raise InputError(f"prompting.mode={prompting.mode!r} is not a single mode.", "Measure each mode by itself.")
     return replace(prompting, prefill=prompting.prefill is not False)
-
-
-def check_probes(n_train: object, n_random_models: object) -> None:
-    """Raise unless these are possible numbers of training prompts and of models with random weights."""
-    positive(n_train, "n_train", "a number of prompts")
-    if n_train == 1:
-        raise InputError("n_train=1: a probe cannot be fitted to a single prompt.", "Give at least 2.")
-    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
 
 
 def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:

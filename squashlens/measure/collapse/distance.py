@@ -8,7 +8,7 @@ import torch
 import xarray as xr
 from einops import rearrange
 
-from squashlens._typing import Bridge, Distance, Heads, Scale, dtype_name
+from squashlens._typing import Bridge, Heads, dtype_name
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
 from squashlens.engine.running.forward import log_probabilities
@@ -24,6 +24,7 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.session import measurement
+from squashlens.options import DistanceNorm, NormAndScale
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import divergence, identical, total_variation, ulps
 from squashlens.theory.statistics.trends import association
@@ -34,9 +35,8 @@ def collapse(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    norm: Distance = "linf",
+    norm: DistanceNorm = NormAndScale(),
     by_head: Heads | None = None,
-    scale: Scale = "absolute",
     round_to: Dtype | None = None,
 ) -> xr.Dataset:
     """The distance ``D_ℓ(n) = ‖v_n⁽ℓ⁾ − v*⁽ℓ⁾_{n+1}‖`` between a sequence and its pair, at each layer and length.
@@ -50,12 +50,12 @@ def collapse(
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         sequence: a growing sequence from `squashlens.prompts`, measured at all its lengths; or a `capture` of one,
             which is not run again. The capture determines the lengths, the baselines and the noise floor.
-        norm: norm of the distance: ``"linf"`` (the default), as in figure 5; ``"l1"``, as in the theorem; or ``"l2"``.
+        norm: norm of the distance: ``"linf"`` (the default), as in figure 5; ``"l1"``, as in the theorem; or ``"l2"``;
+            and its scale, absolute by default, or relative to the root mean square of v's coordinates, which accounts
+            for residual streams that grow with depth; see `options.NormAndScale`.
         by_head: what distances per attention head compare: ``"value"``, the output of each head (`hook_z`), or
             ``"slice"``, the residual stream cut into as many equal slices as there are heads; the paper's "averaged
             over each head" may mean either. No distances per head by default.
-        scale: unit of the distance: ``"absolute"`` (the default), the model's units, or ``"relative"``, the root mean
-            square of v's coordinates, which accounts for residual streams that grow with depth.
         round_to: dtype to which representations are rounded before they are compared, such as ``"bfloat16"`` or
             `torch.bfloat16`; no rounding by default. To run the model itself in another dtype, load it in that dtype.
 
@@ -89,9 +89,9 @@ def collapse(
     >>> bool(last["distance"] < last["contrast"])
     True
     """
-    metric = Metric(norm, scale, find_dtype(round_to))
+    metric = Metric.of(norm, "absolute", find_dtype(round_to))
     session, pairs = take_pairs(
-        model, sequence, "collapse", patterns=by_head == "value", norm=norm, by_head=by_head, scale=scale,
+        model, sequence, "collapse", patterns=by_head == "value", norm=metric.said, by_head=by_head,
         round_to=metric.form,
     )  # fmt: skip
     gaps = metric.between(pairs)

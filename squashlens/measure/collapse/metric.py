@@ -9,12 +9,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
+from squashlens.checks.arguments import grouped
 from squashlens.engine.capturing.pairs import PairCapture, PairRun, Replay, SequenceOrCapture, Streams, pairs_of
 from squashlens.engine.running.forward import require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
 from squashlens.measure.session import Session
+from squashlens.options import NormAndScale
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids
@@ -46,6 +48,17 @@ class Metric:
     norm: Distance
     scale: Scale = "absolute"
     round_to: torch.dtype | None = None
+
+    @classmethod
+    def of(cls, norm: object, usual: Scale, round_to: torch.dtype | None = None) -> "Metric":
+        """The metric of an argument `norm`, with the scale that is usual where none is given."""
+        given = grouped(norm, NormAndScale, "norm")
+        return cls(given.norm, given.scale or usual, round_to)
+
+    @property
+    def said(self) -> dict[str, str]:
+        """Norm and scale, as the provenance states them."""
+        return {"norm": self.norm, "scale": self.scale}
 
     @property
     def form(self) -> str | None:

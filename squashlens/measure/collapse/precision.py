@@ -14,8 +14,9 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Scale, choices_of, full_name, one_of, several, short_repr
+from squashlens._typing import Bridge, choices_of, full_name, one_of, several, short_repr
 from squashlens.bars import bar, quiet
+from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs
 from squashlens.engine.loading.load import load
@@ -36,14 +37,13 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.session import measurement
+from squashlens.options import DistanceNorm, InPrecisions, NormAndScale, Pairs, Run, Runs
 from squashlens.records.joining import joined
 from squashlens.records.results import Variable, attributes
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
 
 Blocks = Collection[int] | Literal["all"]
-Run = Literal["float32", "bfloat16", "float16", "int8"]
-Precision = Literal[Run, "fp32", "bf16", "fp16"] | torch.dtype  # as a user may give it
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
 
@@ -53,14 +53,10 @@ def precision(
     model: Bridge | str | Path,
     sequence: SequenceOrCapture,
     *,
-    runs: Precision | Collection[Precision] | None = None,
+    runs: InPrecisions = Runs(),
     round_to: Format | Collection[Format] | None = None,
     blocks: Blocks = (),
-    lengths: Iterable[int] | None = None,
-    norm: Distance = "linf",
-    scale: Scale = "relative",
-    noise_lengths: int | None = None,
-    device: str | torch.device | None = None,
+    norm: DistanceNorm = NormAndScale(),
 ) -> xr.Dataset:
     """Whether v and v* are bit-identical after rounding to number formats; or their distance in several precisions.
 
@@ -75,21 +71,13 @@ def precision(
         model: as in `collapse`; with `runs` its name or folder, as `load` takes it.
         sequence: a growing sequence from `squashlens.prompts`; or, without `runs`, a `capture` of one, which is not run
             again. If the capture replayed no lengths, `noise_floor` and `bits_needed` are NaN.
-        runs: precisions in which the model is run: ``"float32"``, ``"bfloat16"``, ``"float16"`` (or ``"fp32"``,
-            ``"bf16"``, ``"fp16"``, or their dtypes), and ``"int8"``, float32 with 8-bit weights, which needs
-            ``squashlens[quant]``. By default the loaded model is measured.
+        runs: precisions in which the model is run, and at which lengths; see `options.Runs`. By default the loaded
+            model is measured.
         round_to: without `runs`, formats to which representations are rounded, one or several: ``"bfloat16"``,
             ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, short names or dtypes; all by default.
         blocks: without `runs`, numbers of the blocks whose input is rounded, each in a run of its own with the same
             kind of passes, or ``"all"``; none by default.
-        lengths: with `runs`, numbers of content tokens at which D is measured, in increasing order; all from 1 by
-            default.
-        norm: norm of `distance` and the noise floor: ``"linf"`` (the default), ``"l1"`` or ``"l2"``.
-        scale: unit of `distance` and the noise floor: ``"relative"`` (the default), the root mean square of v's
-            coordinates, or ``"absolute"``, the model's units.
-        noise_lengths: with `runs`, number of lengths at which each prompt is also run by itself, for the noise floor: a
-            D below it may be rounding. 6 by default.
-        device: with `runs`, device of the model, such as ``"cpu"`` or ``"cuda"``; CUDA if available by default.
+        norm: norm of `distance` and the noise floor, and their scale, relative by default, as in `collapse`.
 
     Returns:
         Dataset. Over (format, layer, length): `collapsed`, whether v and v* are bit-identical in the format, NaN if
@@ -131,26 +119,26 @@ def precision(
     >>> ds = sl.precision(model, pairs, round_to="bfloat16", blocks=[1, 2])
     >>> ds["distance"].dims, ds["block"].values.tolist()
     (('format', 'block', 'length'), [1, 2])
-    >>> ds = sl.precision("tiny-gemma", ones, runs=["float32", "bfloat16"], lengths=[8, 48])
+    >>> ds = sl.precision("tiny-gemma", ones, runs={"runs": ["float32", "bfloat16"], "lengths": [8, 48]})
     >>> ds["run"].values.tolist()
     ['float32', 'bfloat16']
     """
-    if runs is not None:
-        named = _name(runs, Run, "runs")
+    run, metric = grouped(runs, Runs, "runs"), Metric.of(norm, "relative")
+    if run.runs is not None:
+        named = _name(run.runs, Run, "runs")
         _refuse("with", "Leave it out, or give a loaded model.", round_to=round_to, blocks=blocks or None)
         if not isinstance(model, str | Path) or isinstance(sequence, PairCapture):
             raise InputError(
                 "runs= loads the model anew in each precision, and a loaded model or a capture belongs to one.",
-                "Give the name or folder of the model, and the growing sequence with lengths=.",
+                "Give the name or folder of the model, and the growing sequence.",
             )
-        return _by_run(
-            model, sequence, named, lengths=lengths, norm=norm, scale=scale, device=device,
-            noise_lengths=6 if noise_lengths is None else noise_lengths,
-        )  # fmt: skip
-    remedy = "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device."
-    _refuse("without", remedy, lengths=lengths, noise_lengths=noise_lengths, device=device)
+        return _by_run(model, sequence, named, run, metric)
+    if run != Runs():
+        raise InputError(
+            "lengths=, noise_lengths= and device= have no effect without runs=.",
+            "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device.",
+        )
     formats = _name(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
-    metric = Metric(norm, scale)
     if isinstance(model, str | Path):
         raise InputError(
             f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
@@ -169,8 +157,7 @@ def _of_model(
     if not set(rounded_at) <= set(every):
         raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
     session, pairs = take_pairs(
-        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=metric.norm,
-        scale=metric.scale,
+        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=metric.said,
     )  # fmt: skip
     answers = None
     v, star = pairs.v.values, pairs.star.values
@@ -280,21 +267,20 @@ def _rounded_inputs(
     return found
 
 
-def _by_run(
-    name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], *, lengths: Iterable[int] | None, norm: Distance,
-    scale: Scale, noise_lengths: int, device: str | torch.device | None,
-) -> xr.Dataset:  # fmt: skip
+def _by_run(name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], how: Runs, metric: Metric) -> xr.Dataset:
     """The Datasets of `collapse` along `run`, with the length from which v and v* are bit-identical."""
-    chosen = None if lengths is None else list(lengths)
+    chosen = None if how.lengths is None else list(how.lengths)
     found: dict[str, xr.Dataset] = {}
     refused: dict[str, SquashlensError] = {}
     for run in bar(runs, desc="runs"):
         try:
             dtype = "float32" if run == "int8" else run
             with quiet():
-                model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=device)
-            pairs = capture_pairs(model, sequence, lengths=chosen, patterns=False, noise_lengths=noise_lengths)
-            found[run] = collapse(model, pairs, norm=norm, scale=scale).pipe(_with_ends)
+                model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=how.device)
+            pairs = capture_pairs(
+                model, sequence, lengths=chosen, patterns=False, pairs=Pairs(noise_lengths=how.noise_lengths)
+            )
+            found[run] = collapse(model, pairs, norm=metric.said).pipe(_with_ends)
         except SquashlensError as error:
             remark(f"The run in {run} failed and is left out. {error}")
             refused[run] = error

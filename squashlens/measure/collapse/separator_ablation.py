@@ -18,8 +18,9 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Scale, positive
+from squashlens._typing import Ablation, Bridge, Edit, Kind, positive
 from squashlens.bars import bar
+from squashlens.checks.arguments import grouped
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
@@ -36,6 +37,7 @@ from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, z
 from squashlens.hooks.patches import drawn_from, stream_hooks
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
 from squashlens.measure.session import measurement
+from squashlens.options import DistanceNorm, NormAndScale, Substitute, Substituted
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
@@ -53,11 +55,8 @@ def separator_ablation(
     kinds: Collection[Kind] = get_args(Kind),
     lengths: Iterable[int] | None = None,
     from_blocks: Iterable[int] | None = None,
-    substitute: Token | None = None,
-    source: Sequence[GrowingSequence] | None = None,
-    norm: Distance = "linf",
-    scale: Scale = "absolute",
-    seed: int = 0,
+    substitute: Substituted = Substitute(),
+    norm: DistanceNorm = NormAndScale(),
     noise_lengths: int = REPLAYED,
 ) -> xr.Dataset:
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
@@ -68,7 +67,7 @@ def separator_ablation(
     tokens.
 
     Args:
-        model, norm, scale: as in `collapse`.
+        model, norm: as in `collapse`.
         sequence: a growing sequence with separators from `squashlens.prompts`; or a `capture` of one, whose
             sequence, lengths and way of running passes are used; each ablation is a run of its own.
         kinds: kinds of ablation to measure; all by default.
@@ -76,12 +75,8 @@ def separator_ablation(
             capture, or all from 1.
         from_blocks: first blocks of the hooks: a hook acts in that block and all later ones. By default each block in
             turn.
-        substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
-            is not in the sequence.
-        source: growing sequences of the same form, whose residual streams at the separators' positions are used by
-            ``"mean_residual"`` and ``"resample_residual"``; by default eight with random content.
-        seed: random seed of the random places, the substitute, the source sequences and the choice among them; 0
-            by default.
+        substitute: token that replaces separators for ``"substitute"``; the sequences whose streams stand in their
+            place; and the random seed; see `options.Substitute`.
         noise_lengths: number of lengths at which D is measured a second time, with other passes, for the noise floor;
             4 by default. With 0, `noise_floor` and `retained` are NaN.
 
@@ -102,24 +97,25 @@ def separator_ablation(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> ones = sl.prompts.repeated(model, "1", 12, separator=",", every=3)
+    >>> ones = sl.prompts.repeated(model, "1", 12, separator=",")
     >>> ds = sl.separator_ablation(model, ones, kinds=["mask"], from_blocks=[6 - 1])
     >>> below = ds["retained_from"].sel(hook="mask", from_block=5, layer=5)   # nothing has happened yet
     >>> bool(((below == 1) | below.isnull()).all())
     True
     """
-    metric = Metric(norm, scale)
+    metric, swap = Metric.of(norm, "absolute"), grouped(substitute, Substitute, "substitute")
+    source, seed = swap.source, swap.seed
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     run = prepare_run(model, sequence, lengths, *passes_of(sequence))
     if not separators_within(run):
         raise InputError(
             "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
         )
-    found, over, ways, facts = _ablate(run, metric, kinds, from_blocks, substitute, source, seed, noise_lengths)
+    found, over, ways, facts = _ablate(run, metric, kinds, from_blocks, swap.substitute, source, seed, noise_lengths)
     session = sequence_session(
-        run.model, run, "separator_ablation", kinds=list(kinds), norm=norm, scale=scale, seed=seed,
+        run.model, run, "separator_ablation", kinds=list(kinds), norm=metric.said, seed=seed,
         noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
-        substitute=None if substitute is None else facts.get("substitute", substitute),
+        substitute=None if swap.substitute is None else facts.get("substitute", swap.substitute),
     )  # fmt: skip
     return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
 

@@ -16,8 +16,9 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance, Method, Scale, positive
+from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.capturing.pairs import capture_pairs
 from squashlens.engine.proving.effective import applied
@@ -30,6 +31,7 @@ from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.remedies.named_interventions import form_under, hooks_of, stated
 from squashlens.measure.session import Session, model_name, streams_at
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from squashlens.options import Estimation, Pairs, Sampling
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import Variable, attributes
 from squashlens.sequences import GrowingSequence
@@ -85,13 +87,12 @@ class Bench:
         return cls(drawn, given, _texts(model, prompts), chosen, seed)
 
     def compared(
-        self, model: Bridge, interventions: Mapping[str, tuple[Any, ...]], norm: Distance, scale: Scale,
-        method: Method | None, noise_lengths: int,
-    ) -> xr.Dataset:  # fmt: skip
+        self, model: Bridge, interventions: Mapping[str, tuple[Any, ...]], metric: Metric, sampling: Sampling
+    ) -> xr.Dataset:
         """All interventions, the first of which is the unchanged model, and their differences to it."""
         if self.texts:
             require_understood(model)
-        one = _One(self, model, Metric(norm, scale), method, noise_lengths)
+        one = _One(self, model, metric, sampling)
         plain: Rows = []
         found = {}
         # A pass that writes patterns and one that does not differ by rounding, and a hook may need them.
@@ -109,8 +110,7 @@ class _One:
     bench: Bench
     model: Bridge
     metric: Metric
-    method: Method | None
-    noise_lengths: int
+    sampling: Sampling
 
     def measured(self, parts: tuple[Any, ...], plain: Rows) -> xr.Dataset:
         """All quantities. `plain` has y of the unchanged model for each text, or gets it if empty."""
@@ -119,9 +119,7 @@ class _One:
         first = next(iter(forms.values()))[0]
         ids = torch.tensor([first.plain(bench.lengths[-1]).ids(first.trunk)])
         session = Session.without_prompt(
-            self.model, ids, "compare", norm=self.metric.norm, scale=self.metric.scale, method=self.method,
-            n_samples=len(forms[families[0]]), lengths=bench.lengths, seed=bench.seed,
-            noise_lengths=self.noise_lengths,
+            self.model, ids, "compare", norm=self.metric.said, sampling=as_dict(self.sampling), lengths=bench.lengths,
         )  # fmt: skip
         given: dict[str, Any] = {"families": {name: drawn[0].name for name, drawn in forms.items()}}
         given |= {"forms": {name: stated(drawn[0], drawn=True) for name, drawn in bench.samples.items()}}
@@ -130,12 +128,12 @@ class _One:
         gaps, floors = zip(*(self._collapse(drawn) for drawn in forms.values()), strict=True)
         text = self.metric.distance("distance of v and v* at the last layer")
         variables: dict[str, Variable] = {"distance": (PER_SAMPLE, torch.stack(gaps), text, self.metric.units)}
-        if self.noise_lengths:
+        if self.sampling.noise_lengths:
             noise = self.metric.derived("how far rounding can move D: the largest over the replayed lengths")
             variables["noise_floor"] = (("family", "sample"), torch.stack(floors), noise, self.metric.units)
-        if self.method is not None:
+        if self.sampling.method != "none":
             norms = torch.stack([self._jacobian(drawn) for drawn in forms.values()])
-            what = f"norm of the Jacobian at a content token, {self.method}"
+            what = f"norm of the Jacobian at a content token, {self.sampling.method}"
             variables["jacobian_norm"] = (PER_PLACE, norms, what, "1")
         if bench.answers:
             right = np.stack([self._right(name, drawn) for name, drawn in forms.items()])
@@ -149,17 +147,17 @@ class _One:
             what = "KL divergence of the next token, unchanged model from changed, mean over positions"
             variables["kl"] = (("text",), kl, what, "nats")
         coords = {"family": families, "length": bench.lengths}
-        if self.method is not None:
+        if self.sampling.method != "none":
             coords["place"] = list(PLACES)
         return session.dataset("interventions on families of prompts", coords, variables)
 
     def _collapse(self, drawn: list[GrowingSequence]) -> tuple[Tensor, Tensor]:
         """D at the last layer, (length, sample), and its noise floor, (sample)."""
         gaps, floors = [], []
-        for form in drawn:
+        for form in drawn:  # hooks decide whether passes can be shared, and rounding differs, so all are separate
             pairs = capture_pairs(
-                self.model, form, lengths=self.bench.lengths, patterns=False, noise_lengths=self.noise_lengths,
-                passes="separate", # hooks decide whether passes can be shared, and rounding differs
+                self.model, form, lengths=self.bench.lengths, patterns=False,
+                pairs=Pairs(noise_lengths=self.sampling.noise_lengths, passes="separate"),
             )  # fmt: skip
             gaps.append(self.metric.between(pairs)[-2])  # the last is y
             floors.append(self.metric.floor(pairs.v, pairs.star, pairs.replay)[-2])
@@ -167,10 +165,10 @@ class _One:
 
     def _jacobian(self, drawn: list[GrowingSequence]) -> Tensor:
         """Norms of the Jacobian at the content tokens of `PLACES`, (length, place, sample)."""
-        found = []
+        found, method = [], Estimation(method=self.sampling.method, seed=self.sampling.seed)
         for n in self.bench.lengths:
             ids = torch.tensor([form.plain(n).ids(form.trunk) for form in drawn])
-            norms = jacobian_norms(self.model, ids, method=self.method or "exact", seed=self.bench.seed)
+            norms = jacobian_norms(self.model, ids, method=method)
             rows = torch.from_numpy(np.atleast_2d(norms.values))
             at = [[form.position(number) for number in (1, (n + 1) // 2, n)] for form in drawn]
             found.append(rows.gather(1, torch.tensor(at)).T)

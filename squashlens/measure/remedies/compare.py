@@ -13,8 +13,9 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Method, Scale, positive
+from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
+from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import windows
 from squashlens.engine.capturing.pairs import SequenceOrCapture, capture_pairs, prepare_run, sequence_of
 from squashlens.engine.proving.effective import applied
@@ -22,10 +23,12 @@ from squashlens.engine.text.tokens import Prompts
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
+from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.remedies.bench import Bench
 from squashlens.measure.remedies.named_interventions import Changes, by_name, form_under, hooks_of, stated
 from squashlens.measure.session import measurement
 from squashlens.measure.squashing.bound import path_bound
+from squashlens.options import DistanceNorm, Drawn, NormAndScale, Pairs, Sampling
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
 from squashlens.sequences import GrowingSequence
@@ -40,22 +43,18 @@ def compare(
     *,
     answer: Answer | Mapping[str, Answer] | None = None,
     prompt: Prompts | None = None,
-    n_samples: int = 16,
     lengths: Iterable[int] | None = None,
-    norm: Distance = "linf",
-    scale: Scale = "relative",
-    seed: int = 0,
-    noise_lengths: int = 0,
-    method: Method | None = "exact",
+    norm: DistanceNorm = NormAndScale(),
+    sampling: Drawn = Sampling(),
 ) -> xr.Dataset:
     """What each intervention does to collapse, to the path bound or the Jacobian, and to the answers of a model.
 
-    For one sequence, it is measured as given. For families of sequences, `n_samples` sequences of each are drawn; the
+    For one sequence, it is measured as given. For families of sequences, several sequences of each are drawn; the
     result then has differences to the unchanged model with exact intervals and tests over these samples, and what each
     intervention costs on unrelated text.
 
     Args:
-        model, norm: as in `collapse`.
+        model, norm: as in `collapse`, with relative distances by default.
         sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, whose sequence and lengths
             are used; or several sequences by the name of their family.
         interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
@@ -65,16 +64,9 @@ def compare(
             for each; accuracy is not measured by default.
         prompt: for families, texts or token ids that have nothing to do with them, on which the cost is measured. By
             default 16 questions about a first or last digit for the bundled model; the cost is not measured for others.
-        n_samples: number of sequences of the same form on which accuracy is measured, for families everything, with
-            content drawn uniformly from the sequence's alphabet; 16 by default.
         lengths: numbers of content tokens, in increasing order. By default those of the capture, or all from 1; for
             families, the largest that all have.
-        scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
-            ``"absolute"``, the model's units.
-        seed: random seed of the drawn sequences, and of a sketch; 0 by default.
-        noise_lengths: number of lengths at which D is measured a second time, for the noise floor; 0, no noise floor,
-            by default.
-        method: for families, way to compute the norms of the Jacobian, as in `jacobian_norms`; None leaves them out.
+        sampling: how many sequences are drawn, and what is measured on them; see `options.Sampling`.
 
     Returns:
         Dataset, whose first `change` is the unchanged model, named ``"as it is"``. For one sequence, over (change,
@@ -119,21 +111,22 @@ def compare(
     >>> ds["jacobian_norm_ratio"].dims, float(ds["kl_median"][0]), bool(ds["kl_median"][1] > 0)
     (('change', 'family', 'length', 'place'), 0.0, True)
     """
-    every = by_name(interventions)
+    every, metric = by_name(interventions), Metric.of(norm, "relative")
+    drawn = grouped(sampling, Sampling)
     if isinstance(sequence, Mapping):
-        families = Bench.of(model, sequence, answer, prompt, lengths, n_samples, seed)
-        return families.compared(model, every, norm, scale, method, noise_lengths)
-    if prompt is not None or method != "exact" or isinstance(answer, Mapping):
+        families = Bench.of(model, sequence, answer, prompt, lengths, drawn.n_samples, drawn.seed)
+        return families.compared(model, every, metric, drawn)
+    if prompt is not None or drawn.method != "exact" or isinstance(answer, Mapping):
         raise InputError(
             "prompt=, method= and several answers= are for families of sequences, and one sequence is given.",
             'Give the sequence by the name of its family, as {"counting": sequence}, or leave them out.',
         )
-    comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
+    comparison = Comparison(sequence_of(sequence), answer, drawn.n_samples, drawn.seed)
     chosen = list(prepare_run(model, sequence, lengths, "auto", None).lengths)
     progress_bar = bar(every.items(), desc="interventions")
     given = {"form": stated(comparison.sequence, drawn=False)}
     found = {
-        name: restated(comparison.measured(model, parts, chosen, norm, scale, noise_lengths), given)
+        name: restated(comparison.measured(model, parts, chosen, metric, drawn.noise_lengths), given)
         for name, parts in progress_bar
     }
     native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)
@@ -154,15 +147,15 @@ class Comparison:
         positive(self.n_samples, "n_samples", "a number of sequences")
 
     def measured(
-        self, model: Bridge, parts: Iterable[Any], lengths: list[int], norm: Distance, scale: Scale,
-        noise_lengths: int,
-    ) -> xr.Dataset:  # fmt: skip
+        self, model: Bridge, parts: Iterable[Any], lengths: list[int], metric: Metric, noise_lengths: int
+    ) -> xr.Dataset:
         """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
         parts = list(parts)
         form = form_under(parts, self.sequence)
         with applied(model, *hooks_of(parts)):
-            pairs = capture_pairs(model, form, lengths=lengths, patterns=False, noise_lengths=noise_lengths)
-            found = collapse(model, pairs, norm=norm, scale=scale)
+            how = Pairs(noise_lengths=noise_lengths)
+            pairs = capture_pairs(model, form, lengths=lengths, patterns=False, pairs=how)
+            found = collapse(model, pairs, norm=metric.said)
             kept = [name for name in KEPT if name in found]
             found = found[kept].drop_vars("before_separator")
             found["bound"] = as_variable(self._bound(model, form, int(found["length"].values[-1])), "bound")

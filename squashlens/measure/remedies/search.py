@@ -13,8 +13,9 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, Scale, positive, several
+from squashlens._typing import Bridge, positive, several
 from squashlens.bars import bar
+from squashlens.checks.arguments import grouped
 from squashlens.checks.results import takes
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
 from squashlens.errors import InputError
@@ -23,7 +24,8 @@ from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import Metric, sequence_session
 from squashlens.measure.remedies.compare import Comparison
 from squashlens.measure.session import measurement
-from squashlens.prompts import Token, one_token
+from squashlens.options import Designs, DistanceNorm, NormAndScale, Pairs, Tried
+from squashlens.prompts import one_token
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import GrowingSequence
@@ -39,15 +41,10 @@ def search_separators(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    separator: Token | Iterable[Token],
-    every: int | Iterable[int],
+    designs: Tried = Designs(),
     answer: Answer | None = None,
-    n_samples: int = 16,
     lengths: Iterable[int] | None = None,
-    norm: Distance = "linf",
-    scale: Scale = "relative",
-    n_placements: int = 40,
-    seed: int = 0,
+    norm: DistanceNorm = NormAndScale(),
     resume: str | Path | None = None,
 ) -> xr.Dataset:
     """Search for the separator and period with the largest separation, and compare it with random placement.
@@ -56,17 +53,12 @@ def search_separators(
     one.
 
     Args:
-        model, norm: as in `collapse`.
+        model, norm: as in `collapse`, with relative distances by default.
         sequence: a growing sequence from `squashlens.prompts`, whose own separators are removed; or a `capture` of one,
             whose sequence and lengths are used.
-        separator: separators to try, one or several, as texts that are one token each or as ids; each is tried with
-            each period.
-        every: periods to try, one or several: numbers of content tokens between two separators.
-        answer, n_samples, lengths: as in `compare`.
-        scale: unit of the distance: ``"relative"`` (the default), the root mean square of v's coordinates, or
-            ``"absolute"``, the model's units.
-        n_placements: number of random placements of the best separator, at least 5; 40 by default.
-        seed: random seed of the placements and of the sequences on which accuracy is measured; 0 by default.
+        designs: separators and periods to try, and how many random placements the best is compared with; see
+            `options.Designs`.
+        answer, lengths: as in `compare`.
         resume: file (SQLite, any name) that keeps finished results, so that the same call resumes from it; none by
             default.
 
@@ -89,11 +81,13 @@ def search_separators(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 12, prefix="Can you copy the following number?")
-    >>> ds = sl.search_separators(model, ones, separator=[",", "."], every=[2, 3], n_placements=5)
+    >>> ds = sl.search_separators(model, ones, designs={"separator": [",", "."], "every": [2, 3], "n_placements": 5})
     >>> ds["separation"].shape, bool(ds["gain"].max() > 1)
     ((2, 2), True)
     """
-    metric = Metric(norm, scale)
+    metric, tried = Metric.of(norm, "relative"), grouped(designs, Designs)
+    separator, every, n_placements = tried.separator, tried.every, tried.n_placements
+    n_samples, seed = tried.n_samples, tried.seed
     resume = checked(resume)
     positive(n_placements, "n_placements", "a number of placements")
     if n_placements < FEWEST:
@@ -112,11 +106,11 @@ def search_separators(
     chosen = run.lengths
     session = sequence_session(
         model, run, "search_separators", separator=list(tokens), every=periods, answers=comparison.expected(model),
-        n_samples=n_samples, norm=norm, scale=scale, seed=seed,
+        n_samples=n_samples, norm=metric.said, seed=seed,
     )  # fmt: skip
-    designs = _designs(plain, tokens, periods, chosen[-1])
+    forms = _designs(plain, tokens, periods, chosen[-1])
     journal = session.journal(resume, {**session.facts, "lengths": chosen})
-    with bar(total=len(designs) + 1 + n_placements, desc="separators") as progress_bar:
+    with bar(total=len(forms) + 1 + n_placements, desc="separators") as progress_bar:
 
         def note(name: str, form: GrowingSequence, with_accuracy: bool = True) -> dict[str, Any]:
             """The results for a form, from the resumed file or computed and stored there."""
@@ -125,14 +119,14 @@ def search_separators(
             return found
 
         none = note("none", plain)
-        grid = {design: note(f"{design}", form) for design, form in designs.items()}
+        grid = {design: note(f"{design}", form) for design, form in forms.items()}
         best = max(grid, key=lambda design: _separation(grid[design]))
-        places = [designs[best].scattered(f"placements {seed} {n}") for n in range(n_placements)]
+        places = [forms[best].scattered(f"placements {seed} {n}") for n in range(n_placements)]
         # The key contains the best design, because the placements depend on it.
         control = [
             _separation(note(f"scattered {n}: {best}", form, with_accuracy=False)) for n, form in enumerate(places)
         ]
-    found = _variables(plain, chosen, metric, designs, none, grid, control)
+    found = _variables(plain, chosen, metric, forms, none, grid, control)
     coords = {"separator": list(tokens), "every": periods, "length": list(chosen)}
     return session.dataset("separator search", coords, found)
 
@@ -156,8 +150,8 @@ def _try(
     with_accuracy: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """D of a form at the last layer for each length, and the accuracy if it is requested and there is an answer."""
-    pairs = capture_pairs(model, form, lengths=lengths, patterns=False, noise_lengths=0)
-    ds = collapse(model, pairs, norm=metric.norm, scale=metric.scale)
+    pairs = capture_pairs(model, form, lengths=lengths, patterns=False, pairs=Pairs(noise_lengths=0))
+    ds = collapse(model, pairs, norm=metric.said)
     found: dict[str, Any] = {"distance": ds["distance"].isel(layer=-1).values.tolist()}
     if with_accuracy and comparison.answer is not None:
         found["accuracy"] = float(comparison.right(model, form, list(lengths)).mean())

@@ -18,7 +18,7 @@ import xarray as xr
 
 from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen
+from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.checks.results import require_reference, takes
 from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -28,11 +28,12 @@ from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, measurement, require_places
 from squashlens.measure.squashing.attributions import attribution, captum_for
-from squashlens.measure.squashing.bound import composition, path_bound
+from squashlens.measure.squashing.bound import certified_bound, composition, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.rows import norms_at
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
+from squashlens.options import Replaced, Replacements
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
@@ -73,8 +74,7 @@ def audit(
     positions: Iterable[int] | None = None,
     estimates: Iterable[str] | None = None,
     n_probes: int = 16,
-    n_replacements: int = 8,
-    candidates: Iterable[int] | None = None,
+    replacements: Replaced = Replacements(),
     query: int = -1,
     seed: int | None = None,
 ) -> xr.Dataset:
@@ -100,7 +100,7 @@ def audit(
             the eight bounds with analytic edges and the Jacobians that they bound. The Jacobian and the null are always
             included.
         n_probes: number of random directions of each sketch; 16 by default.
-        n_replacements, candidates: as in `substitution_effect`.
+        replacements: as in `substitution_effect`.
         query: as in `path_bound`.
         seed: random seed of certificates, sketches and replacements; by default as in `jacobian_norms`.
 
@@ -129,14 +129,19 @@ def audit(
     >>> bool((found["tightness"].sel(estimate="exact edges") >= 1).all())
     True
     """
+    replacements = grouped(replacements, Replacements)
     positive(n_probes, "n_probes", "a number of directions")
-    positive(n_replacements, "n_replacements", "a number of tokens")
-    given = {"positions": positions, "estimates": estimates, "candidates": candidates}
+    if isinstance(replacements.candidates, str):
+        raise InputError(
+            f"candidates={replacements.candidates!r} is one of the estimates.", "Leave it out, or give token ids."
+        )
+    positive(replacements.n_replacements, "n_replacements", "a number of tokens")
+    given = {"positions": positions, "estimates": estimates}
     lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
     seed = seed_of(seed)
     session = Session.start(
         model, prompt, "audit", **lists,
-        n_probes=n_probes, n_replacements=n_replacements, query=query, seed=seed,
+        n_probes=n_probes, replacements=as_dict(replacements), query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session)
     n = session.query(query)
@@ -145,11 +150,11 @@ def audit(
     places = _content(session, lists["positions"], n)
     every_estimate = all_estimates(
         query=n, n_probes=n_probes,
-        n_replacements=n_replacements, candidates=lists["candidates"], seed=seed,
+        replacements=replacements, seed=seed,
     )  # fmt: skip
     selected = choose(list(every_estimate), lists["estimates"])
     if any(estimate.name == SWAP for estimate in selected):
-        require_choices(session, lists["candidates"], range(session.facts["bos_count"], n + 1))
+        require_choices(session, replacements.candidates, range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
     for estimate in bar(selected, desc="audit", unit="estimate"):
@@ -186,9 +191,13 @@ def _warm_up(session: Session, query: int) -> None:
     for freeze in ((), *choices_of(Freezable)):
         with suppress(UnsoundModelError):  # the estimate itself raises it again
             jacobian_norms(
-                session.model, session.ids[:1], norm="frobenius", freeze=freeze, method="sketch", n_probes=1,
+                session.model,
+                session.ids[:1],
+                norm="frobenius",
+                freeze=freeze,
+                method={"method": "sketch", "n_probes": 1},
                 query=query,
-            )  # fmt: skip
+            )
 
 
 def _content(session: Session, positions: Iterable[int] | None, query: int) -> list[int]:
@@ -274,23 +283,22 @@ def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
 
 
 def all_estimates(
-    *, query: int, n_probes: int, n_replacements: int, candidates: list[int] | None, seed: int
+    *, query: int, n_probes: int, replacements: Replacements, seed: int
 ) -> Iterator[Estimate]:  # fmt: skip
     """All estimates, from the printed path bound to the replacement of tokens."""
     read: dict[str, Any] = {"query": query}
-    quiet: dict[str, Any] = read | {}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
     def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
-        arguments: dict[str, Any] = quiet | options | {"freeze": freeze, "seed": seed}
-        measure: Any = lambda model, ids: path_bound(model, ids, constants="measured", **arguments)  # noqa: E731
+        arguments: dict[str, Any] = read | {"freeze": freeze, "edges": {"seed": seed} | options}
+        measure: Any = lambda model, ids: certified_bound(model, ids, **arguments)  # noqa: E731
         return Estimate(name + _frozen_suffix(freeze), "bound", measure, TRUTH + _frozen_suffix(freeze))
 
     def attribute(name: str, kind: str, of: Attribution) -> Estimate:
         return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **read))
 
     def derivative(name: str, **options: Any) -> Estimate:
-        arguments: dict[str, Any] = quiet | options
+        arguments: dict[str, Any] = read | options
         return Estimate(name, "derivative", lambda model, ids: jacobian_norms(model, ids, **arguments))
 
     yield Estimate("paper form", "printed", lambda model, ids: path_bound(model, ids, **read))
@@ -309,20 +317,19 @@ def all_estimates(
     yield Estimate("top-logit gradient", "proxy", top)
     yield Estimate("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **read))
     options = {"method": "sketch", "n_probes": n_probes, "seed": seed}
-    yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", **options)
-    yield derivative(f"sketch of {n_probes}, spectral", **options)
-    raised = derivative(f"sketch of {n_probes}, certified", **options | {"method": "sketch_upper"})
+    yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", method=options)
+    yield derivative(f"sketch of {n_probes}, spectral", method=options)
+    raised = derivative(f"sketch of {n_probes}, certified", method=options | {"method": "sketch_upper"})
     yield replace(raised, kind="bound", bounds=TRUTH)
     for freeze in reversed(sets[1:]):
         yield derivative(TRUTH + _frozen_suffix(freeze), freeze=freeze)
     yield derivative("Frobenius norm", norm="frobenius")
     yield derivative(TRUTH)
-    drawn: dict[str, Any] = quiet | {"n_replacements": n_replacements, "seed": seed}
-    expected: dict[str, Any] = drawn | {"candidates": "predicted"}
-    yield Estimate(LEFT_OUT, "swap", lambda model, ids: knockout_effect(model, ids, kind="embedding", **quiet)["kl"])
-    yield Estimate(KNOCKOUT, "swap", lambda model, ids: knockout_effect(model, ids, **quiet)["kl"])
+    drawn: dict[str, Any] = read | {"replacements": replacements, "seed": seed}
+    expected: dict[str, Any] = drawn | {"replacements": replace(replacements, candidates="predicted")}
+    yield Estimate(LEFT_OUT, "swap", lambda model, ids: knockout_effect(model, ids, kind="embedding", **read)["kl"])
+    yield Estimate(KNOCKOUT, "swap", lambda model, ids: knockout_effect(model, ids, **read)["kl"])
     yield Estimate(EXPECTED, "swap", lambda model, ids: substitution_effect(model, ids, **expected)["kl"])
-    drawn |= {"candidates": candidates}
     yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **drawn)["effect"])
 
 

@@ -9,17 +9,8 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import (
-    AttentionKind,
-    Bridge,
-    Constants,
-    Edges,
-    Freezable,
-    Pieces,
-    Target,
-    positive,
-)
-from squashlens.checks.arguments import and_frozen
+from squashlens._typing import AttentionKind, Bridge, Freezable, Pieces, Target, positive
+from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
@@ -28,6 +19,7 @@ from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.measure.squashing.walks import of_attention, one_hot, patterns_of
+from squashlens.options import Between, BetweenLayers, EdgeMethod, Edges
 from squashlens.theory.bounds.paths import sweep
 from squashlens.theory.probes import seed_of
 
@@ -35,144 +27,147 @@ from squashlens.theory.probes import seed_of
 LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "σ_ψ"}
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("by_token")
 @one_by_one()
 def path_bound(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    constants: Constants | Mapping[str, float] = "paper",
+    constants: Literal["paper"] | Mapping[str, float] = "paper",
     attention: AttentionKind = "model",
     query: int = -1,
-    from_layer: int = 0,
-    to_layer: Target | Sequence[Target] = "y",
-    freeze: Freezable | Collection[Freezable] = (),
-    edges: Edges = "analytic",
-    n_composed: int = 1,
+    between: BetweenLayers = Between(),
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
-    vjp_batch_size: int | None = None,
-    seed: int | None = None,
 ) -> xr.DataArray:
-    """An upper bound on how much each token i influences position n: the weighted path sum of Theorem 5.1.
+    """The weighted path sum of Theorem 5.1, by which each token i can influence position n.
 
-    Unless ``constants="measured"``, it is the printed formula ``C · [ Ā⁽ᴸ⁻¹⁾ ⋯ Ā⁽⁰⁾ ]_{n,i}``, where
-    ``ᾱ_ji = mean_h α^h_ji / β₁ + δ_ji`` and ``C = (1/β₃) (σ_ψ/β₂ + 1)^L``. The factor 1/β₃ applies only if the target
-    is y. The printed formula omits the value and output weights, the sum over heads and the derivative of the softmax.
-    For a real model it is therefore a **shape to compare, not a bound**.
-
-    With ``constants="measured"`` it is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is
-    computed from the model at this input, and the last block includes the final norm. This is a certified upper bound
-    on the derivative of the model with its stored weights in exact arithmetic; all steps run in float64. It is at
-    least `jacobian_norms` with the same `freeze`, apart from the rounding of a model that computes in float32. On
-    every call, random probes compare each block with autograd, and whatever the derived edges do not cover is added.
-    Probes and Lanczos each fail with half of one in a million at most, over all edges of the call.
+    It is the printed formula ``C · [ Ā⁽ᴸ⁻¹⁾ ⋯ Ā⁽⁰⁾ ]_{n,i}``, where ``ᾱ_ji = mean_h α^h_ji / β₁ + δ_ji`` and
+    ``C = (1/β₃) (σ_ψ/β₂ + 1)^L``. The factor 1/β₃ applies only if the target is y. The printed formula omits the value
+    and output weights, the sum over heads and the derivative of the softmax. For a real model it is therefore a **shape
+    to compare, not a bound**; `certified_bound` is one.
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
             (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
-        constants: the constants of the bound: ``"paper"`` (the default) for the printed formula with all β and σ_ψ 1;
-            a dict with some of ``"beta1"`` (β₁, the effect of the norm before attention), ``"beta2"`` (β₂, that of the
-            norm before the MLP), ``"beta3"`` (β₃, that of the final norm) and ``"sigma_psi"`` (σ_ψ, the Lipschitz
-            constant of the MLPs, which may be 0) for other values; or ``"measured"`` for certified constants of this
-            model at this input.
-        attention: attention weights of the printed formula: ``"model"`` (the default), those of the model;
-            ``"uniform"``, the null, in which each token attends evenly to all tokens that its block lets it see;
-            ``"topological"``, weight 1 for each visible token, which with σ_ψ = 0 counts the paths from i to n
-            (attending to itself and staying in the residual stream are two different edges).
+        constants: the constants of the bound: ``"paper"`` (the default), all β and σ_ψ 1; or a dict with some of
+            ``"beta1"`` (β₁, the effect of the norm before attention), ``"beta2"`` (β₂, that of the norm before the
+            MLP), ``"beta3"`` (β₃, that of the final norm) and ``"sigma_psi"`` (σ_ψ, the Lipschitz constant of the MLPs,
+            which may be 0).
+        attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
+            each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
+            visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the
+            residual stream are two different edges).
         query: query position n, an index into the tokens; negative values count from the end. The last token by
             default.
-        from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start of the paths; 0, the embeddings, by default.
-        to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
-            final norm. A list of them gives a leading dimension `to_layer`, whose labels are text: ``"3"``, ``"y"``.
-        freeze: parts of the model held constant, one or several: ``"attention"``, the attention patterns; ``"norms"``,
-            the denominators of all norms; ``"gates"``, the nonlinearities of the MLPs. Nothing by default. Only with
-            measured constants.
-        edges: method for the measured edges, from loosest to tightest: ``"local"`` uses norms of the maps of single
-            tokens and memory linear in the prompt length, for long prompts; ``"analytic"`` (the default) uses norms of
-            value and key terms; ``"attention"`` uses the exact norm of the attention's derivative; ``"exact"`` uses the
-            norm of each block's Jacobian, by autograd for blocks of an unknown form.
-        n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from
-            the top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
-        spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds;
-            with measured constants it is a certified bound on the norm of the span's blocks side by side.
-        vjp_batch_size: number of cotangents per batch, or of tokens per batch with local edges; chosen to fit into
-            memory by default.
-        seed: random seed of the probes and of Lanczos iteration, with measured constants only. By default it is drawn
-            from the system's entropy, since no model can be built to avoid such probes; the provenance has it (`call`).
+        between: layers at which the paths start and end, from the embeddings to y by default; see `options.Between`.
+        spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, dimensionless, zero for positions
         after the query. Results of prompts of unequal lengths are padded: after a prompt's own tokens, whose number is
-        the coordinate `length`, values are NaN, `token` is "" and `token_id` is −1. With measured constants, the
-        attribute `rounding` is the relative allowance for rounding that the values include, and
-        `failure_probability` the chance that any value is too low. The provenance has the whole `certificate`: what is
-        certified, how norms were computed, and how much the derived edges did not cover. With `spans`, one
-        value for each, labelled as in `jacobian_norms`.
+        the coordinate `length`, values are NaN, `token` is "" and `token_id` is −1. With `spans`, one value for each,
+        labelled as in `jacobian_norms`.
 
     Raises:
-        InputError: an argument that has no effect with these `constants`, a query or layer that does not exist, or,
-            with measured constants, quantized weights.
-        RangeError: the printed formula with these constants is beyond the range of float64.
-        UnsoundModelError: with measured constants, a block of an unknown form (unless ``edges="exact"``), hooks that
-            let later tokens influence earlier ones, attention logits so large or terms that cancel so far that float64
-            leaves no correct digit; with local edges also a model that has hooks, or cannot run without materialised
-            attention patterns.
+        InputError: a constant, a query or a layer that does not exist.
+        RangeError: the bound with these constants is beyond the range of float64.
+
+    Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> bound = sl.path_bound(model, "How many ones are in the following sequence? 110 =")
+    >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
+    (4096, 4096)
+    """
+    between = grouped(between, Between)
+    betas = _constants(constants)
+    session = Session.start(
+        model, prompt, "path_bound",
+        constants=betas, attention=attention, query=query, between=as_dict(between), **recorded(spans),
+    )  # fmt: skip
+    layers, groups = session.spans(between), Spans.of(session, spans)
+    found = _as_printed(session, layers, attention, query, between.from_layer, betas, groups)
+    return session.by_layer(between.to_layer, found)
+
+
+@measurement("by_token")
+@one_by_one()
+def certified_bound(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    edges: EdgeMethod = Edges(),
+    freeze: Freezable | Collection[Freezable] = (),
+    query: int = -1,
+    between: BetweenLayers = Between(),
+    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+) -> xr.DataArray:
+    """A certified upper bound on ‖∂y_n/∂v⁽⁰⁾_i‖₂ for each token i, as a sum over attention paths.
+
+    It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is computed from the model at this
+    input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative of
+    the model with its stored weights in exact arithmetic; all steps run in float64. It is at least `jacobian_norms`
+    with the same `freeze`, apart from the rounding of a model that computes in float32. On every call, random probes
+    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos each fail
+    with half of one in a million at most, over all edges of the call.
+
+    Args:
+        model, prompt, query, between: as in `path_bound`.
+        edges: method for the edges, ``"local"``, ``"analytic"`` (the default), ``"attention"`` or ``"exact"``, and how
+            many blocks are composed; see `options.Edges`.
+        freeze: parts of the model held constant, as in `jacobian_norms`.
+        spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
+
+    Returns:
+        DataArray as of `path_bound`. The attribute `rounding` is the relative allowance for rounding that the values
+        include, and `failure_probability` the chance that any value is too low. The provenance has the whole
+        `certificate`: what is certified, how norms were computed, and how much the derived edges did not cover.
+
+    Raises:
+        InputError: a query or layer that does not exist, composed blocks without exact edges, or quantized weights.
+        UnsoundModelError: a block of an unknown form (unless with exact edges), hooks that let later tokens influence
+            earlier ones, attention logits so large or terms that cancel so far that float64 leaves no correct digit;
+            with local edges also a model that has hooks, or cannot run without materialised attention patterns.
         CapacityError: the matrices do not fit into memory; the message states their size.
 
-    Source: Barbero et al. 2024, Theorem 5.1 (B.5), with ᾱ as in the proof; measured constants: docs/certificates.md.
+    Source: Barbero et al. 2024, Theorem 5.1; the edges are derived in docs/certificates.md.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> prompt = "How many ones are in the following sequence? 110 ="
-    >>> bound = sl.path_bound(model, prompt)
-    >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
-    (4096, 4096)
-    >>> certified = sl.path_bound(model, prompt, constants="measured")
+    >>> certified = sl.certified_bound(model, prompt)
     >>> bool((certified >= sl.jacobian_norms(model, prompt)).all())
     True
     """
-    betas = _constants(constants)
-    positive(n_composed, "n_composed", "a number of blocks")
-    if vjp_batch_size is not None:
-        positive(vjp_batch_size, "vjp_batch_size", "a batch size")
-    parts = frozen_parts(freeze)
-    unused = {"freeze": bool(parts), "edges": edges != "analytic", "n_composed": n_composed != 1}
-    unused |= {"seed": seed is not None}
-    if constants == "measured":
-        unused = {"attention": attention != "model"}
-    for name, given in unused.items():
-        if given:
-            raise InputError(f"{name}= has no effect with constants={constants!r}.", f"Leave {name}= out.")
-    if n_composed != 1 and edges != "exact":
+    edges, between = grouped(edges, Edges), grouped(between, Between)
+    positive(edges.n_composed, "n_composed", "a number of blocks")
+    if edges.vjp_batch_size is not None:
+        positive(edges.vjp_batch_size, "vjp_batch_size", "a batch size")
+    if edges.n_composed != 1 and edges.edges != "exact":
         raise InputError(
-            f"n_composed={n_composed} is possible only with exact edges.", "Use edges='exact', or leave it out."
+            f"n_composed={edges.n_composed} is possible only with exact edges.",
+            "Use edges={'edges': 'exact', 'n_composed': …}, or leave it out.",
         )
-    kind = constants if isinstance(constants, str) else "paper"
-    arguments: dict[str, Any] = {"constants": kind, "query": query, "from_layer": from_layer, "to_layer": to_layer}
-    arguments |= {"attention": attention} | betas if constants != "measured" else {}
-    arguments |= recorded(spans)
-    drawn = seed_of(seed)
-    if constants == "measured":
-        arguments |= {"freeze": parts, "edges": edges, "n_composed": n_composed, "seed": drawn}
-    session = Session.start(model, prompt, "path_bound", **arguments)
-    layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
-    if constants == "measured":
-        n = session.query(query)
-        rows, certificate = certified_bounds(
-            session, layers, from_layer, n, parts, edges, n_composed, vjp_batch_size, drawn
-        )
-        composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
-        long_name = f"certified path bound, {edges} edges{composed}"
-        long_name += and_frozen(parts)
-        stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
-        labelled: dict[Target, xr.DataArray] = {
-            to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
-            for to, row in rows.items()
-        }
-        return session.by_layer(to_layer, labelled)
-    return session.by_layer(to_layer, _as_printed(session, layers, attention, query, from_layer, betas, groups))
+    parts, seed = frozen_parts(freeze), seed_of(edges.seed)
+    session = Session.start(
+        model, prompt, "certified_bound",
+        edges=as_dict(edges) | {"seed": seed}, freeze=parts, query=query, between=as_dict(between), **recorded(spans),
+    )  # fmt: skip
+    layers, groups = session.spans(between), Spans.of(session, spans)
+    rows, certificate = certified_bounds(
+        session, layers, between.from_layer, session.query(query), parts, edges.edges, edges.n_composed,
+        edges.vjp_batch_size, seed,
+    )  # fmt: skip
+    composed = f" of {edges.n_composed} composed blocks" if edges.n_composed != 1 else ""
+    long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
+    stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
+    labelled: dict[Target, xr.DataArray] = {
+        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+        for to, row in rows.items()
+    }
+    return session.by_layer(between.to_layer, labelled)
 
 
 def _constants(given: str | Mapping[str, float]) -> dict[str, float]:

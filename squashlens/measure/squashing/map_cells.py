@@ -1,7 +1,7 @@
 """What a squash map of one prompt shows: influence of each cell, the strongest paths, and the ways of each cell."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, positive
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import n_blocks, pattern_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -19,16 +20,16 @@ from squashlens.engine.running.forward import forward
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.pullback import Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolved
+from squashlens.measure.squashing.jacobians.sketch import MISSED, resolved, seed_in
 from squashlens.measure.squashing.profiles.profile import ENDS, profile
 from squashlens.measure.squashing.profiles.pullbacks import Sketch, norms_of, require_held
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Given, Spans, recorded
 from squashlens.measure.squashing.walks import patterns_of, strongest, without, written_out
+from squashlens.options import Estimation, MapExtras, ProfileExtras, Replacements
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.theory.spread import first_share, has_sink
 
-Method = Literal["auto", "exact", "sketch", "none"]
 BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
@@ -43,11 +44,9 @@ def measure(
     prompt: PromptOrCapture,
     *,
     query: int,
-    method: Method,
+    method: Estimation,
     norm: Norm,
-    certified: bool,
-    n_replacements: int,
-    seed: int,
+    extras: MapExtras,
     spans: Given | None = None,
     alone: bool = False,
     accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
@@ -58,13 +57,14 @@ def measure(
     With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
     raise. `tick` is called with the share of the Jacobian's rows that are done.
     """
+    certified, n_replacements = extras.certified, extras.n_replacements
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     model = require_sound(model)
-    method = resolved(method, model, PROBES)
+    method = resolved(method, model, ("exact", "sketch", "none"), certifies=certified)
+    seed = seed_in(method)
     session = Session.start(
         model, prompt, "squash_map",
-        query=query, method=method, norm=norm, certified=certified, n_replacements=n_replacements, seed=seed,
-        **recorded(spans),
+        query=query, method=as_dict(method), norm=norm, extras=as_dict(extras), **recorded(spans),
     )  # fmt: skip
     session.require_one(tokens=2)
     if accept is not None:
@@ -73,17 +73,19 @@ def measure(
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(
-        model, prompt, queries=queries, method="none", certified=certified, n_random_models=0, seed=seed,
+        model, prompt, queries=queries, method=Estimation(method="none", seed=seed),
+        extras=ProfileExtras(certified=certified, n_random_models=0),
     )  # fmt: skip
     variables, coords = variables_of(whole), coords_of(whole)
     variables["bound_over_null"] = ratio(whole)
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
     sketch: dict[str, Any] = {}
-    if method != "none":
-        norms = _jacobian(session, queries, opened, layers, norm, method, seed, tick)
+    if method.method != "none":
+        norms = _jacobian(session, queries, opened, layers, norm, method, tick)
         variables |= norms
-        sketch = {"sketch": {"n_probes": PROBES, "seed": seed, "failure_probability": MISSED}} if len(norms) > 1 else {}
+        facts = {"n_probes": method.n_probes, "seed": seed, "failure_probability": MISSED}
+        sketch = {"sketch": facts} if len(norms) > 1 else {}
     if n_replacements:
         variables |= _replace(session, opened, queries, n_replacements, seed)
     if session.positions <= LONGEST:
@@ -132,19 +134,19 @@ def coords_of(found: xr.Dataset) -> dict[str, Any]:
 
 
 def _jacobian(
-    session: Session, queries: list[int], opened: int, layers: list[int], norm: Norm, method: Method, seed: int,
+    session: Session, queries: list[int], opened: int, layers: list[int], norm: Norm, method: Estimation,
     tick: Callable[[float], None] | None,
 ) -> dict[str, Variable]:  # fmt: skip
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
-    rows = PROBES if method == "sketch" else width(session.model)
+    rows = method.n_probes if method.method == "sketch" else width(session.model)
     if norm == "spectral":
         require_held(session, layers, opened + 1, rows)
     pullback = Pullback(session, layers, tick=tick)
     text = f"{norm} norm of the Jacobian"
-    if method == "exact":
+    if method.method == "exact":
         found = {"jacobian": (norms_of(pullback, opened, norm, torch.eye(rows, dtype=torch.float64)), text)}
     else:
-        ends = Sketch(pullback, norm, rows, seed, MISSED / 2 / (len(layers) * (opened + 1))).of(opened)
+        ends = Sketch(pullback, norm, rows, seed_in(method), MISSED / 2 / (len(layers) * (opened + 1))).of(opened)
         found = {"jacobian": (ends.estimate, f"sketched {text}")}
         found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
     variables: dict[str, Variable] = {}
@@ -183,8 +185,8 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
 def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
     """What replacing each token does to y of the opened query; NaN for the other queries."""
     found = substitution_effect(
-        session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed,
-    )  # fmt: skip
+        session.model, session.ids, replacements=Replacements(n_replacements=n_replacements), query=opened, seed=seed
+    )
     variables: dict[str, Variable] = {}
     for name in ("effect", "kl"):
         values = np.full((len(queries), session.positions), np.nan)

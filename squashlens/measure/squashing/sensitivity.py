@@ -1,7 +1,8 @@
 """Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,17 +10,19 @@ import xarray as xr
 
 from squashlens._typing import AttentionKind, Bridge, Norm, Pieces
 from squashlens.bars import bar
+from squashlens.checks.arguments import as_dict, grouped
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.last_tokens import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.bound import path_bound
+from squashlens.measure.squashing.bound import certified_bound, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.jacobians.sketch import PROBES, resolved
+from squashlens.measure.squashing.jacobians.sketch import resolved
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.options import Edges, Estimation, Method, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import mean_interval
@@ -36,8 +39,7 @@ def sensitivity(
     prompt: PromptOrCapture,
     *,
     norm: Norm = "spectral",
-    method: Literal["auto", "exact", "sketch"] = "auto",
-    seed: int | None = None,
+    method: Method = Estimation(),
     query: int = -1,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
 ) -> xr.Dataset:
@@ -50,8 +52,8 @@ def sensitivity(
         model, prompt, query: as in `path_bound`.
         norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
             root of the sum of squares.
-        method: way to compute the Jacobian norms, as in `jacobian_norms`; both have the same directions.
-        seed: as in `jacobian_norms`.
+        method: way to compute the Jacobian norms, ``"auto"``, ``"exact"`` or ``"sketch"``, as in `jacobian_norms`; both
+            have the same directions.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
 
@@ -83,11 +85,11 @@ def sensitivity(
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
+    method = grouped(method, Estimation)
     model = require_sound(model)
-    method = resolved(method, model, PROBES)
-    seed = seed_of(seed, certifies=False)
+    method = resolved(method, model, ("exact", "sketch"))
     session = Session.start(
-        model, prompt, "sensitivity", norm=norm, method=method, seed=seed, query=query, **recorded(spans)
+        model, prompt, "sensitivity", norm=norm, method=as_dict(method), query=query, **recorded(spans)
     )
     groups = Spans.of(session, spans)
     named = None if groups is None else dict(zip(map(str, range(len(groups.names))), groups.positions, strict=True))
@@ -104,7 +106,7 @@ def sensitivity(
             attributes("path bound relative to uniform attention", "1")
         )
         for name, freeze in derived.items():
-            norms = jacobian_norms(model, ids, norm=norm, freeze=freeze, method=method, seed=seed, **shared)
+            norms = jacobian_norms(model, ids, norm=norm, freeze=freeze, method=method, **shared)
             found[name] = norms.drop_vars(ENDS, errors="ignore")
             found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
             progress_bar.update()
@@ -165,8 +167,7 @@ def needle(
     *,
     norm: Norm = "frobenius",
     certified: bool = False,
-    candidates: Sequence[int] | None = None,
-    n_replacements: int = 8,
+    replacements: Replaced = Replacements(),
     seed: int | None = None,
 ) -> xr.Dataset:
     """Sensitivity of the last token's output y to one token of each prompt, for each prompt and as group means.
@@ -181,9 +182,8 @@ def needle(
         norm: norm of the Jacobian: ``"frobenius"`` (the default), the root of the sum of squares, or ``"spectral"``,
             the largest singular value.
         certified: whether to compute the certified path bound with analytic edges too; no by default.
-        candidates: token ids that may replace the token of interest; by default the distinct tokens of all prompts of
-            the same length except BOS.
-        n_replacements: as in `substitution_effect`.
+        replacements: tokens that replace the token of interest; by default eight of the distinct tokens of all prompts
+            of the same length except BOS; see `options.Replacements`.
         seed: random seed of the replacements and the certificate, as in `profile`.
 
     Returns:
@@ -207,6 +207,7 @@ def needle(
     >>> bool(last > 100 * first)   # it is the last that is asked for
     True
     """
+    replacements = grouped(replacements, Replacements)
     counts = [len(given) for given in (prompt, positions, groups)]
     if len(set(counts)) != 1 or not counts[0]:
         raise InputError(
@@ -217,18 +218,19 @@ def needle(
     found: dict[str, np.ndarray] = {}
     tokens = [""] * len(prompt)
     counter = bar(total=len(prompt), desc="needle", unit="prompt")
-    swaps: dict[str, Any] = {"candidates": candidates, "n_replacements": n_replacements, "seed": seed}
     asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
     sessions = []
     for length, rows in batches(map(len, prompt), lambda _: TOGETHER):
         ids = torch.tensor([list(prompt[k]) for k in rows])
         present = {token for one in prompt if len(one) == length for token in one}
-        session = Session.without_prompt(model, ids, "needle", **asked, **swaps)
+        session = Session.without_prompt(model, ids, "needle", **asked, replacements=as_dict(replacements), seed=seed)
         sessions.append(session)
         places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
         shown = display_tokens(session.model, session.ids)
-        every = swaps | {"candidates": sorted(present - {bos_id(session.model)}) if candidates is None else candidates}
-        for name, values in _by_position(session, places, norm, certified, every).items():
+        every = replacements
+        if replacements.candidates is None:
+            every = replace(replacements, candidates=sorted(present - {bos_id(session.model)}))
+        for name, values in _by_position(session, places, norm, certified, every, seed).items():
             found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
         for place, (k, position) in enumerate(zip(rows, places, strict=True)):
             tokens[k] = shown[place][position]
@@ -247,7 +249,7 @@ def _check_position(session: Session, position: int, argument: str) -> int:
 
 
 def _by_position(
-    session: Session, at: list[int], norm: Norm, certified: bool, swaps: dict[str, Any]
+    session: Session, at: list[int], norm: Norm, certified: bool, swaps: Replacements, seed: int
 ) -> dict[str, np.ndarray]:
     """All measures for prompts of one length, each at the position of interest."""
     model, ids, rows = session.model, session.ids, np.arange(len(at))
@@ -255,15 +257,15 @@ def _by_position(
     def here(values: xr.DataArray) -> np.ndarray:
         return np.atleast_2d(values.values)[rows, at]
 
-    read: Any = {}
     bound = here(path_bound(model, ids))
     null = here(path_bound(model, ids, attention="uniform"))
     found = {"path_bound": bound, "bound_over_null": bound / null}
-    found["jacobian"] = here(jacobian_norms(model, ids, norm=norm, **read))
+    found["jacobian"] = here(jacobian_norms(model, ids, norm=norm))
     if certified:
-        found["certified"] = here(path_bound(model, ids, constants="measured", seed=swaps["seed"], **read))
+        found["certified"] = here(certified_bound(model, ids, edges=Edges(seed=seed)))
     effects = [
-        substitution_effect(model, row, positions=[place], **swaps, **read) for row, place in zip(ids, at, strict=True)
+        substitution_effect(model, row, positions=[place], replacements=swaps, seed=seed)
+        for row, place in zip(ids, at, strict=True)
     ]
     for name in ("effect", "kl"):
         found[name] = np.array([e[name].values[place] for e, place in zip(effects, at, strict=True)])

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 import torch
 import xarray as xr
@@ -11,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Pieces, Target, positive
+from squashlens.checks.arguments import as_dict, grouped
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
@@ -23,6 +23,7 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one, require_places
 from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.options import Between, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
@@ -38,8 +39,7 @@ def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    candidates: Sequence[int] | Literal["predicted"] | None = None,
-    n_replacements: int = 8,
+    replacements: Replaced = Replacements(),
     positions: Iterable[int] | None = None,
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
     query: int = -1,
@@ -54,11 +54,8 @@ def substitution_effect(
     Args:
         model: as in `path_bound`.
         prompt: as in `path_bound`.
-        candidates: token ids that may replace a token; by default the distinct tokens of the prompts except BOS
-            (of each prompt by itself, if the prompts are of unequal lengths). ``"predicted"``: what the model itself
-            expects there, drawn without replacement with the probabilities p(· | tokens before); with BOS only.
-        n_replacements: number of random replacements for each token or span, 8 by default. If fewer other candidates
-            exist for a token, each of them is used once. A token is never replaced by itself.
+        replacements: the tokens that may replace a token and how many do, by default eight of the prompts' own; see
+            `options.Replacements`.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
         spans: as in `jacobian_norms`, without BOS. All tokens of a span up to the query are replaced at once, each by a
             random candidate other than itself, independently of the others; a draw that occurs twice counts once.
@@ -88,18 +85,18 @@ def substitution_effect(
     >>> model = sl.load("tiny-gemma")
     >>> digits = sl.prompts.tokenize(model, "0123456789")[0, 1:].tolist()
     >>> prompt = "What is the last digit in this sequence? 0107 ="
-    >>> effect = sl.substitution_effect(model, prompt, candidates=digits)
+    >>> effect = sl.substitution_effect(model, prompt, replacements={"candidates": digits})
     >>> effect["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 15.0]
     """
+    replacements = grouped(replacements, Replacements)
+    candidates, n_replacements = replacements.candidates, replacements.n_replacements
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
         model, prompt, "substitution_effect",
-        candidates=candidates if candidates is None or isinstance(candidates, str) else list(candidates),
-        n_replacements=n_replacements,
-        query=query, to_layer=to_layer, seed=seed, **recorded(spans),
+        replacements=as_dict(replacements), query=query, to_layer=to_layer, seed=seed, **recorded(spans),
     )  # fmt: skip
-    session.spans(0, to_layer)
+    session.span(Between(to_layer=to_layer))
     n, natural = session.query(query), isinstance(candidates, str)
     first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
     groups = Spans.of(session, spans)

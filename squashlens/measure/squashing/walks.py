@@ -10,7 +10,8 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positive, short_repr
+from squashlens._typing import ATTENTION, AttentionKind, Bridge, positive, short_repr
+from squashlens.checks.arguments import as_dict, grouped
 from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
@@ -18,6 +19,7 @@ from squashlens.engine.proving.premises import require_attention_alone
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
+from squashlens.options import Between, BetweenLayers
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.paths import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
 
@@ -70,8 +72,7 @@ def hops(
     *,
     attention: AttentionKind = "model",
     query: int = -1,
-    from_layer: int = 0,
-    to_layer: Target = "y",
+    between: BetweenLayers = Between(),
 ) -> xr.DataArray:
     """The share of attention paths into the query by number of attention steps (hops) and by starting token.
 
@@ -80,10 +81,9 @@ def hops(
     hops, it is the path bound with constants 1, normalised to sum to 1.
 
     Args:
-        model, attention, query, from_layer: as in `path_bound`.
+        model, attention, query: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
-        to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
-            final norm.
+        between: as in `path_bound`, with one `to_layer`.
 
     Returns:
         DataArray (hop, position): float64, dimensionless, sums to 1. The coordinate `null` has the same shares under
@@ -100,11 +100,10 @@ def hops(
     >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
-    session = Session.start(
-        model, prompt, "hops", attention=attention, query=query, from_layer=from_layer, to_layer=to_layer
-    )
+    between = grouped(between, Between)
+    session = Session.start(model, prompt, "hops", attention=attention, query=query, between=as_dict(between))
     session.require_one()
-    (top,) = session.spans(from_layer, to_layer).values()
+    from_layer, (_, top) = between.from_layer, session.span(between)
     patterns = patterns_of(session, attention, range(from_layer, top))
     counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
     dims, coords = session.coords()
@@ -124,8 +123,7 @@ def strongest_paths(
     avoid: Sequence[int] = (),
     attention: AttentionKind = "model",
     query: int = -1,
-    from_layer: int = 0,
-    to_layer: Target = "y",
+    between: BetweenLayers = Between(),
 ) -> xr.Dataset:
     """The k paths of largest weight into the query: their positions in every layer, weights and shares.
 
@@ -133,8 +131,8 @@ def strongest_paths(
     1 and attention averaged over heads. The search is exact (k-best Viterbi).
 
     Args:
-        model, attention, query, from_layer: as in `path_bound`.
-        prompt, to_layer: as in `hops`.
+        model, attention, query: as in `path_bound`.
+        prompt, between: as in `hops`.
         k: number of paths, 10 by default; fewer are returned if fewer exist.
         avoid: positions that paths may not visit, such as ``[0]``: where BOS is an attention sink, all strongest paths
             start there and say nothing of the other tokens. Shares remain those of all paths.
@@ -157,10 +155,11 @@ def strongest_paths(
     >>> best["position_at"].sel(layer=6).values.tolist()   # all end at the query
     [13, 13, 13]
     """
+    between = grouped(between, Between)
     positive(k, "k", "a number of paths")
     session = Session.start(
         model, prompt, "strongest_paths",
-        k=k, attention=attention, query=query, from_layer=from_layer, to_layer=to_layer,
+        k=k, attention=attention, query=query, between=as_dict(between),
         **({"avoid": list(avoid)} if len(avoid) else {}),
     )  # fmt: skip
     session.require_one()
@@ -170,7 +169,7 @@ def strongest_paths(
             f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
             "Give positions before the query, counted from 0.",
         )
-    (top,) = session.spans(from_layer, to_layer).values()
+    from_layer, (_, top) = between.from_layer, session.span(between)
     patterns = patterns_of(session, attention, range(from_layer, top))
     down = [written_out(session, patterns[b]) for b in reversed(range(from_layer, top))]
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)

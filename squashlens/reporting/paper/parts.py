@@ -79,7 +79,7 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
 
     def ones_and_zero(_: Path) -> xr.Dataset:
         zero = prompts.one_token(model, "0")
-        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), scale="relative")
+        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), norm={"scale": "relative"})
 
     def strongest(attention: Any) -> Part:
         return Part(
@@ -136,7 +136,7 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
             sequence = prompts.figure5(model, chosen.n)[letter]
             if letter == "b":
                 sequence = prompts.digits(model, chosen.n, seed=0, prefix=COUNT, ending="1")
-            pairs = capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED)
+            pairs = capture(model, sequence, baselines=("contrast", "unrelated"), pairs={"noise_lengths": REPLAYED})
             return collapse(model, pairs, by_head="value")
 
         return panel

@@ -133,17 +133,17 @@ MAKES = {"sequence": _sequence, "task": _task, "interventions": _interventions}
 
 
 MEASUREMENTS = (
-    "path_bound", "jacobian_norms", "jacobian", "profile", "sensitivity", "substitution_effect", "knockout_effect",
-    "needle", "audit", "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit",
-    "collapse", "mechanism",
-    "separator_ablation", "tokenization", "precision", "compare", "search_separators",
+    "path_bound", "certified_bound", "jacobian_norms", "jacobian", "profile", "sensitivity",
+    "substitution_effect", "knockout_effect", "needle", "audit",
+    "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit",
+    "collapse", "mechanism", "separator_ablation", "tokenization", "precision", "compare", "search_separators",
     "top_tokens", "evaluate", "probe", "collapse_vs_readout",
     "synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation",
 )  # fmt: skip
 LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
-RUNS = {"precision": ("runs", "lengths", "noise_lengths")}  # need a model's name, and a study gives loaded models
+RUNS = {"precision": ("runs",)}  # need a model's name, and a study gives loaded models
 BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
-NOT_GIVEN = ("resume", "device", "source", "answer")  # set by the study, or known to Python only
+NOT_GIVEN = ("resume", "answer")  # set by the study, or known to Python only
 
 
 def function_of(name: str) -> Callable[..., Any]:

@@ -1,9 +1,8 @@
 """The lemmas on softmax (B.1, B.2, B.4) and on attention as a triangular row-stochastic matrix (B.6 to B.8).
 
-B.1 and B.2 are about limits. Each is checked at several increasing lengths of one sequence: an inequality at each
-length, which implies the limit if the premises hold at every length, and whether the sides decrease over the lengths.
-The inequalities are theorems, so they can fail only by an error of arithmetic. If the right side is above the largest
-possible left side, they say nothing. Softmax is computed in float64.
+B.1 and B.2 are about limits. Each is checked at increasing lengths of one sequence: an inequality, which implies the
+limit if the premises hold at every length, and whether the sides decrease. The inequalities are theorems, so only an
+error of arithmetic can break them; a right side above the largest possible left side says nothing.
 """
 
 import math
@@ -24,6 +23,7 @@ from squashlens.theory.statements.statement import (
     decays,
     distributions,
     growing_lengths,
+    of_a_limit,
     rounding,
 )
 
@@ -44,11 +44,9 @@ def lemma_b1(
 
     Args:
         a: the entries before the last, for the longest sequence.
-        b: the additional entry.
-        c: the last entry.
+        b, c: the additional entry, and the last entry.
         bound: M, a finite premise. Without a bound, the last entry can grow with n and keep its weight.
-        lengths: increasing lengths n; at each, the first n − 1 entries of `a` are used. By default, five lengths up to
-            the longest.
+        lengths: increasing lengths n, with the first n − 1 entries of `a`; by default five, up to the longest.
 
     Raises:
         InputError: the lengths are too few, too close, or too long.
@@ -68,17 +66,10 @@ def lemma_b1(
         gap, right = float(x[-1] + star[-2]), 2 * bound - math.log(n)
         steps.append(Step(n, _exp(gap), _exp(right), gap <= right + 8 * EPS * max(1.0, abs(right))))
         weights = _exp(float(x[-1])), _exp(float(star[-1]))
-    return _of_a_limit(
-        "Lemma B.1",
-        "0 < softmax(x)_n − softmax(x*)_{n+1} ≤ e^{2M}/n → 0",
-        {
-            "entries and M are finite": bool(more.isfinite().all()) and math.isfinite(bound),
-            f"|entries| ≤ {bound:g}": bool(more.abs().max() <= bound),
-        },
-        steps,
-        WEIGHT,
-        {"softmax(x)_n": weights[0], "softmax(x*)_{n+1}": weights[1]},
-    )
+    claim = "0 < softmax(x)_n − softmax(x*)_{n+1} ≤ e^{2M}/n → 0"
+    premises = _bounded(float(more.abs().max()), bound)
+    found = {"softmax(x)_n": weights[0], "softmax(x*)_{n+1}": weights[1]}
+    return of_a_limit("Lemma B.1", claim, premises, steps, found, _shows(steps, WEIGHT), WEIGHT)
 
 
 @validated
@@ -97,12 +88,10 @@ def lemma_b2(
     right side decreases as 1/n.
 
     Args:
-        x: the first sequence.
-        x_star: the second sequence.
+        x, x_star: the two sequences.
         bound: M, a finite premise.
-        lengths: increasing lengths n; at each, the first n entries of both sequences are compared. By default, five
-            lengths up to the longest. The premise that differences tend to 0 is tested by whether the largest
-            difference between successive lengths decreases at every step
+        lengths: increasing lengths n, at which the first n entries are compared; by default five, up to the longest.
+            Differences tend to 0, a premise, if the largest between successive lengths decreases at every step
             (`squashlens.theory.statements.statement.decays`).
 
     Raises:
@@ -129,19 +118,20 @@ def lemma_b2(
         mean = float(apart[:n].mean())
         right = 2 * _exp(2 * bound) * mean if mean else 0.0
         steps.append(Step(n, left, right, left <= right + n * EPS))
-    most = max(float(x.abs().max()), float(x_star.abs().max()))
-    return _of_a_limit(
-        "Lemma B.2",
-        "δ(y, y*) ≤ 2 e^{2M} mean|x − x*| → 0",
-        {
-            "entries and M are finite": math.isfinite(most) and math.isfinite(bound),
-            f"|entries| ≤ {bound:g}": most <= bound,
-            "differences decrease from each length to the next": decays(chosen, largest),
-        },
-        steps,
-        VARIATION,
-        {f"largest difference up to n = {chosen[0]}": largest[0], "largest difference of the last step": largest[-1]},
-    )
+    claim = "δ(y, y*) ≤ 2 e^{2M} mean|x − x*| → 0"
+    premises = _bounded(float(torch.cat([x, x_star]).abs().max()), bound)
+    premises["differences decrease from each length to the next"] = decays(chosen, largest)
+    found = {
+        f"largest difference up to n = {chosen[0]}": largest[0],
+        "largest difference of the last step": largest[-1],
+    }
+    return of_a_limit("Lemma B.2", claim, premises, steps, found, _shows(steps, VARIATION), VARIATION)
+
+
+def _bounded(most: float, bound: float) -> dict[str, bool]:
+    """The premises that entries of at most `most` are finite and at most M = `bound`, which is finite too."""
+    finite = math.isfinite(most) and math.isfinite(bound)
+    return {"entries and M are finite": finite, f"|entries| ≤ {bound:g}": most <= bound}
 
 
 def _lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
@@ -151,24 +141,15 @@ def _lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
     return chosen
 
 
-def _of_a_limit(
-    name: str, claim: str, premises: dict[str, bool], steps: list[Step], most: float, found: dict[str, float]
-) -> Statement:
-    """The statement that both sides tend to 0, where the left side is at most `most` for every input."""
-    lengths, last = [step.at for step in steps], steps[-1]
-    # The right side is informative only if it is below `most`.
-    sides = ([step.left for step in steps], [min(step.right, most) for step in steps])
+def _shows(steps: Sequence[Step], most: float) -> str:
+    """What was checked. A right side of at least `most`, the largest possible left side, says nothing."""
     empty = sum(step.right >= most for step in steps)
-    shows = (
-        f"the inequality at {len(steps)} lengths from {lengths[0]:,} to {lengths[-1]:,}, which is proved, so "
-        f"only an arithmetic error can break it"
+    return (
+        f"the inequality at {len(steps)} lengths from {steps[0].at:,} to {steps[-1].at:,}, which is proved, so "
+        "only an arithmetic error can break it"
         + (f" (at {empty} of them its right side is at least {most:g}, so it says nothing)" if empty else "")
         + "; and whether a side decreases at each of these lengths. No finite check proves a limit"
     )
-    return Statement(
-        name, claim, premises, last.left, "≤", last.right, all(step.holds for step in steps), found, shows,
-        tuple(steps), any(decays(lengths, side) for side in sides),
-    )  # fmt: skip
 
 
 @validated
@@ -205,7 +186,6 @@ def _exp(x: float) -> float:
 
 
 ROUNDING = 1e-9
-TWO = "each row after the first has at least two entries"
 
 
 @validated
@@ -236,16 +216,9 @@ def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
     triangular = not bool(a.triu(1).any())
     largest = float(a.diagonal().max()) if triangular else math.nan
     multiplicity = float(ones.sum()) if triangular else math.nan
-    return Statement(
-        "Lemma B.6",
-        "multiplicity of the eigenvalue 1 = 1",
-        {**_stochastic(pattern), TWO: _two_each(a)},
-        multiplicity,
-        "=",
-        1.0,
-        multiplicity == 1 and abs(largest - 1) <= slack,
-        {"largest eigenvalue": largest},
-    )
+    claim, holds = "multiplicity of the eigenvalue 1 = 1", multiplicity == 1 and abs(largest - 1) <= slack
+    found = {"largest eigenvalue": largest}
+    return Statement("Lemma B.6", claim, _of_a_chain(pattern), multiplicity, "=", 1.0, holds, found)
 
 
 @validated
@@ -256,12 +229,11 @@ def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key
     non-negative entries have non-negative products and sums.
 
     Args:
-        first: the matrix A, (query, key).
-        second: the matrix B, (query, key).
+        first, second: the matrices A and B, (query, key).
 
     Returns:
-        The statement; its left side is the largest error: of a row sum from 1, of an entry above the diagonal from 0,
-        or of a negative entry from 0. Its right side is the allowance for rounding.
+        The statement; its left side is the largest error of a row sum, of an entry above the diagonal, or of a negative
+        entry, and its right side the allowance for rounding.
 
     Raises:
         InputError: a matrix is not square, or their sizes differ.
@@ -327,21 +299,11 @@ def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) ->
     log_rate = float(stays.max())
     found, bound = log_mass / depth, min(0.0, _log_bound(log_rate, float(below.sum(dim=-1).max()), len(below), depth))
     slack = ROUNDING + rounding(pattern)  # for each layer, since rows sum to 1 only up to rounding
-    return Statement(
-        "Proposition B.8",
-        "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ",
-        {**_stochastic(pattern), TWO: _two_each(a)},
-        math.exp(found),
-        "≤",
-        math.exp(bound),
-        log_rate < 0 and log_rate - slack <= found <= bound + slack,
-        {
-            "λ": math.exp(log_rate),
-            "factor of the last layer": factor,
-            "log of the mass elsewhere": log_mass,
-            "rows that share λ": float((stays >= log_rate - ROUNDING).sum()),
-        },
-    )
+    claim, premises = "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ", _of_a_chain(pattern)
+    holds = log_rate < 0 and log_rate - slack <= found <= bound + slack
+    more = {"λ": math.exp(log_rate), "factor of the last layer": factor, "log of the mass elsewhere": log_mass}
+    more["rows that share λ"] = float((stays >= log_rate - ROUNDING).sum())
+    return Statement("Proposition B.8", claim, premises, math.exp(found), "≤", math.exp(bound), holds, more)
 
 
 def _log_mass(block: Float[Tensor, "query key"], depth: int) -> tuple[float, float]:
@@ -379,5 +341,6 @@ def _stochastic(pattern: Tensor) -> dict[str, bool]:
     return {"triangular": not bool(pattern.triu(1).any()), "rows are distributions": distributions(pattern)}
 
 
-def _two_each(a: Tensor) -> bool:
-    return bool(((a != 0).sum(dim=-1)[1:] >= 2).all())
+def _of_a_chain(pattern: Tensor) -> dict[str, bool]:
+    two = bool(((pattern != 0).sum(dim=-1)[1:] >= 2).all())
+    return {**_stochastic(pattern), "each row after the first has at least two entries": two}

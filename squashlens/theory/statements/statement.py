@@ -71,6 +71,17 @@ class Statement:
         return f"{self.name}: {self.left:.6g} {self.relation} {self.right:.6g}, {self.verdict}{why}"
 
 
+def of_a_limit(
+    name: str, claim: str, premises: Mapping[str, bool], steps: Sequence[Step], found: Mapping[str, float], shows: str,
+    most: float = math.inf,
+) -> Statement:  # fmt: skip
+    """The statement that both sides tend to 0, from their values at some lengths; no left side exceeds `most`."""
+    last, lengths = steps[-1], [step.at for step in steps]
+    decreases = decays(lengths, [s.left for s in steps]) or decays(lengths, [min(s.right, most) for s in steps])
+    holds = all(step.holds for step in steps)
+    return Statement(name, claim, premises, last.left, "≤", last.right, holds, found, shows, tuple(steps), decreases)
+
+
 def rounding(rows: Tensor) -> float:
     """The largest difference from 1 that rounding can cause in the sum of a row of weights.
 

@@ -2,7 +2,7 @@
 
 The paper's block is ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, and ``y = v⁽ᴸ⁾/β₃``. Attention does not depend on the
 tokens, there is no value or output matrix, and norms divide by a constant. Real models are not of this form; for them
-use `squashlens.path_bound` with ``constants="measured"``.
+use `squashlens.certified_bound`.
 """
 
 import math
@@ -20,7 +20,15 @@ from squashlens.errors import InputError
 from squashlens.theory.bounds.paths import sweep
 from squashlens.theory.distances import distance, identical, total_variation
 from squashlens.theory.norms import spectral_norms
-from squashlens.theory.statements.statement import Statement, Step, check_lengths, decays, distributions, require_tokens
+from squashlens.theory.statements.statement import (
+    Statement,
+    Step,
+    check_lengths,
+    decays,
+    distributions,
+    of_a_limit,
+    require_tokens,
+)
 
 ROUNDING = 1e-9
 Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
@@ -90,28 +98,19 @@ def theorem_51(
     bound = product / third
     ratio = torch.where(bound > 0, jacobian / bound, torch.where(jacobian > 0, torch.inf, jacobian))
     worst = float(ratio.max())
-    return Statement(
-        "Theorem 5.1",
-        "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1",
-        {
-            "everything is finite": all(bool(one.isfinite().all()) for one in (v, run.output, jacobian)),
-            "attention rows are distributions": run.distributed,
-            "attention is causal": not any(bool(pattern.triu(1).any()) for pattern in run.patterns),
-            "attention does not depend on the tokens": run.steady,
-            "ψ acts on each token by itself": run.local,
-            f"‖ψ'‖ ≤ {sigma:g}": max(run.slopes) <= sigma * (1 + ROUNDING),
-        },
-        worst,
-        "≤",
-        1.0,
-        worst <= 1 + ROUNDING,
-        {
-            "largest ‖ψ'‖": max(run.slopes),
-            "least Jacobian ÷ bound": float(ratio.min()),
-            "share of the bound on the first token": float(bound[0] / bound.sum()),
-        },
-        f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass",
-    )
+    premises = {
+        "everything is finite": all(bool(one.isfinite().all()) for one in (v, run.output, jacobian)),
+        "attention rows are distributions": run.distributed,
+        "attention is causal": not any(bool(pattern.triu(1).any()) for pattern in run.patterns),
+        "attention does not depend on the tokens": run.steady,
+        "ψ acts on each token by itself": run.local,
+        f"‖ψ'‖ ≤ {sigma:g}": max(run.slopes) <= sigma * (1 + ROUNDING),
+    }
+    found = {"largest ‖ψ'‖": max(run.slopes), "least Jacobian ÷ bound": float(ratio.min())}
+    found["share of the bound on the first token"] = float(bound[0] / bound.sum())
+    claim = "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1"
+    shows = f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass"
+    return Statement("Theorem 5.1", claim, premises, worst, "≤", 1.0, worst <= 1 + ROUNDING, found, shows)
 
 
 @dataclass
@@ -184,7 +183,7 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
         bound: upper bound on ‖v_i‖₁, in the units of the values; finite, a premise.
 
     Raises:
-        InputError: the shapes of rows and values do not match, or the lengths cannot show a decrease.
+        InputError: shapes that do not match, or lengths that cannot show a decrease.
 
     Source: Barbero et al. 2024, Theorem B.3 (4.2), first step.
 
@@ -209,26 +208,19 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
         z, z_star = row.double() @ values[:n], star.double() @ torch.cat([values[:n], values[n - 1 : n]])
         left, right = float(distance(z, z_star, "l1")), float(norms[:n].max()) * (delta + own)
         steps.append(Step(n, left, right, left <= right + ROUNDING * max(1.0, right)))
-    together, largest = [delta + own for delta, own in apart], float(norms.max())
-    sides = ([step.left for step in steps], [step.right for step in steps])
-    return Statement(
-        "Theorem B.3",
-        "‖z_n − z*_{n+1}‖₁ ≤ max‖v‖₁ (δ + α*_{n+1,n+1}) → 0",
-        {
-            "attention rows are distributions": all(distributions(one) for pair in rows for one in pair),
-            f"‖v_i‖₁ ≤ {bound:g} < ∞": largest <= bound < math.inf,
-            "positional information decays (δ + α* decreases from each length to the next)": decays(sizes, together),
-        },
-        steps[-1].left,
-        "≤",
-        steps[-1].right,
-        all(step.holds for step in steps),
-        {"δ": apart[-1][0], "α*_{n+1,n+1}": apart[-1][1], f"δ + α* at n = {sizes[0]}": together[0]},
+    together = [delta + own for delta, own in apart]
+    premises = {
+        "attention rows are distributions": all(distributions(one) for pair in rows for one in pair),
+        f"‖v_i‖₁ ≤ {bound:g} < ∞": float(norms.max()) <= bound < math.inf,
+        "positional information decays (δ + α* decreases from each length to the next)": decays(sizes, together),
+    }
+    found = {"δ": apart[-1][0], "α*_{n+1,n+1}": apart[-1][1], f"δ + α* at n = {sizes[0]}": together[0]}
+    shows = (
         f"the inequality for one layer at {len(sizes)} lengths from {sizes[0]:,} to {sizes[-1]:,}, and whether a side "
-        "decreases at each of them. The induction over layers is not checked, and no finite check proves a limit",
-        tuple(steps),
-        any(decays(sizes, side) for side in sides),
+        "decreases at each of them. The induction over layers is not checked, and no finite check proves a limit"
     )
+    claim = "‖z_n − z*_{n+1}‖₁ ≤ max‖v‖₁ (δ + α*_{n+1,n+1}) → 0"
+    return of_a_limit("Theorem B.3", claim, premises, steps, found, shows)
 
 
 def _apart(row: Float[Tensor, " position"], star: Float[Tensor, " and_one"]) -> tuple[float, float]:
@@ -251,8 +243,7 @@ def corollary_b10(
     make y and y* equal. Bits are compared: −0 differs from 0, and equal NaNs agree.
 
     Args:
-        y: representation of the shorter sequence, (d).
-        y_star: representation of the sequence with one more token, (d).
+        y, y_star: representations of the shorter sequence and of that with one more token, (d).
         count: reads a count from a representation that is stored in `dtype`.
         n: the count of the shorter sequence.
         dtype: number format in which y and y* are stored and compared.
@@ -279,17 +270,11 @@ def corollary_b10(
     if not all(isinstance(answer, Real) for answer in answers):
         raise InputError(f"count returned {short_repr(answers)}.", "It must return a whole number.")
     wrong = sum(answer != truth for answer, truth in zip(answers, (n, n + 1), strict=True))
-    return Statement(
-        "Corollary B.10",
-        "1 ≤ wrong counts among n and n + 1",
-        {f"y and y* are bit-identical in {dtype_name(dtype)}": same == 1},
-        1.0,
-        "≤",
-        float(wrong),
-        wrong >= 1,
-        {"count(y)": float(answers[0]), "count(y*)": float(answers[1])},
-        "the stored bits of y and y*, and one way to read a count",
-    )
+    claim = "1 ≤ wrong counts among n and n + 1"
+    premises = {f"y and y* are bit-identical in {dtype_name(dtype)}": same == 1}
+    found = {"count(y)": float(answers[0]), "count(y*)": float(answers[1])}
+    shows = "the stored bits of y and y*, and one way to read a count"
+    return Statement("Corollary B.10", claim, premises, 1.0, "≤", float(wrong), wrong >= 1, found, shows)
 
 
 ORDERS = 8  # random token orders with which every layer is tested
@@ -347,22 +332,15 @@ def proposition_b9(
     )
     of_kind = torch.stack([few[list(sequence).index(symbol)] for symbol in (*sequence, *longer)])
     left = float(distance(torch.cat([few, many]), of_kind, "linf").max())
-    return Statement(
-        "Proposition B.9",
-        "distance of equal symbols in both sequences = 0",
-        {
-            "no causal mask": not causal,
-            "no positional encodings": positions is None,
-            f"layers treat tokens alike ({ORDERS} random orders)": fair and fair_longer,
-        },
-        left,
-        "=",
-        0.0,
-        left <= _rounding(many),
-        {"tokens in the first": float(len(sequence)), "tokens in the second": float(len(longer))},
+    premises = {"no causal mask": not causal, "no positional encodings": positions is None}
+    premises[f"layers treat tokens alike ({ORDERS} random orders)"] = fair and fair_longer
+    found = {"tokens in the first": float(len(sequence)), "tokens in the second": float(len(longer))}
+    shows = (
         f"these layers on one sequence and on the same with each symbol {times} times. Whether they treat tokens alike "
-        f"was tested with {ORDERS} orders only",
+        f"was tested with {ORDERS} orders only"
     )
+    claim = "distance of equal symbols in both sequences = 0"
+    return Statement("Proposition B.9", claim, premises, left, "=", 0.0, left <= _rounding(many), found, shows)
 
 
 def _through(

@@ -79,7 +79,7 @@ def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[s
     sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
     assert asked[2:] == [4, 0], "answers with less room are others, and both are kept"
     joined: dict[str, Any] = how | {"seeds": 12, "resume": how["resume"].with_name("joined.json")}
-    for number, options in enumerate(({}, {"n_train": 3}, {"norm": "l2"})):
+    for number, options in enumerate(({}, {"probing": {"n_train": 3}}, {"round_to": "bf16"})):
         sl.collapse_vs_readout(tiny, COUNT, **joined, **options)
         assert asked[4 + number] == (0 if number else 24)
 

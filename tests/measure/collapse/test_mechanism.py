@@ -19,7 +19,7 @@ def sequence_for(model: Any, family: str, **form: Any) -> Any:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("form", [{}, {"separator": 13, "every": 3}, {"ending": 7}], ids=["bare", "commas", "ending"])
+@pytest.mark.parametrize("form", [{}, {"separator": 13}, {"ending": 7}], ids=["bare", "commas", "ending"])
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_attention_equals_the_plain_patterns(family: str, form: dict[str, Any], bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
@@ -42,7 +42,7 @@ def test_attention_equals_the_plain_patterns(family: str, form: dict[str, Any], 
 def test_bound_is_the_proofs_last_line(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Σ_h max_i ‖W_O^h W_V norm(v_i)‖₁ (δ_h + α*_h), every norm from the plain model's own projections."""
     model, plain = bridge_of(family), plain_of(family)
-    sequence = sequence_for(model, family, separator=13, every=3)
+    sequence = sequence_for(model, family, separator=13)
     ds = captured.mechanism(model, sequence)
     for length in (1, 4, 8):
         pair = sequence.pair(length)

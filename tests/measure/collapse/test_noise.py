@@ -36,7 +36,7 @@ def by_hand(v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str) 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("norm", "scale"), [("linf", "relative"), ("l1", "absolute"), ("l2", "relative")])
 def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: Any) -> None:
-    sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",", every=3)
+    sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",")
     ds = captured.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale)
     lengths = ds["replayed"].values.tolist()
     together = prepare_run(tiny, sequence, None, "shared", None).pairs()

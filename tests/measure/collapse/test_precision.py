@@ -13,6 +13,7 @@ from squashlens.measure.collapse.metric import from_then_on
 from squashlens.measure.collapse.precision import _bits_needed
 from tests import captured
 from tests.cases import FAMILIES, few
+from tests.grouped import in_groups
 from tests.references import last_streams, layers_of, raw
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7]
@@ -165,9 +166,10 @@ def test_from_then_on() -> None:
 def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
     sequence = sequence_of(bridge_of("gemma"), "gemma")
     ds = sl.precision(
-        folder_of("gemma"), sequence, runs=["float32", "bfloat16", "int8"], lengths=[2, 4, 8], noise_lengths=2,
-        device="cpu",
-    )  # fmt: skip
+        folder_of("gemma"),
+        sequence,
+        runs={"runs": ["float32", "bfloat16", "int8"], "lengths": [2, 4, 8], "noise_lengths": 2, "device": "cpu"},
+    )
     each = {
         "float32": bridge_of("gemma"),
         "bfloat16": bridge_of("gemma", torch.bfloat16),
@@ -217,8 +219,8 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
         ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
         (7, ones, {}, "model must be a TransformerBridge, not int"),
-        (tiny, ones, {"lengths": [2]}, "lengths= has no effect without runs=. Give a `capture`"),
-        (tiny, ones, {"device": "cpu"}, "device= has no effect without runs=. .*`load` the model"),
+        (tiny, ones, {"lengths": [2]}, "have no effect without runs=. Give a `capture`"),
+        (tiny, ones, {"device": "cpu"}, "have no effect without runs=. .*`load` the model"),
     ):
         with pytest.raises(InputError, match=message):
-            raw(sl.precision)(model, sequence, **options)
+            raw(sl.precision)(model, sequence, **in_groups(sl.precision, options))

@@ -13,6 +13,7 @@ from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import InputError, UnsoundModelError
 from tests import captured
 from tests.cases import FAMILIES, OTHERS, few, save_random
+from tests.grouped import flat
 from tests.references import last_streams, model_with_streams, model_without
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
@@ -20,7 +21,7 @@ CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
 
 def separated(model: Any, family: str, content: list[int] = CONTENT, **form: Any) -> Any:
     start = [] if family == "qwen2" else [2]
-    return sl.prompts.build(model, content, prefix=[*start, 5, 11], separator=13, every=3, **form)
+    return sl.prompts.build(model, content, prefix=[*start, 5, 11], separator=13, **form)
 
 
 def distance_of(plain: Any, v: Any, v_star: Any) -> tuple[np.ndarray, float]:
@@ -60,7 +61,9 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
     sequence = separated(model, family)
     others = [sequence.unrelated(Random(seed)) for seed in range(3)]
     kinds = ["zero_residual", "mean_residual", "resample_residual"]
-    ds = sl.separator_ablation(model, sequence, kinds=kinds, source=others, seed=4, from_blocks=[0, 2], noise_lengths=0)
+    ds = sl.separator_ablation(
+        model, sequence, kinds=kinds, substitute={"source": others, "seed": 4}, from_blocks=[0, 2], noise_lengths=0
+    )
     places = sequence.separator_places(13)
     with torch.no_grad():
         states = [
@@ -109,8 +112,7 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
         model,
         sequence,
         kinds=["delete", "substitute", "extra_digits", "random_places"],
-        substitute=17,
-        seed=3,
+        substitute={"substitute": 17, "seed": 3},
     )
     start = list(sequence.prefix)
     for length in (3, 5, 13):
@@ -148,7 +150,7 @@ def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[i
 
 @pytest.mark.slow
 def test_retained_is_one_above_zero_below(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 24, prefix="Can you copy the following number?", separator=",", every=3)
+    ones = sl.prompts.repeated(tiny, "1", 24, prefix="Can you copy the following number?", separator=",")
     ds = sl.separator_ablation(tiny, ones)
     for block in range(6):
         below = ds["retained_from"].sel(from_block=block, layer=slice(0, block))
@@ -169,9 +171,9 @@ def test_retained_is_one_above_zero_below(tiny: Any) -> None:
 
 
 def test_baselines_are_those_of_collapse(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 20, separator=",", every=4, suffix="=")
+    ones = sl.prompts.repeated(tiny, "1", 20, separator={"separator": ",", "every": 4}, suffix="=")
     for scale in ("absolute", "relative"):
-        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], scale=scale, noise_lengths=0)
+        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], norm={"scale": scale}, noise_lengths=0)
         plain = sl.prompts.repeated(tiny, "1", 20, suffix="=")
         for edit, sequence in (("separators", ones), ("none", plain)):
             with patterns_written("hooks inside attention are compared with none"):
@@ -182,7 +184,7 @@ def test_baselines_are_those_of_collapse(tiny: Any) -> None:
 
 
 def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
+    ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
     drawn = {sl.results.provenance(ablated(tiny, ones, seed=seed))["substitute"] for seed in range(4)}
     assert len(drawn) > 1
     assert not drawn & {"1", "0", ",", "<bos>", "<pad>", "<eos>"}
@@ -190,14 +192,14 @@ def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
 
 
 def ablated(model: Any, sequence: Any, **options: Any) -> Any:
-    return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
+    return flat.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
 
 
 def test_dead_hooks_are_refused(tmp_path: Any) -> None:
     """XGLM's bridge has no scores for hooks: the ablation stops instead of reporting that nothing changed."""
     config = XGLMConfig(vocab_size=60, d_model=16, ffn_dim=24, num_layers=2, attention_heads=4, bos_token_id=2)
     model = sl.load(save_random(config, tmp_path), verify=False)
-    sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], separator=13, every=3)
+    sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], separator=13)
     with pytest.raises(UnsoundModelError, match="have no effect in XGLMForCausalLM"):
         sl.separator_ablation(model, sequence, kinds=["mask"])
     with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, sl.hooks.mask_tokens([3])):
@@ -215,9 +217,9 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 6, separator=",", every=3)
+    ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
     with pytest.raises(InputError, match=message):
-        sl.separator_ablation(tiny, ones, **options)
+        flat.separator_ablation(tiny, ones, **options)
 
 
 @pytest.mark.cuda
@@ -248,7 +250,7 @@ def test_cuda_equals_cpu(family: str, bridge_of: Any, folder_of: Any) -> None:
 def test_position_ids_that_a_model_does_not_use_are_refused(family: str, tmp_path: Any) -> None:
     """BLOOM and Falcon end in an error of their own. MPT takes position ids, ignores them, and would give `delete`."""
     model = sl.load(save_random(OTHERS[family], tmp_path / family), device="cpu")
-    sequence = sl.prompts.repeated(model, 5, 8, separator=7, every=3)
+    sequence = sl.prompts.repeated(model, 5, 8, separator=7)
     with pytest.raises(UnsoundModelError, match=r"delete_keep_positions cannot be measured.*Leave"):
         sl.separator_ablation(model, sequence, lengths=[8])
     ds = sl.separator_ablation(model, sequence, lengths=[8], kinds=["delete", "mask"])

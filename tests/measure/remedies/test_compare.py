@@ -15,6 +15,7 @@ from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with, stated
 from squashlens.sequences import GrowingSequence
 from tests import captured
+from tests.grouped import flat
 from tests.odd import together
 from tests.references import fingerprint, last_streams, raw
 
@@ -38,7 +39,7 @@ def several(tiny: Any) -> dict[str, Any]:
     form: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
     plain = sl.prompts.bernoulli(tiny, 12, seed=1, **form)
     headless = replace(plain, prefix=plain.prefix[1:])
-    commas = sl.prompts.bernoulli(tiny, 12, seed=1, separator=",", every=3, **form)
+    commas = sl.prompts.bernoulli(tiny, 12, seed=1, separator=",", **form)
     return {
         "window": sl.hooks.sliding_window(6, sink=1),
         "two": [sl.hooks.mask_tokens([0], (1, 2)), sl.hooks.attention_temperature(0.7)],
@@ -51,7 +52,7 @@ def several(tiny: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def compared(tiny: Any, digits: Any, several: Any) -> Any:
     how: Any = {"answer": ones, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
-    return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how))
+    return together("interventions side by side", lambda: flat.compare(tiny, digits, several, **how))
 
 
 @pytest.mark.few(1)
@@ -91,8 +92,12 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
         sl.prompts.build(model, CONTENT, prefix=[*start, 5, 11], alphabet=[7, 8, 9], suffix=[20]) for start in ([2], [])
     )
     ds = sl.compare(
-        model, sequence, {"masked": sl.hooks.mask_tokens([0]), "dropped": without}, lengths=LENGTHS, scale="absolute",
-    )  # fmt: skip
+        model,
+        sequence,
+        {"masked": sl.hooks.mask_tokens([0]), "dropped": without},
+        lengths=LENGTHS,
+        norm={"scale": "absolute"},
+    )
     dropped = ds.sel(change="dropped")
     for length in LENGTHS:
         pair = without.pair(length)

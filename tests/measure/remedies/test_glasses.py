@@ -9,6 +9,7 @@ import torch
 
 import squashlens as sl
 from tests.cases import DISTINCT
+from tests.grouped import flat
 
 GLASSES = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen3", "gpt2")
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
@@ -60,14 +61,14 @@ def test_jacobians_and_bounds_are_of_the_hooked_model(
     model = bridge_of(family, torch.float64)
     options: Any = {}
     if family not in without:
-        without[family] = sl.jacobian_norms(model, IDS, **options)
+        without[family] = flat.jacobian_norms(model, IDS, **options)
     plainly = without[family]
     with sl.applied(model, HOOKS[hook]):
-        truth = sl.jacobian_norms(model, IDS, **options)
-        bound = sl.path_bound(model, IDS, constants="measured", edges="exact", **options)
-        shape = sl.path_bound(model, IDS, **options)
+        truth = flat.jacobian_norms(model, IDS, **options)
+        bound = flat.certified_bound(model, IDS, edges="exact", **options)
+        shape = flat.path_bound(model, IDS, **options)
     assert (bound >= truth * (1 - 1e-9)).all()
     assert (np.abs(truth - plainly) > 1e-9 * plainly.max()).any()
     assert math.isfinite(float(shape.sum()))
-    again = sl.jacobian_norms(model, IDS, **options)
+    again = flat.jacobian_norms(model, IDS, **options)
     np.testing.assert_array_equal(again, plainly)

@@ -13,6 +13,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.remedies import search as module
 from tests import captured
+from tests.grouped import flat
 from tests.odd import together
 from tests.references import last_streams
 
@@ -34,7 +35,8 @@ def digits(tiny: Any) -> Any:
 def prescribed(tiny: Any, digits: Any) -> xr.Dataset:
     how: Any = {"answer": ones, "n_samples": 2, "lengths": [5, 6, 9], "seed": 1, "n_placements": 5}
     return together(
-        "separator search", lambda: sl.search_separators(tiny, digits, separator=[",", "dog"], every=[4, 2], **how)
+        "separator search",
+        lambda: flat.search_separators(tiny, digits, designs={"separator": [",", "dog"], "every": [4, 2]}, **how),
     )
 
 
@@ -47,7 +49,7 @@ def llama(bridge_of: Any) -> tuple[Any, Any]:
 def searched(llama: tuple[Any, Any], **options: Any) -> xr.Dataset:
     model, sequence = llama
     options = {"separator": [13, 14], "every": [2, 3], "lengths": LENGTHS, "n_placements": 5} | options
-    return sl.search_separators(model, sequence, **options)
+    return flat.search_separators(model, sequence, **options)
 
 
 @pytest.mark.few(1)
@@ -56,8 +58,12 @@ def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, pl
     model, plain = bridge_of(family), plain_of(family)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], suffix=[20])
     ds = sl.search_separators(
-        model, sequence, separator=[13], every=[2, 3], lengths=[3, 4, 11], norm=norm, scale="absolute", n_placements=5,
-    )  # fmt: skip
+        model,
+        sequence,
+        designs={"separator": [13], "every": [2, 3], "n_placements": 5},
+        lengths=[3, 4, 11],
+        norm={"norm": norm, "scale": "absolute"},
+    )
     for every in (2, 3):
         for length in (3, 4, 11):
             body: list[int] = []
@@ -178,7 +184,7 @@ def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_
     kept = path.read_bytes()
     others: list[tuple[Any, dict[str, Any], str]] = [
         (llama, {"separator": [13]}, "call: separator"),
-        (llama, {"norm": "l2"}, "call: norm"),
+        (llama, {"norm": "l2"}, "call: norm: norm"),
         (llama, {"seed": 1}, "call: seed"),
         (llama, {"lengths": [4, 7, 9, 11]}, "lengths"),
         ((model, sequence.replaced(3, 8)), {}, "sequence: name, sequence: token_ids: content"),
@@ -229,6 +235,6 @@ def test_refusals(options: dict[str, Any], message: str, llama: Any, counted: An
     model, sequence = llama
     given_: dict[str, Any] = {"separator": [13], "every": [2], "n_placements": 5} | options
     with pytest.raises(InputError, match=message):
-        sl.search_separators(model, sequence, **given_)
+        flat.search_separators(model, sequence, **given_)
     if "answer" not in options:
         assert counted.seen == []

@@ -92,7 +92,7 @@ def test_the_audit_judges_attributions(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     ids = torch.stack([IDS, IDS.flip(0).roll(1), torch.tensor([2, 8, 8, 30, 9, 7, 12])])
     wanted = ["gradient", "integrated", "occlusion", "AttnLRP", "value", "leave", "knockout", "expected", "subst"]
-    found = sl.audit(model, ids, estimates=wanted, n_replacements=2)
+    found = sl.audit(model, ids, estimates=wanted, replacements={"n_replacements": 2})
     effects = ["substitution effect", "leave-one-out KL", "knockout KL", "expected replacement KL"]
     assert found["reference"].values.tolist() == ["Jacobian", *effects]
     knocked = sl.knockout_effect(model, ids[0])["kl"]

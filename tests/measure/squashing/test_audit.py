@@ -12,6 +12,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.squashing.audit import one_cotangent, rollout
 from tests.cases import CONFIGS, random_model
+from tests.grouped import flat
 from tests.references import jacobian_by_jacrev, plain_outputs, raw
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
@@ -20,7 +21,9 @@ SHARED: Any = {}
 
 def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
     one, again, other = (
-        sl.substitution_effect(tiny, "110101 =", candidates=list(range(20, 60)), n_replacements=2, seed=seed)
+        sl.substitution_effect(
+            tiny, "110101 =", replacements={"candidates": list(range(20, 60)), "n_replacements": 2}, seed=seed
+        )
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(one["effect"], again["effect"])
@@ -28,7 +31,7 @@ def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None
     layer = sl.substitution_effect(tiny, "110 =", to_layer=3)
     assert "kl" not in layer
     with pytest.raises(InputError, match="not token ids"):
-        raw(sl.substitution_effect)(tiny, "110 =", candidates=[-1])
+        raw(sl.substitution_effect)(tiny, "110 =", replacements={"candidates": [-1]})
     with pytest.raises(InputError, match="No candidate differs"):
         raw(sl.substitution_effect)(tiny, "11")
     with pytest.raises(InputError, match="not positions from 1 to 4"):
@@ -52,19 +55,19 @@ def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
-    found = sl.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, n_replacements=3, **SHARED)
+    found = flat.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, replacements={"n_replacements": 3}, **SHARED)
     assert found["value"].dims == ("estimate", "prompt", "position")
     value = found["value"]
     parts = {
         "paper form": sl.path_bound(model, IDS),
         "null": sl.path_bound(model, IDS, attention="uniform"),
-        "analytic edges, attention and norms frozen": sl.path_bound(
-            model, IDS, constants="measured", freeze=("attention", "norms"), **SHARED
+        "analytic edges, attention and norms frozen": flat.certified_bound(
+            model, IDS, freeze=("attention", "norms"), **SHARED
         ),
-        "two blocks composed": sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=2, **SHARED),
-        "Jacobian, norms frozen": sl.jacobian_norms(model, IDS, freeze="norms", **SHARED),
-        "Frobenius norm": sl.jacobian_norms(model, IDS, norm="frobenius", **SHARED),
-        "Jacobian": sl.jacobian_norms(model, IDS, **SHARED),
+        "two blocks composed": flat.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": 2}, **SHARED),
+        "Jacobian, norms frozen": flat.jacobian_norms(model, IDS, freeze="norms", **SHARED),
+        "Frobenius norm": flat.jacobian_norms(model, IDS, norm="frobenius", **SHARED),
+        "Jacobian": flat.jacobian_norms(model, IDS, **SHARED),
     }
     for name, part in parts.items():
         np.testing.assert_allclose(value.sel({"estimate": name}).values, part.values, rtol=1e-9, err_msg=name)
@@ -110,4 +113,4 @@ def test_arguments_are_checked_before_any_work(
 
     monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", work)
     with pytest.raises(InputError, match=complaint):
-        sl.audit(tiny, "110 =", **options)
+        flat.audit(tiny, "110 =", **options)

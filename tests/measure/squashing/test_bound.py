@@ -11,6 +11,7 @@ import squashlens as sl
 from squashlens.engine.anatomy import windows
 from squashlens.errors import InputError, RangeError
 from tests.cases import CONFIGS, FAMILIES, few, random_model
+from tests.grouped import in_groups
 from tests.references import path_sum, plain_outputs, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
@@ -35,7 +36,9 @@ def test_equals_enumeration(family: str, query: int, bridge_of: Callable[..., An
 
 def test_source_and_targets(bridge_of: Callable[..., Any]) -> None:
     patterns = plain_patterns("gemma")
-    found = sl.path_bound(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, 3, "y"], constants={"beta3": 2.0})
+    found = sl.path_bound(
+        bridge_of("gemma"), IDS, between={"from_layer": 1, "to_layer": [2, 3, "y"]}, constants={"beta3": 2.0}
+    )
     assert found.dims == ("to_layer", "position")
     assert found["to_layer"].values.tolist() == ["2", "3", "y"]
     np.testing.assert_allclose(found.sel(to_layer="2"), path_sum(patterns[1:2], 4, gain=2), rtol=1e-5)
@@ -71,4 +74,4 @@ def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]
 )
 def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
-        raw(sl.path_bound)(tiny, "110 =", **({"query": -1} | arguments))
+        raw(sl.path_bound)(tiny, "110 =", **in_groups(sl.path_bound, {"query": -1} | arguments))

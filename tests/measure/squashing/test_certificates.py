@@ -19,6 +19,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.certificates import certified as measured
 from squashlens.measure.squashing.certificates.local import require_apart
 from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, few, random_model
+from tests.grouped import flat
 from tests.references import exact_norms, float64_throughout, float64_twin
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
@@ -47,8 +48,8 @@ def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
 def certified(model: Any, edges: str, group: int, freeze: Any = (), **more: Any) -> Any:
     shared: Any = {"freeze": freeze} | more
     if edges == "sketch":
-        return sl.jacobian_norms(model, IDS, method="sketch_upper", n_probes=group, **shared)
-    return sl.path_bound(model, IDS, constants="measured", edges=edges, n_composed=group, **shared)  # pyright: ignore
+        return flat.jacobian_norms(model, IDS, method={"method": "sketch_upper", "n_probes": group}, **shared)
+    return flat.certified_bound(model, IDS, edges={"edges": edges, "n_composed": group}, **shared)  # pyright: ignore
 
 
 def ratios(model: Any, truth: np.ndarray, edges: str, group: int, freeze: Any = (), **more: Any) -> np.ndarray:
@@ -246,13 +247,12 @@ def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridg
 
 def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bridge_of("llama")
-    shared: Any = {"constants": "measured"}
-    assert sl.path_bound(model, IDS[:2], edges="exact", n_composed=2, **shared).attrs["failure_probability"] == 5e-7
-    assert sl.path_bound(model, IDS[:2], **shared).attrs["failure_probability"] == 5e-7
+    for edges in ({"edges": "exact", "n_composed": 2}, {}):
+        assert sl.certified_bound(model, IDS[:2], edges=edges).attrs["failure_probability"] == 5e-7
     assert certified(model, "sketch", 8).attrs["failure_probability"] == 1e-6
     monkeypatch.setattr(measured, "SMALL", 4)
     monkeypatch.setattr(measured, "FEW", 4)
-    assert sl.path_bound(model, IDS[:2], to_layer=1, **shared).attrs["failure_probability"] == 1e-6
+    assert sl.certified_bound(model, IDS[:2], between={"to_layer": 1}).attrs["failure_probability"] == 1e-6
 
 
 def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain_of: Any) -> None:
@@ -316,14 +316,14 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}):
 
         def one(options: Any = options) -> tuple[Any, Any, Any, float]:
-            found = sl.jacobian_norms(model, IDS, **options, **asked)
+            found = flat.jacobian_norms(model, IDS, **options, **asked)
             norms = all_together if "norm" in options else truth
             return found["low"].values, norms, found.values, found.attrs["rounding"]
 
         calls.append(one)
 
     def of_profile() -> tuple[Any, Any, Any, float]:
-        found = sl.profile(model, IDS, queries=[-1], layers=[0], n_random_models=0, **asked)
+        found = flat.profile(model, IDS, queries=[-1], layers=[0], extras={"n_random_models": 0}, **asked)
         rounding = sl.results.provenance(found)["sketch"]["rounding"]
         return found["jacobian_low"].values[0, 0], truth, found["jacobian"].values[0, 0], rounding
 
@@ -348,10 +348,10 @@ def test_lanczos_iteration_in_float32_allows_for_what_cancels(size: float, refus
     asked: dict[str, Any] = {"method": "lanczos", "positions": [1, 5]}
     if refused:
         with pytest.raises(UnsoundModelError, match="Terms of this derivative cancel|forward and in backward"):
-            sl.jacobian_norms(model, IDS, **asked)
+            flat.jacobian_norms(model, IDS, **asked)
         return
     truth = exact_norms(whole, IDS)[[1, 5]]
-    found = sl.jacobian_norms(model, IDS, **asked)[[1, 5]]
+    found = flat.jacobian_norms(model, IDS, **asked)[[1, 5]]
     assert (found["low"].values <= truth).all()
     assert (truth <= found.values).all()
     assert sl.results.provenance(found)["lanczos"]["rounding"] > 1e-8 * size

@@ -35,6 +35,7 @@ from tests.cases import (
     random_model,
     with_freeze_sets,
 )
+from tests.grouped import flat
 from tests.references import block_jacobian, frozen_model, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -78,10 +79,10 @@ def test_the_bound_holds(family: str) -> None:
         edges = possible(model, edges, freeze)
         prompt = torch.tensor([2, *ids])
         shared: Any = {"freeze": freeze, "from_layer": source}
-        truth = sl.jacobian_norms(model, prompt, **shared)
-        bound = sl.path_bound(model, prompt, constants="measured", edges=edges, **shared)
+        truth = flat.jacobian_norms(model, prompt, **shared)
+        bound = flat.certified_bound(model, prompt, edges=edges, **shared)
         assert (bound.values >= truth.values * (1 - 1e-4)).all(), (bound.values / truth.values).min()
-        exact = sl.path_bound(model, prompt, constants="measured", edges="exact", **shared)
+        exact = flat.certified_bound(model, prompt, edges="exact", **shared)
         assert (exact.values <= bound.values * (1 + 1e-6)).all()
 
     holds()
@@ -140,13 +141,13 @@ def test_one_head_frozen_without_mlp_is_equality(edges: Any, tmp_path: Path) -> 
     one_head = tiny_config(num_hidden_layers=1, num_attention_heads=1)
     model = load_random(one_head, tmp_path, no_mlp)
     shared: Any = {"freeze": ("attention", "norms"), "to_layer": 1}
-    truth = sl.jacobian_norms(model, IDS, **shared)
-    bound = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
+    truth = flat.jacobian_norms(model, IDS, **shared)
+    bound = flat.certified_bound(model, IDS, edges=edges, **shared)
     np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
     # The same to y, and with a live norm before: a single row loses nothing at the final norm.
     shared |= {"freeze": "attention", "to_layer": "y"}
-    truth = sl.jacobian_norms(model, IDS, **shared)
-    to_y = sl.path_bound(model, IDS, constants="measured", edges=edges, **shared)
+    truth = flat.jacobian_norms(model, IDS, **shared)
+    to_y = flat.certified_bound(model, IDS, edges=edges, **shared)
     np.testing.assert_allclose(bare(to_y), truth.values, rtol=1e-6)
     layer, v = model.blocks[0], sl.capture(model, IDS).residuals[0][0]
     gain = 1 + layer.ln1.weight.detach()
@@ -163,11 +164,11 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
     model = load_random(tiny_config(num_hidden_layers=1), tmp_path)
     for edges in KINDS:
         shared: Any = {"freeze": freeze}
-        truth = sl.jacobian_norms(model, IDS[:1], **shared)
-        bound = sl.path_bound(model, IDS[:1], constants="measured", edges=edges, **shared)
+        truth = flat.jacobian_norms(model, IDS[:1], **shared)
+        bound = flat.certified_bound(model, IDS[:1], edges=edges, **shared)
         np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
-    truth = sl.jacobian_norms(model, IDS, **shared)
-    bound = sl.path_bound(model, IDS, constants="measured", edges="exact", **shared)
+    truth = flat.jacobian_norms(model, IDS, **shared)
+    bound = flat.certified_bound(model, IDS, edges="exact", **shared)
     np.testing.assert_allclose(bare(bound), truth.values, rtol=1e-6)
 
 
@@ -175,17 +176,17 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
 def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
     shared: Any = {}
-    truth = sl.jacobian_norms(model, IDS, **shared).values
+    truth = flat.jacobian_norms(model, IDS, **shared).values
     bounds = {
-        g: sl.path_bound(model, IDS, constants="measured", edges="exact", n_composed=g, **shared).values
+        g: flat.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": g}, **shared).values
         for g in (1, 2, 3)
     }
     np.testing.assert_allclose(bounds[3], truth, rtol=1e-4)  # of a model whose norms run in float32
     assert (bounds[2] >= truth).all()
     # group 2 of three blocks: the lowest by itself, the upper two and the final norm together
-    upper = sl.jacobian_norms(model, IDS, from_layer=1, **shared).values
+    upper = flat.jacobian_norms(model, IDS, between={"from_layer": 1}, **shared).values
     lower = [
-        sl.path_bound(model, IDS, constants="measured", edges="exact", query=j, to_layer=1, **shared).values
+        flat.certified_bound(model, IDS, edges="exact", query=j, between={"to_layer": 1}, **shared).values
         for j in range(7)
     ]
     np.testing.assert_allclose(bounds[2], upper @ np.stack(lower), rtol=1e-5)
@@ -195,32 +196,32 @@ def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
     shared: Any = {"constants": "measured"}
-    together = sl.path_bound(model, IDS, to_layer=[2, 3, "y"], from_layer=1, query=4, **shared)
+    together = flat.path_bound(model, IDS, between={"to_layer": [2, 3, "y"], "from_layer": 1}, query=4, **shared)
     for to in (2, 3, "y"):
-        alone: Any = sl.path_bound(model, IDS, to_layer=to, from_layer=1, query=4, **shared)
+        alone: Any = flat.path_bound(model, IDS, between={"to_layer": to, "from_layer": 1}, query=4, **shared)
         np.testing.assert_allclose(together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6)
     assert (together.values[:, 5:] == 0).all()
-    short = sl.path_bound(model, IDS[:5], to_layer=[2, 3, "y"], from_layer=1, **shared)
+    short = flat.path_bound(model, IDS[:5], between={"to_layer": [2, 3, "y"], "from_layer": 1}, **shared)
     np.testing.assert_allclose(together.values[:, :5], short.values, rtol=1e-5)
     prompts = torch.stack([IDS, IDS.flip(0)])
-    both = sl.path_bound(model, prompts, **shared)
+    both = flat.path_bound(model, prompts, **shared)
     for row, ids in zip(both.values, prompts, strict=True):
-        np.testing.assert_allclose(row, sl.path_bound(model, ids, **shared).values, rtol=1e-6)
-    top = sl.path_bound(model, IDS, from_layer=3, **shared)  # no block at all: the final norm
-    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6)
+        np.testing.assert_allclose(row, flat.path_bound(model, ids, **shared).values, rtol=1e-6)
+    top = flat.path_bound(model, IDS, between={"from_layer": 3}, **shared)  # no block at all: the final norm
+    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, between={"from_layer": 3}).values, rtol=1e-6)
 
 
 @pytest.mark.slow
 def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
     model = bridge_of("gemma3", torch.float64)
     shared: Any = {"constants": "measured"}
-    exact = {kind: sl.path_bound(model, IDS[:4], edges=kind, **shared) for kind in KINDS}
+    exact = {kind: flat.path_bound(model, IDS[:4], edges=kind, **shared) for kind in KINDS}
     assert exact["local"].attrs["failure_probability"] == 5e-7
     assert 0 < exact["exact"].attrs["rounding"] < 1e-9
     monkeypatch.setattr(certified, "SMALL", 4)
     monkeypatch.setattr(certified, "FEW", 4)
     for kind in KINDS:
-        found = sl.path_bound(model, IDS[:4], edges=kind, **shared)
+        found = flat.path_bound(model, IDS[:4], edges=kind, **shared)
         assert sl.results.provenance(found)["certificate"]["failure_probability"] in (5e-7, 1e-6)
         ratio = found.values / exact[kind].values
         assert ratio.min() >= 1 - 1e-9
@@ -241,10 +242,10 @@ def test_lanczos_inflates_by_its_share_of_the_whole() -> None:
 def test_standing_hooks_are_in_the_edges(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
     shared: Any = {}
-    plain = sl.path_bound(model, IDS, constants="measured", **shared)
+    plain = flat.certified_bound(model, IDS, **shared)
     with sl.applied(model, sl.hooks.mask_tokens([1, 2]), sl.hooks.zero_values([3])):
-        hooked = sl.path_bound(model, IDS, constants="measured", **shared)
-        truth = sl.jacobian_norms(model, IDS, **shared)
+        hooked = flat.certified_bound(model, IDS, **shared)
+        truth = flat.jacobian_norms(model, IDS, **shared)
     assert (hooked.values >= truth.values * (1 - 1e-4)).all()
     assert (hooked.values[[1, 2]] < 0.5 * plain.values[[1, 2]]).all()
 
@@ -252,16 +253,14 @@ def test_standing_hooks_are_in_the_edges(bridge_of: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"constants": "paper", "freeze": "norms"}, "freeze= has no effect with constants='paper'"),
-        ({"constants": "paper", "edges": "exact"}, "edges= has no effect"),
-        ({"constants": "measured", "attention": "uniform"}, "attention= has no effect"),
-        ({"constants": "measured", "n_composed": 2}, "Use edges='exact'"),
-        ({"constants": "measured", "edges": "exact", "n_composed": 0}, "a number of blocks"),
+        ({"edges": {"n_composed": 2}}, "possible only with exact edges"),
+        ({"edges": {"edges": "exact", "n_composed": 0}}, "a number of blocks"),
+        ({"freeze": "softmax"}, "'attention', 'norms', 'gates'"),
     ],
 )
 def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        raw(sl.path_bound)(tiny, "110 =", **arguments)
+        raw(sl.certified_bound)(tiny, "110 =", **arguments)
 
 
 @pytest.mark.cuda
@@ -270,6 +269,6 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_cuda_equals_cpu(family: str, edges: Any, bridge_of: Callable[..., Any], folder_of: Any) -> None:
     shared: Any = {"constants": "measured", "edges": edges}
-    expected = sl.path_bound(bridge_of(family), IDS, **shared)
+    expected = flat.path_bound(bridge_of(family), IDS, **shared)
     model = sl.load(folder_of(family), device="cuda")
-    np.testing.assert_allclose(sl.path_bound(model, IDS, **shared).values, expected.values, rtol=1e-3)
+    np.testing.assert_allclose(flat.path_bound(model, IDS, **shared).values, expected.values, rtol=1e-3)

@@ -10,10 +10,11 @@ import torch
 from transformers import LlamaConfig
 
 import squashlens as sl
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.jacobians.upper import EVENTS, Measure
 from squashlens.theory.probes import PROBES, normals
 from tests.cases import COMMON, random_model
+from tests.grouped import flat
 from tests.references import exact_norms
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
@@ -47,14 +48,14 @@ def test_a_hook_that_avoids_known_probes_is_found(tmp_path: Path) -> None:
     truth = exact_norms(plain, IDS)
     with sl.applied(model, sl.hooks.Hook("unseen", "blocks.1.mlp.hook_out", unseen)):
         for edges in ("analytic", "attention"):
-            known = sl.path_bound(model, IDS, constants="measured", edges=edges, seed=0, **SHARED)
+            known = flat.certified_bound(model, IDS, edges={"edges": edges, "seed": 0}, **SHARED)
             assert (known.values < 0.01 * truth).any(), edges  # why no seed is public
             with pytest.raises(UnsoundModelError, match="Block 1"):
-                sl.path_bound(model, IDS, constants="measured", edges=edges, **SHARED)
+                flat.certified_bound(model, IDS, edges=edges, **SHARED)
         for kind in BOUNDS[2:4]:
-            assert (sl.path_bound(model, IDS, constants="measured", **kind, **SHARED).values >= truth).all(), kind
+            assert (flat.certified_bound(model, IDS, **kind, **SHARED).values >= truth).all(), kind
         for kind in SKETCHES[:2]:
-            assert (sl.jacobian_norms(model, IDS, **kind, **SHARED).values >= truth).all(), kind
+            assert (flat.jacobian_norms(model, IDS, **kind, **SHARED).values >= truth).all(), kind
 
 
 def test_intervals_hold_together_as_often_as_stated() -> None:
@@ -75,6 +76,12 @@ def test_intervals_hold_together_as_often_as_stated() -> None:
     assert either <= 2 * 0.2 / 3 + 3 * math.sqrt(0.12 / 600)  # a third is left for the comparison with moved results
 
 
+def seed_in(found: Any) -> int:
+    """The seed that a call drew, from the group of options that has it."""
+    call = sl.results.provenance(found)["call"]
+    return next(call[group]["seed"] for group in ("method", "edges") if group in call)
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [*BOUNDS, *SKETCHES], ids=str)
 def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) -> None:
@@ -82,11 +89,11 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
 
     def measure(ids: Any = IDS, **more: Any) -> Any:
         if "method" in kind:
-            return sl.jacobian_norms(model, ids, **kind, **more, **SHARED)
-        return sl.path_bound(model, ids, constants="measured", **kind, **more, **SHARED)
+            return flat.jacobian_norms(model, ids, **kind, **more, **SHARED)
+        return flat.certified_bound(model, ids, **kind, **more, **SHARED)
 
     one, other = measure(), measure()
-    seeds = [sl.results.provenance(each)["call"]["seed"] for each in (one, other)]
+    seeds = [seed_in(each) for each in (one, other)]
     assert seeds[0] != seeds[1]
     np.testing.assert_array_equal(measure(seed=seeds[0]), one)
     np.testing.assert_array_equal(measure(seed=3), measure(seed=3))
@@ -94,13 +101,7 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
         assert not np.array_equal(measure(seed=4), measure(seed=3), equal_nan=True)
     if kind["method" if "method" in kind else "edges"] in ("analytic", "sketch_upper"):
         both = measure([IDS.tolist(), IDS[:4].tolist()])  # of unequal lengths: the same seed for each
-        call = sl.results.provenance(both)["call"]
-        np.testing.assert_array_equal(measure([IDS.tolist(), IDS[:4].tolist()], seed=call["seed"]), both)
-
-
-def test_a_seed_is_refused_where_nothing_is_drawn(bridge_of: Any) -> None:
-    with pytest.raises(InputError, match="seed= has no effect"):
-        sl.path_bound(bridge_of("llama"), IDS, seed=1, **SHARED)
+        np.testing.assert_array_equal(measure([IDS.tolist(), IDS[:4].tolist()], seed=seed_in(both)), both)
 
 
 @pytest.mark.slow
@@ -111,6 +112,6 @@ def test_the_probability_of_a_profile_covers_its_random_models(bridge_of: Any, m
         Measure, "ends", lambda self, several, chance: (chances.append(chance), ends(self, several, chance))[1]
     )
     asked: dict[str, Any] = {"layers": [0, 1], "queries": [2, 3], "method": "sketch_upper", "n_probes": 4, **SHARED}
-    sl.profile(bridge_of("llama"), IDS, n_random_models=1, **asked)
+    flat.profile(bridge_of("llama"), IDS, extras={"n_random_models": 1}, **asked)
     assert len(chances) == 4  # two queries of two models
     assert EVENTS * sum(chances) * 2 * N == pytest.approx(1e-6)  # at two layers and all positions

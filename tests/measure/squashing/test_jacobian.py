@@ -15,6 +15,7 @@ from squashlens.measure.squashing.jacobians import sketch as _sketch
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.theory.norms import sketch_factors
 from tests.cases import CONFIGS, FAMILIES, MORE, few, random_model
+from tests.grouped import flat, in_groups
 from tests.references import block_jacobian, exact_norms, jacobian_by_differences, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -35,7 +36,7 @@ def test_equals_jacrev(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family, torch.float64)
     for norm, expected in truth.items():
         assert expected.min() > 1e-3 * expected.max()  # known values, none of them zero
-        found = sl.jacobian_norms(model, IDS, norm=norm, vjp_batch_size=5)  # pyright: ignore
+        found = sl.jacobian_norms(model, IDS, norm=norm, method={"vjp_batch_size": 5})  # pyright: ignore
         np.testing.assert_allclose(found.values, expected, rtol=1e-6)
 
 
@@ -50,7 +51,7 @@ def test_agrees_with_central_differences(family: str, bridge_of: Callable[..., A
 
 
 def test_sources_and_targets_against_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
-    found = sl.jacobian_norms(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, "y"])
+    found = sl.jacobian_norms(bridge_of("gemma"), IDS, between={"from_layer": 1, "to_layer": [2, "y"]})
     for top in (2, "y"):
         blocks = block_jacobian(random_model(CONFIGS["gemma"]), IDS[None], 1, top, [6])[0]
         expected = norms_of(blocks.transpose(0, 1))["spectral"]
@@ -65,7 +66,7 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
     gain = 1 + model.ln_final.weight.detach()
     rho = (v.square().mean() + model.original_model.config.rms_norm_eps).sqrt()
     block = gain[:, None] * (torch.eye(16, dtype=torch.float64) - torch.outer(v, v) / (16 * rho**2)) / rho
-    found = sl.jacobian_norms(model, IDS, from_layer=3)
+    found = sl.jacobian_norms(model, IDS, between={"from_layer": 3})
     assert found.values[-1] == pytest.approx(torch.linalg.matrix_norm(block, ord=2).item(), rel=1e-6)
     assert (found.values[:-1] == 0).all()
 
@@ -75,9 +76,9 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
 def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
     how: dict[str, Any] = {"norm": norm}
-    together = sl.jacobian_norms(model, prompts, vjp_batch_size=13, **how)
+    together = flat.jacobian_norms(model, prompts, method={"vjp_batch_size": 13}, **how)
     for i, prompt in enumerate(prompts):
-        alone = sl.jacobian_norms(model, prompt, vjp_batch_size=1 if i == 0 else None, **how)
+        alone = flat.jacobian_norms(model, prompt, method={"vjp_batch_size": 1 if i == 0 else None}, **how)
         np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
 
 
@@ -94,10 +95,12 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Squares of estimates without bias; intervals and upper bounds that hold at every position and seed."""
     model = bridge_of("gemma3", torch.float64)
     shared: Any = {}
-    exact = {norm: sl.jacobian_norms(model, IDS, norm=norm, **shared) for norm in ("spectral", "frobenius")}
+    exact = {norm: flat.jacobian_norms(model, IDS, norm=norm, **shared) for norm in ("spectral", "frobenius")}
 
     def sketched(seed: int, norm: Any, method: Any) -> Any:
-        return sl.jacobian_norms(model, IDS, norm=norm, method=method, n_probes=6, seed=seed, **shared)
+        return flat.jacobian_norms(
+            model, IDS, norm=norm, method={"method": method, "n_probes": 6, "seed": seed}, **shared
+        )
 
     for norm in ("spectral", "frobenius"):
         inside = []
@@ -113,7 +116,9 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     truth = exact["frobenius"].values ** 2
     np.testing.assert_allclose(np.mean(squares, axis=0), truth, rtol=4 * (2 / 6 / 50) ** 0.5)
     assert (np.std(squares, axis=0) <= 1.2 * (2 / 6) ** 0.5 * truth).all()
-    whole = sl.jacobian_norms(model, IDS, method="sketch", n_probes=99, **shared)  # more than d: nothing is left out
+    whole = flat.jacobian_norms(
+        model, IDS, method={"method": "sketch", "n_probes": 99}, **shared
+    )  # more than d: nothing is left out
     np.testing.assert_allclose(whole["low"], exact["spectral"].values, rtol=1e-6)
     upper = sketched(49, "frobenius", "sketch_upper")
     said = sl.results.provenance(upper)["sketch"]
@@ -128,11 +133,11 @@ def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = sl.jacobian_norms(tiny, "110 =")
-    assert sl.results.provenance(exact)["call"]["method"] == "exact"
+    assert sl.results.provenance(exact)["call"]["method"]["method"] == "exact"
     assert "low" not in exact.coords
     monkeypatch.setattr(_sketch, "EXACT", {"cpu": 1e6, "cuda": 1e6})
     found = sl.jacobian_norms(tiny, "110 =")
-    assert sl.results.provenance(found)["call"]["method"] == "sketch"
+    assert sl.results.provenance(found)["call"]["method"]["method"] == "sketch"
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
     assert ((found["low"] <= exact) & (exact <= found["high"])).all()
     assert 0.5 < float((found / exact).min()) <= float((found / exact).max()) < 1.5
@@ -149,21 +154,21 @@ def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
 )
 def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
-        raw(jacobian_norms)(tiny, "110 =", **arguments)
+        raw(jacobian_norms)(tiny, "110 =", **in_groups(sl.jacobian_norms, arguments))
 
 
 @pytest.mark.slow
 def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7}
-    held = sl.jacobian_norms(tiny, prompt, **read)
+    held = flat.jacobian_norms(tiny, prompt, **read)
     assert sl.results.provenance(held)["rows"] == "hold"
     assert held.values[8:].max() == 0 < held.values[:8].min()
     d, size = 128, 128 * 128 * 4
     monkeypatch.setattr(_rows, "available", lambda device: 2 * 3 * size)  # of eight blocks, three fit
     for rows, disk in (("spill", 2 * 8 * size), ("repeat", 2 * 8 * size - 2)):
         monkeypatch.setattr(_rows, "free_on_disk", lambda disk=disk: disk)
-        found = sl.jacobian_norms(tiny, prompt, **read)
+        found = flat.jacobian_norms(tiny, prompt, **read)
         np.testing.assert_array_equal(found.values, held.values)
         assert sl.results.provenance(found)["rows"] == rows
     calls = []
@@ -171,7 +176,7 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
     monkeypatch.setattr(
         _products.Products, "along", lambda self, u: lambda: (calls.append(len(u)), original(self, u)())[1]
     )
-    sl.jacobian_norms(tiny, prompt, **read | {})
+    flat.jacobian_norms(tiny, prompt, **read | {})
     assert calls == [d, d, d]  # eight positions, three at a time
     assert "computed repeatedly; 3 × 128 products" in capsys.readouterr().out
 
@@ -183,8 +188,11 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
     for rtol in (0.4, 0.2):
         for seed in range(20):
             found = sl.jacobian_norms(
-                tiny, "How many ones are in 1101 =", norm="frobenius", method="sketch", rtol=rtol, seed=seed,
-            )  # fmt: skip
+                tiny,
+                "How many ones are in 1101 =",
+                norm="frobenius",
+                method={"method": "sketch", "rtol": rtol, "seed": seed},
+            )
             about = sl.results.provenance(found)["sketch"]
             half = (found["high"] - found["low"]) / (2 * found)
             assert about["reached"] <= rtol
@@ -194,12 +202,12 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
     assert 0.9 < np.mean(inside) < 0.99  # 95 % of intervals hold what they are about
     assert np.mean(taken[0.2]) > 2 * np.mean(taken[0.4])
     with pytest.warns(UserWarning, match="16 probes"):
-        few = sl.jacobian_norms(bridge_of("gemma"), IDS, norm="frobenius", method="sketch", rtol=0.001)
+        few = sl.jacobian_norms(bridge_of("gemma"), IDS, norm="frobenius", method={"method": "sketch", "rtol": 0.001})
     assert (few["low"] < few).all()
     sketch: dict[str, Any] = {"method": "sketch", "norm": "frobenius"}
     for wrong in ({"rtol": 0.1}, {"rtol": 2.0} | sketch, {"rtol": 0.1, "method": "sketch"}):
         with pytest.raises(InputError, match="rtol"):
-            raw(sl.jacobian_norms)(tiny, "110 =", **wrong)
+            raw(sl.jacobian_norms)(tiny, "110 =", **in_groups(sl.jacobian_norms, wrong))
 
 
 @pytest.mark.few(1)
@@ -209,13 +217,13 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
     model, shared = bridge_of(family), {"method": "sketch_upper"}
     lows = []
     for seed, probes in enumerate((2, 11, 24)):
-        found = sl.jacobian_norms(model, IDS, n_probes=probes, seed=seed, **shared)  # pyright: ignore
+        found = flat.jacobian_norms(model, IDS, method={"n_probes": probes, "seed": seed}, **shared)  # pyright: ignore
         assert (found.values >= truth * (1 - 1e-12)).all()
         assert (found["low"].values <= truth * (1 + 1e-12)).all()
         lows.append((found["low"].values / truth).min())
     assert lows[1] > 0.05
     np.testing.assert_allclose(lows[2], 1, rtol=1e-9)  # as many directions as coordinates: all of J is seen
-    whole = sl.jacobian_norms(model, IDS, tightness=3.0, seed=4, **shared)  # pyright: ignore
+    whole = flat.jacobian_norms(model, IDS, method={"tightness": 3.0, "seed": 4}, **shared)  # pyright: ignore
     assert sl.results.provenance(whole)["sketch"]["n_probes"] == 16  # too few coordinates for a sketch
     np.testing.assert_allclose(whole.values, truth, rtol=1e-9)
     np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
@@ -228,7 +236,7 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.Mo
     taken = []
     for tightness, free in ((6.0, 10**12), (3.0, 0), (1.01, 10**12)):
         monkeypatch.setattr(_rows, "available", lambda device, free=free: free)  # none: rows are written to a file
-        found = sl.jacobian_norms(tiny, prompt, tightness=tightness, seed=0, **shared)[:10]  # pyright: ignore
+        found = flat.jacobian_norms(tiny, prompt, method={"tightness": tightness, "seed": 0}, **shared)[:10]  # pyright: ignore
         said = sl.results.provenance(found)["sketch"]
         assert said["tightness"] == tightness
         call = sl.results.provenance(found)["call"]

@@ -11,6 +11,7 @@ import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.squashing.jacobians import krylov
 from tests.cases import CONFIGS, random_model
+from tests.grouped import flat, in_groups
 from tests.references import frozen_attention_model, jacobian_by_jacrev, raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -27,7 +28,7 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     plain = frozen_attention_model(plain, IDS[None]) if freeze else plain
     blocks = jacobian_by_jacrev(plain, IDS[None], 6).detach().double().numpy()
     truth = np.linalg.norm(blocks, ord=2, axis=(1, 2))[PLACES]
-    found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, rtol=1e-5, freeze=freeze, **SHARED)
+    found = flat.jacobian_norms(bridge_of(family, torch.float64), IDS, method={"rtol": 1e-5}, freeze=freeze, **SHARED)
     said = sl.results.provenance(found)["lanczos"]
     assert said["rounding"] < 1e-3  # norms and softmax in float32, except in GPT-2
     np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5 + 2 * said["rounding"])
@@ -40,9 +41,13 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
 @pytest.mark.slow
 def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
     prompt, shared = "How many ones are in 1101 =", {"query": 9}
-    exact = sl.jacobian_norms(tiny, prompt, to_layer=[3, "y"], from_layer=1, **shared)
-    found = sl.jacobian_norms(
-        tiny, prompt, to_layer=[3, "y"], from_layer=1, method="lanczos", positions=[9, 2], rtol=0.03, **shared
+    exact = flat.jacobian_norms(tiny, prompt, between={"to_layer": [3, "y"], "from_layer": 1}, **shared)
+    found = flat.jacobian_norms(
+        tiny,
+        prompt,
+        between={"to_layer": [3, "y"], "from_layer": 1},
+        method={"method": "lanczos", "positions": [9, 2], "rtol": 0.03},
+        **shared,
     )
     ratio = (found / exact).values[:, [2, 9]]
     assert ((ratio >= 1 - 1e-4) & (ratio <= 1.031)).all()
@@ -61,7 +66,7 @@ def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"method": "exact", "positions": [1]}, "positions="),
     ):
         with pytest.raises(InputError, match=complaint):
-            raw(sl.jacobian_norms)(tiny, "110 =", **{"method": "lanczos"} | arguments)
+            raw(sl.jacobian_norms)(tiny, "110 =", **in_groups(sl.jacobian_norms, {"method": "lanczos"} | arguments))
     with pytest.raises(InputError, match="single prompt"):
         sl.jacobian_norms(tiny, ["110 =", "111 ="], method="lanczos")
     pushed = krylov.Forward.__call__

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-import squashlens as sl
 from squashlens.engine.differentiating.chunks import local_block
 from squashlens.engine.differentiating.dissection import open_blocks
 from squashlens.engine.differentiating.exact import in_float64
@@ -23,6 +22,7 @@ from squashlens.theory.bounds.edges import deviations
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import spectral_norms
 from tests.cases import few
+from tests.grouped import flat
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59, 8, 14])
 N = len(IDS)
@@ -94,10 +94,10 @@ def test_edges_too_small_are_refused(bridge_of: Callable[..., Any]) -> None:
 
 
 def test_models_that_cannot_be_replayed_are_refused(bridge_of: Callable[..., Any]) -> None:
-    shared: Any = {"constants": "measured", "edges": "local"}
+    shared: Any = {"edges": "local"}
     model = bridge_of("llama")
     mine = Hook("mine", "blocks.0.hook_mlp_out", lambda t: t * 2)
     with attached(model, mine), pytest.raises(UnsoundModelError, match="there are hooks on the model"):
-        sl.path_bound(model, IDS, **shared)
+        flat.certified_bound(model, IDS, **shared)
     with pytest.raises(UnsoundModelError, match="a hook is at"):
-        sl.path_bound(bridge_of("qwen3"), IDS, freeze="norms", **shared)
+        flat.certified_bound(bridge_of("qwen3"), IDS, freeze="norms", **shared)

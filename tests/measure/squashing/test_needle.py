@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import squashlens as sl
+from tests.grouped import flat
 
 PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
 AT = [2, 5, 1, -2]
@@ -18,19 +19,23 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     model = bridge_of("gemma2")
     among = [5, 6, 30]
     found = sl.needle(
-        model, PROMPTS, AT, [("a", 1), ("b", 1), ("a", 1), ("b", 2)], certified=True, candidates=among,
-        n_replacements=9,
-    )  # fmt: skip
+        model,
+        PROMPTS,
+        AT,
+        [("a", 1), ("b", 1), ("a", 1), ("b", 2)],
+        certified=True,
+        replacements={"candidates": among, "n_replacements": 9},
+    )
     for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
         ids, one = torch.tensor(prompt), found.isel(prompt=k)
         shared: Any = {}
         bound = sl.path_bound(model, ids).values[place]
         null = sl.path_bound(model, ids, attention="uniform").values[place]
-        swap = sl.substitution_effect(model, ids, candidates=among, n_replacements=9, **shared)
+        swap = flat.substitution_effect(model, ids, replacements={"candidates": among, "n_replacements": 9}, **shared)
         wanted = {
             "path_bound": bound, "bound_over_null": bound / null,
-            "jacobian": sl.jacobian_norms(model, ids, norm="frobenius", **shared).values[place],
-            "certified": sl.path_bound(model, ids, constants="measured", **shared).values[place],
+            "jacobian": flat.jacobian_norms(model, ids, norm="frobenius", **shared).values[place],
+            "certified": flat.certified_bound(model, ids, **shared).values[place],
             "effect": swap["effect"].values[place], "kl": swap["kl"].values[place],
         }  # fmt: skip
         for name, value in wanted.items():
@@ -51,7 +56,7 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
     ids = sl.prompts.stacked([s for s, _ in cases])
     found = sl.needle(
         tiny, ids.tolist(), [s.position(k) for s, k in cases], [("x", k) for _, k in cases],
-        candidates=list(sequences[0].alphabet),
+        replacements={"candidates": list(sequences[0].alphabet)},
     )  # fmt: skip
     assert found["token"].values.tolist() == ["0"] * 6
     figure = sl.figures.needle(found, title="title", xlabel="place", panels=["jacobian", "kl"])

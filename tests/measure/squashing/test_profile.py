@@ -10,6 +10,7 @@ import torch
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.squashing.profiles import profile as module
+from tests.grouped import flat
 from tests.references import raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -20,18 +21,18 @@ SHARED: dict[str, Any] = {}
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
-    found = sl.profile(model, IDS, n_random_models=0, **SHARED)
+    found = flat.profile(model, IDS, extras={"n_random_models": 0}, **SHARED)
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query in (0, 4, 6):
         for layer in (0, 2):
             one = found.sel(query=query, layer=layer)
             place: dict[str, Any] = {"query": query, "from_layer": layer}
-            np.testing.assert_allclose(one["path_bound"], sl.path_bound(model, IDS, **place), rtol=1e-6)
-            null = sl.path_bound(model, IDS, attention="uniform", **place)
+            np.testing.assert_allclose(one["path_bound"], flat.path_bound(model, IDS, **place), rtol=1e-6)
+            null = flat.path_bound(model, IDS, attention="uniform", **place)
             np.testing.assert_allclose(one["null"], null, rtol=1e-12)
-            truth = sl.jacobian_norms(model, IDS, **place)
+            truth = flat.jacobian_norms(model, IDS, **place)
             np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max()))
-    final = sl.jacobian_norms(model, IDS, from_layer=3, query=4, **SHARED)
+    final = flat.jacobian_norms(model, IDS, between={"from_layer": 3}, query=4, **SHARED)
     np.testing.assert_allclose(found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5)
     assert final[4] > 0
 
@@ -40,13 +41,13 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
 def test_certified_bounds_of_all_queries_are_those_of_calls(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma3")
     asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 1, 3], "method": "none", "n_random_models": 0, **SHARED}
-    found = sl.profile(model, IDS, certified=True, **asked)
+    found = flat.profile(model, IDS, extras={"certified": True}, **asked)
     for query in (3, 6):
         for layer in (0, 1):
             place: dict[str, Any] = {"query": query, "from_layer": layer, **SHARED}
-            truth = sl.path_bound(model, IDS, constants="measured", **place)
+            truth = flat.certified_bound(model, IDS, **place)
             np.testing.assert_allclose(found["certified"].sel(query=query, layer=layer), truth, rtol=1e-6)
-            assert (found["certified"].sel(query=query, layer=layer) >= sl.jacobian_norms(model, IDS, **place)).all()
+            assert (found["certified"].sel(query=query, layer=layer) >= flat.jacobian_norms(model, IDS, **place)).all()
     assert found["certified"].sel(layer=3).isnull().all()
     assert "certified" in found["quantity"].values
     said = sl.results.provenance(found)["certificate"]
@@ -59,8 +60,8 @@ def test_certified_bounds_of_all_queries_are_those_of_calls(bridge_of: Callable[
 def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma", torch.float64)
     asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3], "norm": norm, "n_random_models": 0, **SHARED}
-    exact = sl.profile(model, IDS, **asked)["jacobian"]
-    found = sl.profile(model, IDS, method="sketch_upper", n_probes=8, seed=1, **asked)
+    exact = flat.profile(model, IDS, **asked)["jacobian"]
+    found = flat.profile(model, IDS, method={"method": "sketch_upper", "n_probes": 8, "seed": 1}, **asked)
     there = exact.values > 0
     assert (found["jacobian"].values[there] >= exact.values[there] * (1 - 1e-5)).all()
     assert (found["jacobian"].values[~there] == 0).all()
@@ -68,12 +69,18 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
     assert (found["jacobian_low"] <= exact * (1 + 1e-5)).all()
     assert float(found["jacobian_low"].sum()) > 0
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 1e-6
-    sketched = sl.profile(model, IDS, method="sketch", n_probes=8, seed=1, **asked)
+    sketched = flat.profile(model, IDS, method={"method": "sketch", "n_probes": 8, "seed": 1}, **asked)
     for values in (exact, sketched["jacobian"]):
         assert ((sketched["jacobian_low"] <= values) & (values <= sketched["jacobian_high"])).all()
     for layer in (0, 2):  # of the same directions, so only the share of the failure probability differs
-        one = sl.jacobian_norms(
-            model, IDS, method="sketch", n_probes=8, seed=1, norm=norm, query=6, from_layer=layer, **SHARED
+        one = flat.jacobian_norms(
+            model,
+            IDS,
+            method={"method": "sketch", "n_probes": 8, "seed": 1},
+            norm=norm,
+            query=6,
+            between={"from_layer": layer},
+            **SHARED,
         )
         np.testing.assert_allclose(sketched["jacobian"].sel(query=6, layer=layer), one, rtol=1e-5)
 
@@ -82,9 +89,9 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
 def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = "How many ones are in 1101 ="
     asked: dict[str, Any] = {"method": "none", "n_random_models": 1}
-    whole = sl.profile(tiny, prompt, **asked)
+    whole = flat.profile(tiny, prompt, **asked)
     monkeypatch.setattr(module, "CHUNK", 33)  # three queries at a time
-    few = sl.profile(tiny, prompt, keep="distances", **asked)
+    few = flat.profile(tiny, prompt, keep="distances", **asked)
     assert not {"path_bound", "null"} & {*few}
     n = whole.sizes["position"]
     for r in range(n - 1):
@@ -100,9 +107,9 @@ def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pyte
 
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    found = sl.profile(tiny, prompt, method="none", n_random_models=0)
+    found = sl.profile(tiny, prompt, method="none", extras={"n_random_models": 0})
     run = sl.capture(tiny, prompt)
-    again = sl.profile(tiny, run, method="none", n_random_models=0)
+    again = sl.profile(tiny, run, method="none", extras={"n_random_models": 0})
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
     pattern, streams = seen["pattern"][:, 0].values.astype(float), seen["residual"][:, 0].values.astype(float)

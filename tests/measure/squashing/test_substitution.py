@@ -8,10 +8,10 @@ import pytest
 import torch
 from scipy.stats import chisquare, spearmanr
 
-import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.squashing.substitution import _draw_expected
 from squashlens.theory.statistics.ranks import noise_ceiling
+from tests.grouped import flat
 from tests.references import plain_outputs
 
 IDS = [2, 7, 11, 30, 7, 9]
@@ -46,14 +46,16 @@ def test_effects_of_expected_tokens(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma")
     every = [token for token in range(60) if token != 2]
     options: dict[str, Any] = {"n_replacements": 60, **GIVEN}
-    natural = sl.substitution_effect(model, IDS, candidates="predicted", **options)
-    given = sl.substitution_effect(model, IDS, candidates=every, **options)
+    natural = flat.substitution_effect(model, IDS, replacements={"candidates": "predicted"}, **options)
+    given = flat.substitution_effect(model, IDS, replacements={"candidates": every}, **options)
     np.testing.assert_allclose(natural["effect"], given["effect"], rtol=1e-4)
     np.testing.assert_allclose(natural["kl"], given["kl"], rtol=1e-3)
-    few = sl.substitution_effect(model, IDS, candidates="predicted", n_replacements=4, spans={"a": [1, 2]}, **GIVEN)
+    few = flat.substitution_effect(
+        model, IDS, replacements={"candidates": "predicted", "n_replacements": 4}, spans={"a": [1, 2]}, **GIVEN
+    )
     assert few["effect"].shape == (1,)
     with pytest.raises(InputError, match="positions from 1 to 4"):
-        sl.substitution_effect(model, IDS[1:], candidates="predicted", positions=[0], **GIVEN)
+        flat.substitution_effect(model, IDS[1:], replacements={"candidates": "predicted"}, positions=[0], **GIVEN)
 
 
 @pytest.mark.parametrize("spread", [0.5, 2.0])
@@ -70,7 +72,9 @@ def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(spread:
 
 
 def test_there_is_no_ceiling_without_replacements(bridge_of: Callable[..., Any]) -> None:
-    one = sl.substitution_effect(bridge_of("gemma"), IDS, n_replacements=1, **GIVEN)
+    one = flat.substitution_effect(bridge_of("gemma"), IDS, replacements={"n_replacements": 1}, **GIVEN)
     assert np.isnan(float(one["noise_ceiling"]))
-    both = sl.substitution_effect(bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], n_replacements=4, **GIVEN)
+    both = flat.substitution_effect(
+        bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], replacements={"n_replacements": 4}, **GIVEN
+    )
     assert both["noise_ceiling"].dims == ("prompt",)

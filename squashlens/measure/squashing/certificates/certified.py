@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Edges, Target
+from squashlens._typing import EdgeKind, Target
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tell, tokens_at_a_time
@@ -100,7 +100,7 @@ class Norms:
 
 def certified_bounds(
     session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
-    freeze: Sequence[str], edges: Edges, group: int, chunk: int | None, seed: int,
+    freeze: Sequence[str], edges: EdgeKind, group: int, chunk: int | None, seed: int,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """Row `query` of the product of edge matrices for each target, and the certificate of these values."""
     stretches: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in spans.items()}
@@ -213,7 +213,7 @@ def _stretches(from_layer: int, top: int, to: Target, group: int) -> list[Stretc
 StretchEdges = Iterator[tuple[Stretch, Pattern]]  # the edges of each stretch, from the top down
 
 
-def _matrices(work: _Work, prompt: int, edges: Edges, group: int, chunk: int | None) -> StretchEdges:
+def _matrices(work: _Work, prompt: int, edges: EdgeKind, group: int, chunk: int | None) -> StretchEdges:
     """The edges of every stretch on one prompt, as matrices on the CPU."""
     session, wanted, norms = work.session, work.wanted, work.norms
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)

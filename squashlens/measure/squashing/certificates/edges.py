@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Edges, Target
+from squashlens._typing import Bridge, EdgeKind, Target
 from squashlens.bars import bar
 from squashlens.engine.budget import BATCH_MEMORY
 from squashlens.engine.differentiating.dissection import OpenBlock
@@ -52,7 +52,7 @@ class KeyRows:
         return self.rows[self.held.index(query)]
 
 
-def edges_of(maps: Maps, edges: Edges, queries: Sequence[int], norms: Norms) -> Float[Tensor, "query key"]:
+def edges_of(maps: Maps, edges: EdgeKind, queries: Sequence[int], norms: Norms) -> Float[Tensor, "query key"]:
     """The edges of one block, with a row j for each of `queries`; other rows, and keys after j, are zero."""
     if edges == "analytic":
         return analytic_edges(maps, queries, norms)

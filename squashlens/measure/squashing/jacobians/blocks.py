@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Freezable, Target, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen
+from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
@@ -22,6 +22,7 @@ from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, different, measurement
 from squashlens.measure.squashing.jacobians.products import Products
+from squashlens.options import Between, BetweenLayers
 from squashlens.records.results import Variable
 
 RANKS = 5  # tokens that a direction raises or lowers most
@@ -39,8 +40,7 @@ def jacobian(
     positions: Iterable[int] | None = None,
     k: int = 3,
     freeze: Freezable | Collection[Freezable] = (),
-    from_layer: int = 0,
-    to_layer: Target = "y",
+    between: BetweenLayers = Between(),
     vjp_batch_size: int | None = None,
 ) -> xr.Dataset:
     """The blocks J_i = ∂y_n/∂v⁽⁰⁾_i of the Jacobian, and their leading singular directions.
@@ -56,10 +56,8 @@ def jacobian(
         positions: positions i of the tokens; all up to the query by default.
         k: number of leading singular directions of each block; 3 by default.
         freeze: as in `jacobian_norms`.
-        from_layer: as in `jacobian_norms`.
-        to_layer: layer whose residual stream at the query is differentiated: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the
-            default) for the output of the final norm.
-        vjp_batch_size: as in `jacobian_norms`.
+        between: as in `path_bound`, with one `to_layer`.
+        vjp_batch_size: number of products per batch, as in `options.Estimation`.
 
     Returns:
         Dataset, dimensionless unless it says so. `jacobian` (position, out, in), the blocks in float64, from products
@@ -85,24 +83,24 @@ def jacobian(
     >>> bool(abs(found["singular_value"][0, 0] / norm - 1) < 1e-5)
     True
     """
+    between = grouped(between, Between)
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
     session = Session.start(
         model, prompt, "jacobian",
-        query=query, positions=given, k=k, freeze=parts,
-        from_layer=from_layer, to_layer=to_layer,
+        query=query, positions=given, k=k, freeze=parts, between=as_dict(between),
     )  # fmt: skip
     session.require_one()
     n, d = session.query(query), width(session.model)
     places = sorted(range(n + 1) if given is None else different(given, n))
     positive(k, "k", "a number of directions", most=d)
-    (top,) = session.spans(from_layer, to_layer).values()
+    to_layer, top = session.span(between)
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    products = Products(session, freezing(parts), from_layer, top, to_layer, n, vjp_batch_size)
+    products = Products(session, freezing(parts), between.from_layer, top, to_layer, n, vjp_batch_size)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
     for rows in products.along(torch.eye(d, dtype=torch.float64))():

@@ -6,7 +6,7 @@ long prompt needs the memory of one block only. A sketch takes fewer than d prod
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,12 @@ from torch import Tensor
 from squashlens._typing import (
     Bridge,
     Freezable,
-    Method,
     Norm,
-    OneByOne,
     Pieces,
     Target,
     positive,
 )
-from squashlens.checks.arguments import and_frozen
+from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
@@ -32,11 +30,11 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
 from squashlens.measure.squashing.jacobians.products import Products
-from squashlens.measure.squashing.jacobians.sketch import PROBES, resolved, sketched, until
+from squashlens.measure.squashing.jacobians.sketch import resolved, seed_in, sketched, until
 from squashlens.measure.squashing.jacobians.upper import Ends, upper_sketch
 from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.options import Between, BetweenLayers, Estimation, Method
 from squashlens.remarks import remark
-from squashlens.theory.probes import seed_of
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults. They alone make
@@ -49,17 +47,10 @@ def jacobian_norms(
     *,
     norm: Norm = "spectral",
     freeze: Freezable | Collection[Freezable] = (),
-    method: Method | OneByOne = "auto",
-    n_probes: int = PROBES,
-    rtol: float | None = None,
-    tightness: float | None = None,
-    seed: int | None = None,
+    method: Method = Estimation(),
     query: int = -1,
-    from_layer: int = 0,
-    to_layer: Target | Sequence[Target] = "y",
+    between: BetweenLayers = Between(),
     spans: Pieces | Mapping[str, Sequence[int]] | None = None,
-    positions: Iterable[int] | None = None,
-    vjp_batch_size: int | None = None,
 ) -> xr.DataArray:
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
@@ -80,34 +71,13 @@ def jacobian_norms(
         freeze: parts of the model held constant, one or several: ``"attention"``, the attention patterns, as Theorem
             5.1 assumes; ``"norms"``, the denominators of all norms; ``"gates"``, the nonlinearities of the MLPs.
             With all three the model is linear at this input, up to its biases. Nothing by default.
-        method: way to compute the norm: ``"exact"``; ``"sketch"``, an estimate with an interval from `n_probes`
-            products; ``"sketch_upper"``, a certified upper bound from `n_probes` products; ``"lanczos"``, the spectral
-            norm at a few positions up to `rtol`, from products in backward and forward mode; or ``"auto"`` (the
-            default), the exact norm if it takes at most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch
-            otherwise. It depends on the model only, and the provenance says which it was (`call`).
-        n_probes: number of random directions of a sketch; 64 by default. With d or more, the exact norm is no slower.
-        rtol: relative half-width of the 95 % interval at which a sketched Frobenius norm stops taking more probes (at
-            most d), between 0 and 1; by default exactly `n_probes` are taken. The interval is then that of each norm
-            alone. For ``"lanczos"``, how far the norm may be above the coordinate `low`; 0.01 by default.
-        tightness: a certified upper bound on the spectral norm divided by that norm, above 1: the upper bound takes
-            more directions until the quotient is estimated to be at most this at every position, and `n_probes` is not
-            used; by default exactly `n_probes` are taken. With 3, it took 79 to 99 directions on a random model with d
-            of 512, which is 0.15 to 0.19 of the cost of the exact norm.
-        seed: random seed of the directions of a sketch and of Lanczos iteration; 0 by default. For certified bounds and
-            Lanczos iteration it is by default drawn from the system's entropy, and the provenance has it (`call`): a
-            failure probability holds for directions that nobody knew when the model was made.
-        query: as in `path_bound`.
-        from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the input of the derivative, after any hooks at that point;
-            0, the embeddings, by default.
-        to_layer: layer whose residual stream at the query is differentiated: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the
-            default) for the output of the final norm. A list of them gives a leading dimension `to_layer`, whose
-            labels are text: ``"3"``, ``"y"``.
+        method: ``"auto"`` (the default), ``"exact"``, ``"sketch"``, ``"sketch_upper"`` or ``"lanczos"``, and their
+            options; see `options.Estimation`.
+        query, between: as in `path_bound`.
         spans: groups of tokens of a single prompt, whose blocks are put side by side, so that the norm is that of the
             derivative with respect to all tokens of the span at once: ``"words"``, ``"sentences"``, ``"lines"``,
             ``"fields"`` of a JSON object in the prompt (values with their keys), or positions by name. By default every
             token is measured by itself.
-        positions: positions that ``"lanczos"`` measures; only the query by default. The others are NaN.
-        vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
@@ -135,63 +105,58 @@ def jacobian_norms(
     >>> bool((spectral <= frobenius).all())
     True
     """
-    positive(n_probes, "n_probes", "a number of directions")
-    _require_goal(method, norm, rtol, tightness)
-    _require_lanczos(method, norm, positions, spans)
-    if vjp_batch_size is not None:
-        positive(vjp_batch_size, "vjp_batch_size", "a batch size")
-    chosen = None if positions is None else list(positions)
+    method, between = grouped(method, Estimation), grouped(between, Between)
+    _require_goal(method, norm)
+    _require_lanczos(method, norm, spans)
+    if method.vjp_batch_size is not None:
+        positive(method.vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     model = require_sound(model)
-    method = resolved(method, model, n_probes)
-    seed = seed_of(seed, certifies=method in ("sketch_upper", "lanczos"))
+    method = resolved(method, model, ("exact", "sketch", "sketch_upper", "lanczos"))
     session = Session.start(
         model, prompt, "jacobian_norms",
-        norm=norm, freeze=parts, method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, seed=seed,
-        query=query, from_layer=from_layer, to_layer=to_layer, **recorded(spans),
-        **({} if chosen is None else {"positions": chosen}),
+        norm=norm, freeze=parts, method=as_dict(method), query=query, between=as_dict(between), **recorded(spans),
     )  # fmt: skip
-    layers, groups = session.spans(from_layer, to_layer), Spans.of(session, spans)
+    layers, groups = session.spans(between), Spans.of(session, spans)
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
-    long_name = f"{kinds[method]}{norm} norm of the Jacobian{and_frozen(parts)}"
+    long_name = f"{kinds[method.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)
-    if method == "sketch_upper":
+    start, batch, seed = between.from_layer, method.vjp_batch_size, seed_in(method)
+    if method.method == "sketch_upper":
         bounds, certificate = upper_sketch(
-            session, layers, hooks, from_layer, n, norm, n_probes, tightness, seed, vjp_batch_size,
-            groups,
-        )  # fmt: skip
-        sketch = {"kind": "upper bound", "n_probes": n_probes, "seed": seed} | certificate
-        sketch |= {} if tightness is None else {"tightness": tightness}
-        return session.by_layer(to_layer, _labelled_bounds(label, bounds, long_name, sketch))
+            session, layers, hooks, start, n, norm, method.n_probes, method.tightness, seed, batch, groups
+        )
+        sketch = {"kind": "upper bound", "n_probes": method.n_probes, "seed": seed} | certificate
+        sketch |= {} if method.tightness is None else {"tightness": method.tightness}
+        return session.by_layer(between.to_layer, _labelled_bounds(label, bounds, long_name, sketch))
     if dtype_of(session.model).itemsize < 4:
         remark("In half precision, small Jacobian entries are several times too large. Load the model in float32.")
     for to, top in layers.items():
-        products = Products(session, hooks, from_layer, top, to, n, vjp_batch_size, groups)
+        products = Products(session, hooks, start, top, to, n, batch, groups)
         ends: dict[str, Tensor] = {}
         facts: dict[str, Any]
-        if method == "lanczos":
-            values, ends, facts = lanczos_norms(
-                session, hooks, products, from_layer, to, chosen, rtol, seed, len(layers)
-            )
-        elif rtol is not None:
-            values, ends, facts = until(products, rtol, seed)
-        elif method == "sketch":
-            values, ends, facts = sketched(products, norm, n_probes, seed, len(layers))
+        if method.method == "lanczos":
+            values, ends, facts = lanczos_norms(session, hooks, products, start, to, method, len(layers))
+        elif method.rtol is not None:
+            values, ends, facts = until(products, method.rtol, seed)
+        elif method.method == "sketch":
+            values, ends, facts = sketched(products, norm, method.n_probes, seed, len(layers))
         else:
             values, facts = products.exact(norm)
         ran = {"attention_implementation": products.attention}
         labelled = label(values, "jacobian_norm", long_name, "1", **facts, **ran)
         for name, end in ends.items():
-            kind = "lower bound on the norm" if method == "lanczos" else f"{name} end of the 95 % interval"
+            kind = "lower bound on the norm" if method.method == "lanczos" else f"{name} end of the 95 % interval"
             labelled[name] = label(end, name, kind, "1")
         found[to] = labelled
-    return session.by_layer(to_layer, found)
+    return session.by_layer(between.to_layer, found)
 
 
-def _require_goal(method: Method | OneByOne, norm: Norm, rtol: float | None, tightness: float | None) -> None:
+def _require_goal(given: Estimation, norm: Norm) -> None:
     """Raise for a goal of a sketch that cannot be reached or does not belong to the method."""
+    method, rtol, tightness = given.method, given.rtol, given.tightness
     stops = method == "lanczos" or (method == "sketch" and norm == "frobenius")
     if rtol is not None and not (stops and 0 < rtol < 1):
         raise InputError(
@@ -207,13 +172,13 @@ def _require_goal(method: Method | OneByOne, norm: Norm, rtol: float | None, tig
         )
 
 
-def _require_lanczos(method: Method | OneByOne, norm: Norm, positions: Any, spans: Any) -> None:
+def _require_lanczos(given: Estimation, norm: Norm, spans: Any) -> None:
     """Raise for options that do not belong to Lanczos iteration, or that it has not."""
-    if method != "lanczos" and positions is not None:
+    if given.method != "lanczos" and given.positions is not None:
         raise InputError("positions= is for method='lanczos' only.", "Leave it out: all positions cost the same.")
-    if method == "lanczos" and (norm != "spectral" or spans is not None):
-        given = f"norm={norm!r}" if norm != "spectral" else "spans="
-        raise InputError(f"{given} cannot be used with method='lanczos'.", "Use method='exact'.")
+    if given.method == "lanczos" and (norm != "spectral" or spans is not None):
+        what = f"norm={norm!r}" if norm != "spectral" else "spans="
+        raise InputError(f"{what} cannot be used with method='lanczos'.", "Use method='exact'.")
 
 
 def _labelled_bounds(

@@ -28,6 +28,8 @@ from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, different
 from squashlens.measure.squashing.jacobians.products import Products
+from squashlens.measure.squashing.jacobians.sketch import seed_in
+from squashlens.options import Estimation
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 
 FAILURE = 1e-6  # probability that any norm is outside its bounds
@@ -82,14 +84,15 @@ class Forward:
 
 def lanczos_norms(
     session: Session, hooks: Sequence[Hook | Recipe], products: Products, from_layer: int, to: Target,
-    positions: Sequence[int] | None, rtol: float | None, seed: int, targets: int,
+    method: Estimation, targets: int,
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:  # fmt: skip
     """‖J_i‖₂ at some positions, NaN elsewhere, with lower bounds, and what the provenance says of them.
 
     The upper bounds hold together, also with those for the other ones of `targets`.
     """
     session.require_one()
-    places = [products.query] if positions is None else different(positions, products.query)
+    seed, rtol = seed_in(method), method.rtol
+    places = [products.query] if method.positions is None else different([*method.positions], products.query)
     ahead = Forward(session, hooks, from_layer, to, products.query, places)
     allowed = 1e-3 if dtype_of(session.model).itemsize < 8 else 1e-5
     rows, at = torch.arange(len(places)), torch.tensor(places)

@@ -9,21 +9,24 @@ The rows of G are standard normal cotangents, and the products are the rows of `
 All intervals of a result hold together, except with probability `MISSED`; with ``rtol=`` it is that of each of them.
 """
 
-from typing import Any
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Norm
+from squashlens._typing import Bridge, Norm, positive
 from squashlens.engine.anatomy import device_of, n_blocks, width
+from squashlens.errors import InputError
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.measure.squashing.jacobians.upper import Measure, frobenius_ends
+from squashlens.options import Estimation
 from squashlens.remarks import remark
 from squashlens.theory.norms import mean_interval
-from squashlens.theory.probes import normals
+from squashlens.theory.probes import normals, seed_of
 
-PROBES = 64  # cotangents of a sketch unless their number is given
 FIRST = 16  # probes with rtol= before the interval is computed for the first time
 MISSED = 0.05  # probability that any norm of a result is outside its interval
 # Operations for each token up to which "auto" takes the exact norm: a second for ten tokens on two cores.
@@ -31,13 +34,28 @@ EXACT = {"cpu": 2e10, "cuda": 2e12}
 ByToken = Float[Tensor, "prompt position"]
 
 
-def resolved(method: str, model: Bridge, n_probes: int) -> Any:
-    """What ``method="auto"`` stands for; it depends on the model and its device, and not on the prompt."""
-    if method != "auto":
-        return method
-    weights = sum(p.numel() for block in list(model.blocks)[: n_blocks(model)] for p in block.parameters())
-    most = EXACT["cpu" if device_of(model).type == "cpu" else "cuda"]
-    return "exact" if width(model) <= n_probes or 2 * width(model) * weights <= most else "sketch"
+def resolved(given: Estimation, model: Bridge, allowed: Collection[str], *, certifies: bool = False) -> Estimation:
+    """The options with the method that ``"auto"`` stands for, and a seed.
+
+    The method depends on the model and its device, and not on the prompt. Raises for one that is not `allowed`.
+    """
+    positive(given.n_probes, "n_probes", "a number of directions")
+    method = given.method
+    if method not in ("auto", *allowed):
+        raise InputError(f"method={method!r} cannot be used here.", f"Use one of {', '.join(('auto', *allowed))}.")
+    if method == "auto":
+        weights = sum(p.numel() for block in list(model.blocks)[: n_blocks(model)] for p in block.parameters())
+        most = EXACT["cpu" if device_of(model).type == "cpu" else "cuda"]
+        exact = width(model) <= given.n_probes or 2 * width(model) * weights <= most
+        method = "exact" if exact else "sketch"
+    certifies = certifies or method in ("sketch_upper", "lanczos")
+    positions = None if given.positions is None else list(given.positions)
+    return replace(given, method=method, positions=positions, seed=seed_of(given.seed, certifies=certifies))
+
+
+def seed_in(method: Estimation) -> int:
+    """The seed of resolved options."""
+    return cast(int, method.seed)
 
 
 def sketched(

@@ -11,8 +11,9 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Method, Norm, positive
+from squashlens._typing import Bridge, Norm, positive
 from squashlens.bars import bar, write
+from squashlens.checks.arguments import as_dict, grouped
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -25,14 +26,14 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.jacobians.pullback import Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, PROBES, resolved
+from squashlens.measure.squashing.jacobians.sketch import MISSED, resolved, seed_in
 from squashlens.measure.squashing.profiles.pullbacks import CertifiedSketch, Sketch, norms_of, require_held
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.measure.squashing.walks import patterns_of
+from squashlens.options import Estimation, Method, OfProfile, ProfileExtras
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.theory.bounds.paths import compositions
-from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.decay import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends
 
@@ -56,13 +57,10 @@ def profile(
     *,
     queries: Literal["all"] | Sequence[int] = "all",
     layers: Sequence[int] | None = None,
-    method: Method | Literal["none"] = "auto",
+    method: Method = Estimation(),
     norm: Norm = "spectral",
-    n_probes: int = PROBES,
-    certified: bool = False,
     keep: Kept = "positions",
-    n_random_models: int = 1,
-    seed: int | None = None,
+    extras: OfProfile = ProfileExtras(),
 ) -> xr.Dataset:
     """How much every token influences every later one, from every layer, with heads and representations beside it.
 
@@ -81,18 +79,14 @@ def profile(
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
         method: way to compute norms of the Jacobian, as in `jacobian_norms`: ``"auto"`` (the default), ``"exact"``,
             ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together with those of the random models; ``"none"``,
-            no norms, which takes one forward pass of the model and of each random model.
+            no norms, which takes one forward pass of the model and of each random model. Its seed is that of
+            certificates and resamples too.
         norm: as in `jacobian_norms`.
-        n_probes: number of random directions of a sketch; 64 by default.
-        certified: whether to compute the certified path bound as well, with analytic edges, which are computed once for
-            all queries; no by default.
         keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
             ``"distances"``, only the means at each distance, for which memory grows with the prompt's length instead of
             its square.
-        n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose influence by distance
-            is measured as well; 1 by default. They have none of the hooks of `model`.
-        seed: random seed of the directions of certificates and of the resamples. By default it is 0 without
-            certificates, and else as in `jacobian_norms`.
+        extras: certified bounds, and models with random weights for comparison, one by default; see
+            `options.ProfileExtras`.
 
     Returns:
         Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
@@ -124,25 +118,26 @@ def profile(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.profile(model, "110 =", method="none", n_random_models=0)
+    >>> found = sl.profile(model, "110 =", method="none", extras={"n_random_models": 0})
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
     """
-    positive(n_probes, "n_probes", "a number of directions")
+    method, extras = grouped(method, Estimation), grouped(extras, ProfileExtras)
+    n_random_models, certified = extras.n_random_models, extras.certified
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     model = require_sound(model)
-    method = resolved(method, model, n_probes)
-    seed = seed_of(seed, certifies=certified or method == "sketch_upper")
+    method = resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
     session = Session.start(
         model, prompt, "profile",
-        queries=queries, layers=layers, method=method, norm=norm, n_probes=n_probes, certified=certified, keep=keep,
-        n_random_models=n_random_models, seed=seed,
+        queries=queries, layers=layers, method=as_dict(method), norm=norm, keep=keep, extras=as_dict(extras),
     )  # fmt: skip
     session.require_one(tokens=2)
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
     wanted = _layers(session, layers)
-    work = _Work(session, asked, wanted, method, norm, n_probes, keep, seed, models=1 + n_random_models)
+    work = _Work(
+        session, asked, wanted, method.method, norm, method.n_probes, keep, seed_in(method), models=1 + n_random_models
+    )
     work.require_fits()
     own = work.measured(certified=certified)
     random = [work.of(with_random_weights(session.model, k)).measured(null=False) for k in range(n_random_models)]
