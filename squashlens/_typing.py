@@ -25,9 +25,11 @@
 A single axis has a leading space, `Float[Tensor, " position"]`, because the linter needs it.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, get_args
+
+from typing_extensions import TypeAliasType
 
 from squashlens.errors import InputError
 
@@ -61,6 +63,8 @@ Edit = Literal["delete", "delete_keep_positions", "substitute", "extra_digits", 
 Ablation = Literal["mask", "zero_pattern", "zero_values", "zero_residual", "mean_residual", "resample_residual"]
 Kind = Literal[Edit, Ablation]
 Pieces = Literal["words", "sentences", "lines", "fields"]
+SpansOfTokens = TypeAliasType("SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None)
+FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])
 Quantized = Literal["int8"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import html
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -14,7 +14,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bridge, Norm, Pieces
+from squashlens._typing import Bridge, Norm, SpansOfTokens
 from squashlens.checks.arguments import grouped
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
@@ -219,7 +219,7 @@ def squash_map(
     method: Method = Estimation(),
     norm: Norm = "spectral",
     extras: OfMap = MapExtras(),
-    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    spans: SpansOfTokens = None,
 ) -> SquashMap:
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 

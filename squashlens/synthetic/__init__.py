@@ -8,7 +8,7 @@ representations, and `lengths_up_to` makes lengths to measure at. No model is lo
 from squashlens.synthetic.convergence import convergence, survey
 from squashlens.synthetic.stack import PAPER, Stack, lengths_up_to
 from squashlens.synthetic.stack_passes import LastTokens, last_tokens
-from squashlens.synthetic.variation import softmax_total_variation, softmax_variation
+from squashlens.synthetic.variation import softmax_total_variation
 
 __all__ = [
     "PAPER",
@@ -18,7 +18,6 @@ __all__ = [
     "last_tokens",
     "lengths_up_to",
     "softmax_total_variation",
-    "softmax_variation",
     "survey",
 ]
 

@@ -22,21 +22,6 @@ LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is
 
 
 @validated
-def softmax_variation(
-    x: Float[Tensor, "*many outcome"], star: Float[Tensor, "*many outcome"]
-) -> Float[Tensor, "*many"]:
-    """The total variation δ(softmax x, softmax x*) of logits (…, outcome), between 0 and 2: without the factor ½.
-
-    It goes to 0 if the difference of x and x* goes to 0 (Lemma B.2); otherwise it need not (Proposition B.4).
-
-    >>> x = torch.tensor([1.0, 0.0, 1.0, 0.0]).double()
-    >>> softmax_variation(x, 1 - x).item(), 2 * (math.e - 1) / (math.e + 1)
-    (0.924234..., 0.924234...)
-    """
-    return total_variation(x.softmax(dim=-1), star.softmax(dim=-1))
-
-
-@validated
 def softmax_total_variation(
     lengths: Iterable[int],
     *,
@@ -92,7 +77,8 @@ def softmax_total_variation(
             "Give longer lengths, or a smaller k or noise.",
         )
     x, star = (torch.from_numpy(values) for values in _sequences(numbers, chosen[-1], k, noise))
-    found = torch.stack([softmax_variation(x[:, :length], star[:, :length]) for length in chosen], dim=-1)
+    shares = [(x[:, :length].softmax(dim=-1), star[:, :length].softmax(dim=-1)) for length in chosen]
+    found = torch.stack([total_variation(*pair) for pair in shares], dim=-1)
     leading = power_law(n[among], found[:, among] / (1 - k / n[among]))[0]
     expected = torch.where(n > k, expected_variation(n, k, noise), torch.nan)
     return signed(

@@ -348,20 +348,6 @@ def in_script(value: int, form: str, zero: str) -> str:
     return "".join(chr(ord(zero) + int(c)) if c.isdecimal() else c for c in form.format(value))
 
 
-@settings(deadline=None)
-@given(
-    value=COUNTS, form=GROUPED, zero=ZEROS, quotes=st.sampled_from(QUOTES), stop=st.sampled_from(["", "."]),
-    before=BEFORE, after=st.sampled_from(["", "\n", "\nThat is 3 more.", f"\n{MATHS} xxxx"]),
-)  # fmt: skip
-def test_any_whole_number_is_read_back(
-    value: int, form: str, zero: str, quotes: tuple[str, str], stop: str, before: str, after: str
-) -> None:
-    text = f"{before}{MATHS} {quotes[0]}{in_script(value, form, zero)}{quotes[1]}{stop}{after}"
-    check(reading.number, text, MATHS, str(value))
-    if after:
-        check(reading.number, text, MATHS, str(value), ended=False)
-
-
 PIECES = st.sampled_from([MATHS, COPIED, "xxxx", "<ANSWER>", "12", "024", "١٢", "one", "twelve", "seventy-", "ones"])
 MARKS = st.sampled_from(" \n\r\xa0\u200b\x00\ud800.,-−+*'{)=01٠１²½")
 TEXTS = st.text(max_size=60) | st.lists(PIECES | MARKS, max_size=12).map("".join)

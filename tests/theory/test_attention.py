@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from squashlens.theory import attention as module
@@ -119,16 +117,6 @@ def test_a_mask_that_is_given_takes_the_place_of_causality(cap: float | None) ->
     mask = torch.zeros(1, 1, 7, 11, dtype=torch.float64).masked_fill(hidden, torch.finfo(torch.float64).min)
     some = Attention(attention.queries[:, :, :7], attention.keys, 0.7, cap=cap, mask=mask)
     torch.testing.assert_close(attention_output(some, values), written(some) @ values.expand(1, 4, -1, -1))
-
-
-@settings(max_examples=30, deadline=None)
-@given(n=st.integers(1, 60), window=st.one_of(st.none(), st.integers(1, 70)), seed=st.integers(0, 9))
-def test_rows_sum_to_one_and_the_future_is_not_seen(n: int, window: int | None, seed: int) -> None:
-    attention, _ = drawn(n, seed=seed, prompts=1, window=window)
-    ones = attention.averaged()
-    torch.testing.assert_close(ones.sum(dim=-1), torch.ones(1, n, dtype=torch.float64))
-    assert (ones.triu(1) == 0).all()
-    assert window is None or (ones.tril(-window) == 0).all()
 
 
 def test_a_fused_kernel_is_used_or_none_that_writes_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,22 +42,6 @@ def test_equals_enumeration_of_all_paths(
     np.testing.assert_allclose(found, path_sum(patterns, query, beta1=beta1, gain=gain), rtol=1e-12)
 
 
-def test_two_by_two_by_hand() -> None:
-    a, b = np.array([[1.0, 0.0], [0.25, 0.75]]), np.array([[1.0, 0.0], [0.5, 0.5]])
-    # (B + I)(A + I), row 1: [0.5, 1.5] @ [[2, 0], [0.25, 1.75]]
-    np.testing.assert_allclose(last_row([a, b], 1), [0.5 * 2 + 1.5 * 0.25, 1.5 * 1.75], rtol=1e-15)
-
-
-@given(n=st.integers(1, 12), blocks=st.integers(1, 6), seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=30)
-def test_half_steps_stay_a_probability_and_causal(n: int, blocks: int, seed: int) -> None:
-    patterns = [stochastic(n, seed + b) for b in range(blocks)]
-    row = last_row(patterns, n // 2, gain=0.5)
-    assert row.sum() == pytest.approx(1, abs=1e-12)
-    assert (row[n // 2 + 1 :] == 0).all()
-    assert (row >= 0).all()
-
-
 @given(n=st.integers(1, 15), window=st.none() | st.integers(1, 20), seed=st.integers(0, 10**6))
 def test_products_without_a_matrix(n: int, window: int | None, seed: int) -> None:
     rows = np.random.default_rng(seed).standard_normal((2, n))

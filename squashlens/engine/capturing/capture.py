@@ -15,6 +15,7 @@ import torch
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Baseline, Bridge, Target, Tensors, one_of, several
 from squashlens.bars import write
@@ -130,7 +131,7 @@ class Capture(CaptureBase):
         return signed("activations of one forward pass", coords, data, facts)
 
 
-PromptOrCapture = Prompts | Capture  # what most measurements take
+PromptOrCapture = TypeAliasType("PromptOrCapture", Prompts | Capture)  # what most measurements take
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
 from squashlens.checks.arguments import as_dict
@@ -164,7 +165,8 @@ class PairCapture(CaptureBase):
         return PairRun(model, self.sequence, self.lengths, self.ids, *passes_of(self))
 
 
-SequenceOrCapture = GrowingSequence | PairCapture  # what measurements of collapse take
+# What measurements of collapse take.
+SequenceOrCapture = TypeAliasType("SequenceOrCapture", GrowingSequence | PairCapture)
 
 
 def pairs_of(

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from typing_extensions import TypeAliasType
+
 from squashlens.engine.hooking.hook import Hook, HookPair, Recipe, is_pair, one_or_several
 from squashlens.errors import InputError
 from squashlens.sequences import GrowingSequence, Scattered
 
 AS_IT_IS = "as it is"
 Change = Hook | Recipe | HookPair | GrowingSequence | Callable[[GrowingSequence], GrowingSequence]
-Changes = Mapping[str, Change | Iterable[Change]]
+Changes = TypeAliasType("Changes", Mapping[str, Change | Iterable[Change]])
 
 
 def by_name(interventions: Changes) -> dict[str, tuple[Any, ...]]:

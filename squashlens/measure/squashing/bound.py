@@ -1,6 +1,6 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bridge, Freezable, Pieces, Target, positive
+from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens, Target, positive
 from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -37,7 +37,7 @@ def path_bound(
     attention: AttentionKind = "model",
     query: int = -1,
     between: BetweenLayers = Between(),
-    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    spans: SpansOfTokens = None,
 ) -> xr.DataArray:
     """The weighted path sum of Theorem 5.1, by which each token i can influence position n.
 
@@ -99,10 +99,10 @@ def certified_bound(
     prompt: PromptOrCapture,
     *,
     edges: EdgeMethod = Edges(),
-    freeze: Freezable | Collection[Freezable] = (),
+    freeze: FrozenParts = (),
     query: int = -1,
     between: BetweenLayers = Between(),
-    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    spans: SpansOfTokens = None,
 ) -> xr.DataArray:
     """A certified upper bound on ‖∂y_n/∂v⁽⁰⁾_i‖₂ for each token i, as a sum over attention paths.
 

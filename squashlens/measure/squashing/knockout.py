@@ -1,13 +1,13 @@
 """The knockout effect: how far the output moves when later tokens cannot read a token, or its embedding is zero."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Knockout, Pieces
+from squashlens._typing import Bridge, Knockout, SpansOfTokens
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
@@ -42,7 +42,7 @@ def knockout_effect(
     *,
     kind: Knockout = "attention",
     positions: Iterable[int] | None = None,
-    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    spans: SpansOfTokens = None,
     query: int = -1,
 ) -> xr.Dataset:
     """Distance that the output at the query moves when one token of the prompt is knocked out.

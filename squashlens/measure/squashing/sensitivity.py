@@ -1,6 +1,6 @@
 """Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import AttentionKind, Bridge, Norm, Pieces
+from squashlens._typing import AttentionKind, Bridge, Norm, SpansOfTokens
 from squashlens.bars import bar
 from squashlens.checks.arguments import as_dict, grouped
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -41,7 +41,7 @@ def sensitivity(
     norm: Norm = "spectral",
     method: Method = Estimation(),
     query: int = -1,
-    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    spans: SpansOfTokens = None,
 ) -> xr.Dataset:
     """Sensitivity of y_n to each token: the path bound of Theorem 5.1, its null, and the true Jacobian norms.
 

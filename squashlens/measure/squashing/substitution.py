@@ -9,7 +9,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Pieces, Target, positive
+from squashlens._typing import Bridge, SpansOfTokens, Target, positive
 from squashlens.checks.arguments import as_dict, grouped
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, residual_site
@@ -41,7 +41,7 @@ def substitution_effect(
     *,
     replacements: Replaced = Replacements(),
     positions: Iterable[int] | None = None,
-    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    spans: SpansOfTokens = None,
     query: int = -1,
     to_layer: Target = "y",
     seed: int = 0,

@@ -122,14 +122,14 @@ def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
         table = weight[digits] * tensor[0, 0].norm() / weight[2].norm()
         if tensor.shape[1] <= place:  # an answer's token
             return
-        near = torch.cdist(tensor[:, place].double(), table.double())
-        seen["digit"] = near.argmin(dim=1).to(tensor.dtype)
+        near = torch.cdist(tensor[:, place:].double(), table.double()).argmin(dim=-1).to(tensor.dtype)
+        seen["digit"] = near[:, 0]
+        # Noise from the digits alone, since each prompt must be the same whatever its batch and its rounding.
+        seen["noise"] = (near @ torch.arange(1.0, near.shape[1] + 1)).sin() * 2**0.5
 
     def plant(tensor: Any) -> Any:
-        # Noise from the prompt alone, since each prompt must be the same whatever its batch.
-        noise = (1e4 * tensor[:, place].sum(dim=-1)).sin() * 2**0.5
         out = tensor.clone()  # the norm takes the size away: the answer is how far the direction has turned
-        out[:, -1] = base + 0.02 * direction * (seen["digit"] - 4.5 + 0.3 * noise)[:, None]
+        out[:, -1] = base + 0.02 * direction * (seen["digit"] - 4.5 + 0.3 * seen["noise"])[:, None]
         return out
 
     last = f"blocks.{tiny.cfg.n_layers - 1}.hook_resid_post"

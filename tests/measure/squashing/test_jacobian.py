@@ -217,7 +217,7 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
     model, shared = bridge_of(family), {"method": "sketch_upper"}
     lows = []
     for seed, probes in enumerate((2, 11, 24)):
-        found = flat.jacobian_norms(model, IDS, method={"n_probes": probes, "seed": seed}, **shared)  # pyright: ignore
+        found = flat.jacobian_norms(model, IDS, n_probes=probes, seed=seed, **shared)  # pyright: ignore
         assert (found.values >= truth * (1 - 1e-12)).all()
         assert (found["low"].values <= truth * (1 + 1e-12)).all()
         lows.append((found["low"].values / truth).min())

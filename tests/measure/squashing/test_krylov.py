@@ -28,7 +28,7 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
     plain = frozen_attention_model(plain, IDS[None]) if freeze else plain
     blocks = jacobian_by_jacrev(plain, IDS[None], 6).detach().double().numpy()
     truth = np.linalg.norm(blocks, ord=2, axis=(1, 2))[PLACES]
-    found = flat.jacobian_norms(bridge_of(family, torch.float64), IDS, method={"rtol": 1e-5}, freeze=freeze, **SHARED)
+    found = flat.jacobian_norms(bridge_of(family, torch.float64), IDS, rtol=1e-5, freeze=freeze, **SHARED)
     said = sl.results.provenance(found)["lanczos"]
     assert said["rounding"] < 1e-3  # norms and softmax in float32, except in GPT-2
     np.testing.assert_allclose(found.values[PLACES], truth, rtol=2e-5 + 2 * said["rounding"])

@@ -1,7 +1,7 @@
 """The blocks of the Jacobian themselves, with their leading singular directions: what is read of a token, and where
 it goes."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Freezable, Target, positive
+from squashlens._typing import Bridge, FrozenParts, Target, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.engine.anatomy import residual_site, width
@@ -39,7 +39,7 @@ def jacobian(
     query: int = -1,
     positions: Iterable[int] | None = None,
     k: int = 3,
-    freeze: Freezable | Collection[Freezable] = (),
+    freeze: FrozenParts = (),
     between: BetweenLayers = Between(),
     vjp_batch_size: int | None = None,
 ) -> xr.Dataset:

@@ -6,7 +6,7 @@ long prompt needs the memory of one block only. A sketch takes fewer than d prod
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from squashlens._typing import (
     Bridge,
-    Freezable,
+    FrozenParts,
     Norm,
-    Pieces,
+    SpansOfTokens,
     Target,
     positive,
 )
@@ -46,11 +46,11 @@ def jacobian_norms(
     prompt: PromptOrCapture,
     *,
     norm: Norm = "spectral",
-    freeze: Freezable | Collection[Freezable] = (),
+    freeze: FrozenParts = (),
     method: Method = Estimation(),
     query: int = -1,
     between: BetweenLayers = Between(),
-    spans: Pieces | Mapping[str, Sequence[int]] | None = None,
+    spans: SpansOfTokens = None,
 ) -> xr.DataArray:
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
