@@ -98,16 +98,6 @@ def test_draws_are_from_the_softmax_at_the_temperature(bridge_of: Callable[..., 
     assert likelihood(1.2) < 1e-6, "it can be told from another temperature"
 
 
-def test_a_seed_gives_the_same_answer_and_another_another(bridge_of: Callable[..., Any]) -> None:
-    model, ids = bridge_of("qwen2"), prompts()[1].ids
-    given = [Prompt(ids, ROOM, seed) for seed in ("a", "b", "a")]
-    first, second, again = all_said(model, given, temperature=1.0)
-    assert first == again != second
-    state = torch.random.get_rng_state()
-    all_said(model, given, temperature=1.0)
-    assert torch.equal(torch.random.get_rng_state(), state), "nobody else's draws are touched"
-
-
 def test_hooks_by_position_act_on_whole_prompts(bridge_of: Callable[..., Any]) -> None:
     """On a cache, a token by itself would stand at position 0."""
     model, given = bridge_of("llama", torch.float64), prompts()
