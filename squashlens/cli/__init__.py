@@ -98,7 +98,7 @@ def _list_tasks() -> None:
 
 
 def _list_cache(delete: str = "") -> None:
-    """List the models that were converted and kept, with their sizes, or delete one.
+    """List the models that were converted from GGUF files and kept, with their sizes, or delete one.
 
     Args:
         delete: Name of the folder to delete, or how its name starts; none by default.

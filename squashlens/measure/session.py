@@ -22,7 +22,7 @@ from squashlens._typing import Bridge, Target, dtype_name, short_repr
 from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
-from squashlens.engine.loading.packaged import ORIGIN
+from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
 from squashlens.engine.running.forward import forward

@@ -282,7 +282,7 @@ class Atlas:
 
 def _checkpoint(entry: Entry) -> tuple[str | None, str]:
     """The identity of a model's checkpoint, or the reason why it cannot be found."""
-    from squashlens.engine.loading.identity import identity
+    from squashlens.engine.loading.sources import identity
 
     kind, _, commit = (entry.pin or "").partition(" ")
     try:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.packaged import PACKAGED
+from squashlens.engine.loading.gguf import PACKAGED
+from squashlens.engine.loading.header import read_header
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import ModelAccessError
 from tests.gemma.dequantized import FORMATS, first_values
@@ -56,25 +57,26 @@ def test_the_provenance_says_what_the_weights_are(gemma: Any) -> None:
     origin = facts["weights_origin"]
     assert origin["note"] == "dequantized from Q4_K_M; not the published weights"
     assert origin["sha256"] == PACKAGED["gemma-3-270m"].sha256
-    assert PACKAGED["gemma-3-270m"].n_parameters == sum(p.numel() for p in gemma.original_model.parameters())
+    assert sum(origin["formats"].values()) == sum(p.numel() for p in gemma.original_model.parameters() if p.ndim > 0)
     figure = sl.figures.of(sl.path_bound(gemma, PROMPT))
     assert "gemma-3-270m (dequantized from Q4_K_M)" in figure.layout.title.subtitle.text
 
 
 @pytest.fixture(scope="module")
-def tensors(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The tensors in the file of the package, read by the package gguf."""
-    from gguf import GGUFReader
-
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The parts of the package, joined."""
     joined = tmp_path_factory.mktemp("gguf") / "model.gguf"
-    joined.write_bytes(b"".join(part.read_bytes() for part in PACKAGED["gemma-3-270m"].paths()))
-    return GGUFReader(joined).tensors
+    with joined.open("wb") as whole:
+        for part in PACKAGED["gemma-3-270m"].paths():
+            whole.write(part.read_bytes())
+    return joined
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_weights_are_those_of_the_file(kind: str, plain: Any, tensors: Any) -> None:
+def test_weights_are_those_of_the_file(kind: str, plain: Any, file: Path) -> None:
     """One tensor of each number format, its first 40 blocks by the definition of the format."""
-    tensor = next(one for one in tensors if one.tensor_type.name == kind)
+    header = read_header(file)
+    tensor = next(one for one in header.tensors if one.kind == kind)
     names = {
         "token_embd": "model.embed_tokens", "attn_k": "self_attn.k_proj", "attn_q": "self_attn.q_proj",
         "attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj", "ffn_up": "mlp.up_proj",
@@ -83,8 +85,9 @@ def test_weights_are_those_of_the_file(kind: str, plain: Any, tensors: Any) -> N
     assert block is not None
     prefix = "" if block[1] is None else f"model.layers.{block[1]}."
     held = plain.state_dict()[f"{prefix}{names[block[2]]}.weight"].flatten()
-    stored = tensor.data.reshape(-1).view(np.uint8)[: 40 * FORMATS[kind][0]].tobytes()
-    expected = list(first_values(stored, kind))
+    with file.open("rb") as opened:
+        opened.seek(header.data + tensor.offset)
+        expected = list(first_values(opened.read(40 * FORMATS[kind][0]), kind))
     assert len(set(expected)) > 16
     np.testing.assert_allclose(held[: len(expected)].numpy(), expected, rtol=2e-6, atol=1e-9)
 

@@ -18,7 +18,7 @@ from squashlens.bars import shown
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.live import bridge_around
-from squashlens.engine.loading.packaged import ORIGIN
+from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
@@ -59,8 +59,8 @@ def load(
 
     Args:
         name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
-            ``squashlens[gemma]``, which is dequantized once and kept in a cache, see ``squashlens cache --help``), a
-            local folder, or a Hugging Face name.
+            ``squashlens[gemma]``), a local folder, a GGUF file of Gemma 2 or 3, or a Hugging Face name. A GGUF file is
+            dequantized once and kept in a cache, see ``squashlens cache --help``.
         device: where the model runs; CUDA if available, else the CPU. ``"auto"``, ``"balanced"`` or a device for each
             module (a dict) spreads the blocks over several devices, as `device_map` does in transformers.
         dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
@@ -113,6 +113,8 @@ def load(
             )  # before the weights, since a damaged one costs less time then
             model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
             model.cfg.model_name = found.label
+            if found.file is not None:
+                getattr(model.original_model.config, ORIGIN)["file"] = found.file
             return model
         except (SquashlensError, torch.OutOfMemoryError):
             raise

