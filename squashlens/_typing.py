@@ -29,7 +29,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, get_args
 
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType  # which torch requires; typing has it from Python 3.12 on
 
 from squashlens.errors import InputError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from typing_extensions import TypeAliasType
+from typing_extensions import TypeAliasType  # which torch requires; typing has it from Python 3.12 on
 
 from squashlens._typing import Distance, EdgeKind, MethodName, Passes, Scale, Target
 from squashlens.checks.arguments import validated

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from squashlens._typing import Bridge
+from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import modules_of, text_config, windows
 from squashlens.engine.locks import locked, require_bridge
 from squashlens.errors import InputError
@@ -11,6 +12,7 @@ from squashlens.errors import InputError
 EVERYTHING = 2**30  # more tokens than any prompt has
 
 
+@validated
 @contextmanager
 def lifted_windows(model: Bridge) -> Iterator[Bridge]:
     """Let every block of a model attend to the whole prompt within a `with` block, and restore its windows after it.

@@ -9,12 +9,12 @@ import torch
 import xarray as xr
 
 from squashlens.records.results import facts_of
+from squashlens.reporting import sentences
 from squashlens.reporting.sentences import EQUAL, Rank, among, beside, near_edge, number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
 from squashlens.theory.spread import has_sink
 from squashlens.theory.statistics.trends import association
 
-HALF = ("float16", "bfloat16")
 ESTIMATES = ("jacobian", "path_bound", "null", "bound_over_null")
 STEP = 2.0**-8  # of bfloat16: half of the relative distance of neighbouring numbers
 FEW = 0.25  # share of the tokens that are called a few
@@ -108,7 +108,7 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
 
 def _certainty(given: Evidence) -> str:
     """How sure the dependence is: what was measured, and whether a second measure ranks the tokens alike."""
-    norms = certainty_of_norms(given.measured)
+    norms = sentences.certainty_of_norms(given.measured)
     if given.knockout is None:
         return f"How sure: tokens cannot be knocked out of this model, so that these are derivatives. {norms}."
     inside = compared(given.measured)
@@ -201,7 +201,7 @@ def _help(given: Evidence) -> tuple[str, tuple[str, ...]]:
     helping = [name for name, ratio in tried.items() if ratio > EQUAL and _keeps(given, name)]
     if not any(states):
         verdict = "Nothing has to: nothing is lost on this prompt."
-    elif facts_of(given.measured).get("dtype") in HALF:
+    elif facts_of(given.measured).get("dtype") in sentences.HALF:
         verdict = "First measure in float32: half precision may be the loss."
     elif states[1] and helping:
         verdict = f"{sentence(helping[0])}: it moves the two prompts apart and keeps the prediction."
@@ -391,18 +391,3 @@ def _name(result: xr.Dataset | xr.DataArray, place: int) -> str:
 def _quoted(token: str) -> str:
     """A token in quotation marks, with its spaces visible."""
     return f"“{str(token).replace(' ', '␣')}”"
-
-
-def certainty_of_norms(measured: xr.Dataset) -> str:
-    """A clause on how far the Jacobian norms may be off: exact, estimated with intervals, or in half precision."""
-    dtype = facts_of(measured).get("dtype")
-    if dtype in HALF:
-        return f"The norms were computed in {dtype}, in which small ones are several times too large"
-    if "jacobian_low" not in measured:
-        return "The norms are exact to first order, for this prompt and this model"
-    low, high = (measured[f"jacobian_{end}"].values for end in ("low", "high"))
-    known = low > 0
-    if not known.any():
-        return "The norms are estimates from random products of the Jacobian"
-    apart = f"; the ends of their intervals are up to a factor of {(high[known] / low[known]).max():.2g} apart"
-    return f"The norms are estimates from random products of the Jacobian{apart}"

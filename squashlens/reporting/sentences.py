@@ -8,10 +8,13 @@ from dataclasses import dataclass
 
 import xarray as xr
 
+from squashlens.records.results import facts_of
+
 WORDS = ((0.9, "very strong"), (0.7, "strong"), (0.4, "moderate"), (0.1, "weak"), (0.0, "negligible"))
 NEGLIGIBLE = 0.1  # of a correlation
 EQUAL = 1.5  # a factor below which two sizes are called about equal
 TEST = 0.05
+HALF = ("float16", "bfloat16")
 LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
 
@@ -188,3 +191,18 @@ def near_edge(value: float, edge: float, digits: int) -> str:
 
 def _side(value: float, edge: float) -> int:
     return (value > edge) - (value < edge)
+
+
+def certainty_of_norms(measured: xr.Dataset) -> str:
+    """A clause on how far the Jacobian norms may be off: exact, estimated with intervals, or in half precision."""
+    dtype = facts_of(measured).get("dtype")
+    if dtype in HALF:
+        return f"The norms were computed in {dtype}, in which small ones are several times too large"
+    if "jacobian_low" not in measured:
+        return "The norms are exact to first order, for this prompt and this model"
+    low, high = (measured[f"jacobian_{end}"].values for end in ("low", "high"))
+    known = low > 0
+    if not known.any():
+        return "The norms are estimates from random products of the Jacobian"
+    apart = f"; the ends of their intervals are up to a factor of {(high[known] / low[known]).max():.2g} apart"
+    return f"The norms are estimates from random products of the Jacobian{apart}"

@@ -53,6 +53,7 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "a capture on disk": lambda s, f: sl.capture(s.model, [s.short], out=f / "capture").to_xarray(),
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
     "jacobian": lambda s, f: sl.jacobian(s.model, [s.short], positions=[1], k=2),
+    "attention_sinks": lambda s, f: sl.attention_sinks(s.model, [s.short]),
     "knockout_effect": lambda s, f: sl.knockout_effect(s.model, [s.short]),
     "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
     "natural": lambda s, f: sl.substitution_effect(

@@ -242,11 +242,14 @@ def test_an_entry_changed_past_pytorch_by_a_hook_is_refused(own: Any, monkeypatc
 
 
 def test_every_public_function_holds_the_model() -> None:
-    """Those that run it also see that it is not changed; `applied` has a test of its own below."""
+    """Those that run it also see that it is not changed; `applied` has a test below, `lifted_windows` changes it."""
     functions = {name: one for name, one in odd.public().items() if inspect.isfunction(one)}
     run = {name: one for name, one in functions.items() if "model" in inspect.signature(one).parameters}
     assert len(run) > 30
-    assert [name for name, function in run.items() if not hasattr(function, "__within__")] == ["applied"]
+    assert [name for name, function in run.items() if not hasattr(function, "__within__")] == [
+        "applied",
+        "hooks.lifted_windows",
+    ]
 
 
 def in_threads(*functions: Callable[[], None]) -> list[BaseException]:

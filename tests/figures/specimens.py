@@ -301,7 +301,8 @@ RUNS = {"run": ["float32", "bfloat16", "float16", "int8"], "layer": range(27), "
 PARTS = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention", "mlp"]}
 # One made-up result of each measurement, by the name of the real one in `tests.odd`.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
-    "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "composition": lambda: composition(20),
+    "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "certified_bound": lambda: bound(20),
+    "composition": lambda: composition(20),
     "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
     "attention_sinks": sinks, "audit": audit, "profile": profile, "needle": needle, "collapse": collapse,
     "mechanism": lambda: made(

@@ -8,6 +8,8 @@ import pytest
 import xarray as xr
 
 from squashlens.reporting import prompt_sentences as say
+from squashlens.reporting import sentences
+from squashlens.reporting.sentences import certainty_of_norms
 
 N = 8
 LEVELS = [9.0, 8.0, 8.0, 1.0, 2.0, 4.0, 4.0, 4.0]
@@ -76,10 +78,11 @@ def test_it_says_what_the_numbers_say(given: say.Evidence, question: str, said: 
 
 
 def test_half_precision_is_named_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(say, "facts_of", lambda _: {"dtype": "bfloat16"})
+    for module in (say, sentences):
+        monkeypatch.setattr(module, "facts_of", lambda _: {"dtype": "bfloat16"})
     given = evidence(end=(0.007, 1e-6, 2.0))
     assert say.first_answers(given)[3].verdict.startswith("First measure in float32")
-    assert "computed in bfloat16" in say.certainty_of_norms(given.measured)
+    assert "computed in bfloat16" in certainty_of_norms(given.measured)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_half_precision_is_named_first(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sketch_is_not_called_exact(low: float, said: str) -> None:
     norms = np.array([4.0, 2.0, 1.0])
     parts = {"jacobian": norms, "jacobian_low": low * norms, "jacobian_high": norms * [1.5, 1.5, 1.7]}
-    text = say.certainty_of_norms(xr.Dataset({name: ("position", values) for name, values in parts.items()}))
+    text = certainty_of_norms(xr.Dataset({name: ("position", values) for name, values in parts.items()}))
     assert said in text
     assert "exact" not in text
 

@@ -9,16 +9,19 @@ function, for example a cast to half precision. `squashlens.hooks.rounding` roun
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils.checkpoint import checkpoint
 
 from squashlens._typing import Bridge, dtype_name
 from squashlens.engine.anatomy import configurations, device_of, dtype_of, quantization
 from squashlens.engine.digests import sample_digest
 from squashlens.engine.memory import require_room
+from squashlens.engine.native import is_native
 from squashlens.errors import BusyModelError, InputError, UnsoundModelError
 from squashlens.remarks import remark
 
@@ -26,6 +29,7 @@ CERTIFIES = (
     "the exact derivative of the model with its stored weights and buffers, with the hooks on the model and the "
     "constants they hold, computed in float64 throughout"
 )
+ROWS = 2**14  # of a table of embeddings that are widened at a time
 JITTER = 4.0  # units in the last place; correct rounding is within 1/2
 
 
@@ -36,7 +40,11 @@ class _Wide(TorchFunctionMode):
         # Every operation of a pass comes by here: no function is called for each of its arguments.
         args = [torch.float64 if a is torch.float32 else a for a in args]
         named = {k: torch.float64 if a is torch.float32 else a for k, a in (kwargs or {}).items()}
+        if func is F.linear and args[1].dtype != args[0].dtype:
+            return _head(*args, **named)
         found = (Tensor.double if func is Tensor.float else func)(*args, **named)
+        if func is F.embedding:
+            return found.double()
         narrow = isinstance(found, Tensor) and found.is_floating_point() and found.dtype != torch.float64
         if narrow and args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
             raise UnsoundModelError(
@@ -45,6 +53,14 @@ class _Wide(TorchFunctionMode):
                 "If a hook rounds, write it with `squashlens.hooks.rounding`; otherwise use `jacobian_norms`.",
             )
         return found
+
+
+def _head(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The output head if it is the table of embeddings, which is not widened, in parts that no graph keeps."""
+    parts = table.split(ROWS)
+    wide = [checkpoint(lambda x, rows: F.linear(x, rows.double()), x, rows, use_reentrant=False) for rows in parts]
+    logits = torch.cat([cast(Tensor, part) for part in wide], dim=-1)
+    return logits if bias is None else logits + bias
 
 
 class Jittered(TorchFunctionMode):
@@ -77,8 +93,10 @@ def in_float64(model: Bridge) -> Iterator[None]:
     """The body runs `model` in float64: weights and buffers widened, casts replaced; left as it was, bit by bit.
 
     The same tensors are widened in place, because bridges keep references to their modules that a copy would share.
+    Embeddings are widened row by row as they are looked up.
     """
-    held = {id(t): t for t in _tensors(model) if t.is_floating_point() and t.dtype != torch.float64}
+    table = _table(model)
+    held = {id(t): t for t in _tensors(model) if t.is_floating_point() and t.dtype != torch.float64 and t is not table}
     before = [(tensor, tensor.data) for tensor in held.values()]
     experts = [(c, c._experts_implementation) for c in configurations(model) if hasattr(c, "_experts_implementation")]
     try:
@@ -109,6 +127,16 @@ def _tensors(model: Bridge) -> Iterator[Tensor]:
         yield from (value for value in vars(module).values() if isinstance(value, Tensor) and value.grad_fn is None)
 
 
+def _table(model: Bridge) -> Tensor | None:
+    """The embeddings, most of the weights of a small model with many tokens; their rows are widened when looked up.
+
+    None if they are not in float32: some families cast their scale to the dtype of the table.
+    """
+    plain: Any = model.original_model
+    table = None if is_native(model) else getattr(plain.get_input_embeddings(), "weight", None)
+    return table if table is not None and table.dtype == torch.float32 else None
+
+
 def require_one_device(model: Bridge) -> None:
     """Raise an error for a model that is spread over several devices, whose blocks cannot be certified together."""
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
@@ -135,7 +163,8 @@ def certifying(model: Bridge) -> Iterator[None]:
             "model computes something else."
         )
     if dtype != torch.float64:
-        size = 8 * sum(parameter.numel() for parameter in model.parameters())
+        table = _table(model)
+        size = 8 * sum(parameter.numel() for parameter in model.parameters() if parameter is not table)
         require_room(size, device_of(model), "The weights in float64", "Use a device with more memory.")
     with in_float64(model):
         yield

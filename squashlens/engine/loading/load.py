@@ -1,7 +1,6 @@
 """Load a bundled model, a local folder or a Hugging Face model, and verify the bridge around it.
 
-The model has its raw weights, eager attention, eval mode and no gradients on parameters. Only safetensors are read, and
-no code from the checkpoint is run.
+Weights are raw, attention eager, mode eval. Only safetensors are read, and no code from the checkpoint is run.
 """
 
 import gc
@@ -108,9 +107,8 @@ def load(
         if device_map is None:  # accelerate checks the memory itself
             _require_fit(empty, found.label, device, dtype)
         try:
-            tokenizer = _read_tokenizer(
-                source, revision
-            )  # before the weights, since a damaged one costs less time then
+            # Before the weights, since a damaged one costs less time then.
+            tokenizer = _read_tokenizer(source, revision)
             model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
             model.cfg.model_name = found.label
             if found.file is not None:

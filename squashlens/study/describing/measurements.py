@@ -135,7 +135,7 @@ MAKES = {"sequence": _sequence, "task": _task, "interventions": _interventions}
 
 MEASUREMENTS = (
     "path_bound", "certified_bound", "jacobian_norms", "jacobian", "profile", "sensitivity",
-    "substitution_effect", "knockout_effect", "needle", "audit",
+    "substitution_effect", "knockout_effect", "attention_sinks", "needle", "audit",
     "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit",
     "collapse", "mechanism", "separator_ablation", "tokenization", "precision", "compare", "search_separators",
     "top_tokens", "evaluate", "probe", "collapse_vs_readout",
