@@ -194,3 +194,10 @@ def test_a_number_is_a_list_of_one_where_places_are_meant(tiny: Any) -> None:
         sl.path_bound(tiny, 5)
     with pytest.raises(InputError, match="positions"):
         sl.hooks.mask_tokens(True)
+
+
+def test_an_option_of_a_group_is_told_where_it_belongs() -> None:
+    with pytest.raises(TypeError, match=r"'n_probes'. It is an option of method: give method=\{'n_probes': 3\}"):
+        sl.jacobian_norms(None, "110 =", n_probes=3)  # pyright: ignore
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'n_prober'$"):
+        sl.jacobian_norms(None, "110 =", n_prober=3)  # pyright: ignore

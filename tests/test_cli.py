@@ -20,6 +20,7 @@ import squashlens as sl
 from squashlens.checks.arguments import options_of, validated
 from squashlens.cli import _options, _study, main
 from squashlens.cli._options import options, parameters, values
+from squashlens.cli._overview import FIRST
 from squashlens.cli._run import _arguments, interventions
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError
@@ -156,7 +157,6 @@ def test_the_help_of_every_verb_is_complete_and_spelled_as_it_is_typed(
         (["jacobian_norms", "--nrm", "spectral"], "--norm {spectral,frobenius}"),
         (["jacobian_norms", "spectral"], "Unrecognized options: spectral"),
         (["path_bound", "--model"], "Missing value for argument '--model'"),
-        ([], "Expected one of {report, paper, "),
         (["paint"], "Unrecognized options: paint"),
         (["tasks", "--n", "3"], "Unrecognized options: --n, 3"),
     ],
@@ -370,7 +370,13 @@ def test_what_needs_no_model_is_light(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     if arguments == ["--help"]:
-        assert all(name in done.stdout for name in (*VERBS, "tasks"))
+        assert all(f"  {name} " in done.stdout for name in (*VERBS, "tasks"))
+
+
+def test_the_first_commands_are_those_of_verbs_and_can_be_read() -> None:
+    for command, _ in FIRST:
+        _, verb, *words = shlex.split(command)
+        assert verb == "tasks" or tyro.cli(parameters(VERBS[verb]), args=words)
 
 
 @pytest.mark.slow

@@ -2,8 +2,7 @@
 
 `validated` wraps a function. It reads the signature, and raises an error that names any argument of another kind than
 its annotation. Values with a unique meaning are converted: a NumPy number to a Python number, a generator, array or
-range to a list. An annotation gives the kind of a value; the function itself checks the range (a positive number, a
-length of the sequence).
+range to a list. An annotation gives the kind of a value; the function itself checks the range.
 
     int         a whole number that fits into 64 bits; not True or False
     float       a finite number
@@ -13,7 +12,7 @@ length of the sequence).
     Tensor      a dense tensor with data, of the annotated dtype and number of axes; it is detached
     options     a value of a class of options (`options_of`), or a mapping from its fields, as a study gives it
 
-For prompts only the kind is checked here; `prompts.tokenize` checks the rest, and `require_bridge` checks models.
+For prompts only the kind is checked here; `prompts.tokenize` checks the rest.
 """
 
 import functools
@@ -48,7 +47,8 @@ def validated(function: F) -> F:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
-            raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() {error}") from None
+            said = f"{error}{_grouped_elsewhere(signature, kwargs)}"
+            raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() {said}") from None
         for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -59,6 +59,14 @@ def validated(function: F) -> F:
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
+
+
+def _grouped_elsewhere(signature: inspect.Signature, given: Mapping[str, Any]) -> str:
+    """Where an option belongs that is no parameter itself; empty if nowhere."""
+    for name, one in signature.parameters.items():
+        for option in options_of(one.annotation).keys() & given.keys() - signature.parameters.keys():
+            return f". It is an option of {name}: give {name}={{{option!r}: {short_repr(given[option])}}}."
+    return ""
 
 
 @functools.cache

@@ -50,7 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _command(given: list[str]) -> None:
     """Do what a command line says."""
     first = given[0].replace("-", "_") if given else ""
-    if given == ["--version"]:
+    if given in ([], ["-h"], ["--help"]):
+        from squashlens.cli._overview import overview
+
+        print(overview({name: (other.__doc__ or "").partition("\n")[0] for name, other in OTHERS.items()}))
+    elif given == ["--version"]:
         print(f"squashlens {version('squashlens')}")
     elif first in VERBS:
         from squashlens.cli._run import run
@@ -64,7 +68,7 @@ def _command(given: list[str]) -> None:
         import tyro
 
         tyro.cli(OTHERS[first], args=given[1:], prog=f"squashlens {first}")
-    else:  # help, completion, or a word that tyro refuses with a message
+    else:  # completion, or a word that tyro refuses with a message
         import tyro
 
         complete = "completion" in first
