@@ -12,6 +12,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.text import escape, label, number_token
+from squashlens.figures.drawing.themes import PATTERNS
 from squashlens.theory.spread import first_share, has_sink
 
 EDGE = 0.08  # how far a logarithmic axis goes beyond the tokens other than a sink, as a share of their range
@@ -30,7 +31,8 @@ def curve(
     shown: Any = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
     return go.Scatter(
         x=x, y=np.where(values > 0, values, np.nan) if log else values, name=name or None, mode=mode,
-        line={"color": colour, "dash": dash, "width": width}, marker={"symbol": symbol, "size": size}, **shown, **trace,
+        line={"color": colour, "dash": PATTERNS.get(dash, dash), "width": width},
+        marker={"symbol": symbol, "size": size}, **shown, **trace,
     )  # fmt: skip
 
 

@@ -45,6 +45,11 @@ COLOURS = {
 }
 LINES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", INK)
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+# Plotly's own dashes have gaps as long as themselves, so that a curve through few points looks broken in a column.
+PATTERNS = {
+    "dash": "6px,2px", "dot": "2px,2px", "dashdot": "6px,2px,2px,2px", "longdash": "11px,2px",
+    "longdashdot": "11px,2px,2px,2px",
+}  # fmt: skip
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "triangle-down")
 SANS = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu Serif', serif"
