@@ -1,8 +1,8 @@
 """Check arguments of public functions against their annotations before anything is computed.
 
 `validated` wraps a function. It reads the signature, and raises an error that names any argument of another kind than
-its annotation. Values with a unique meaning are converted: a NumPy number to a Python number, a generator, array or
-range to a list. An annotation gives the kind of a value; the function itself checks the range.
+its annotation; the function itself checks the range. Values with a unique meaning are converted: a NumPy number to a
+Python number, a generator, array or range to a list.
 
     int         a whole number that fits into 64 bits; not True or False
     float       a finite number
@@ -11,8 +11,6 @@ range to a list. An annotation gives the kind of a value; the function itself ch
                 text (unless the items are tokens), bytes or a dict; a set only if the order does not matter
     Tensor      a dense tensor with data, of the annotated dtype and number of axes; it is detached
     options     a value of a class of options (`options_of`), or a mapping from its fields, as a study gives it
-
-For prompts only the kind is checked here; `prompts.tokenize` checks the rest.
 """
 
 import functools
@@ -102,7 +100,8 @@ def grouped(value: object, group: type[G], argument: str = "") -> G:
     known = options_of(group)
     given = value if isinstance(value, Mapping) else {argument: value}
     if not isinstance(value, Mapping) and argument not in known:
-        raise wrong_kind(value, group, argument)
+        remedy = f"Give a dict with some of {', '.join(known)}."
+        raise InputError(f"{argument}={short_repr(value)} ({type(value).__name__}) is no group of options.", remedy)
     if unknown := [name for name in given if name not in known]:
         raise InputError(f"{argument} has no option {short_repr(unknown[0])}.", f"Its options are: {', '.join(known)}.")
     path = {name: name if name == argument else f"{argument}.{name}" for name in given}

@@ -111,8 +111,10 @@ def _predicted(found: xr.Dataset, kept: Sequence[int], queries: Sequence[int]) -
 def again(facts: dict[str, Any]) -> str:
     """The call that measures a map of another query, which the page puts in place of QUERY."""
     call = facts["call"]
-    norm = {"norm": call["norm"]} if call.get("norm") else {}
-    options = "".join(f", {name}={value!r}" for name, value in norm.items())
+    same = {name: call[name] for name in ("norm", "method", "extras", "spans") if call.get(name)}
+    if call.get("function") != "squash_map":  # a profile measures other things beside it
+        same.pop("extras", None)
+    options = "".join(f", {name}={value!r}" for name, value in same.items())
     return f"sl.squash_map(model, {call.get('prompt')!r}, query=QUERY{options})"
 
 

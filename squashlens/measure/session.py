@@ -162,8 +162,9 @@ class Session:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
         bottom, to_layer = check_layer(between.from_layer, self.model, "from_layer"), between.to_layer
         targets = to_layer if isinstance(to_layer, Sequence) and not isinstance(to_layer, str) else [to_layer]
-        if not targets:
-            raise InputError("to_layer is an empty list.", "Give at least one layer, or 'y'.")
+        if not targets or len({*targets}) < len(targets):
+            what = "has a layer twice" if targets else "is an empty list"
+            raise InputError(f"to_layer {what}.", "Give at least one layer or 'y', each once.")
         spans: dict[Target, int] = {}
         for to in targets:
             top = n_blocks(self.model) if to == "y" else check_layer(to, self.model, "to_layer")

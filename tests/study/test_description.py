@@ -59,6 +59,9 @@ def test_a_key_depends_on_what_changes_the_numbers() -> None:
     assert len({first, *keys}) == 6
     same: list[dict[str, Any]] = [{"constants": "paper"}, {"query": -1}, {"dtype": "fp32"}]
     assert {cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in same} == {first}
+    norms = {"measurement": "jacobian_norms", "arguments": BOUND["arguments"]}
+    batches: list[Any] = [{}, {"vjp_batch_size": 4}, {"vjp_batch_size": 8}]  # how the work is divided, in a group
+    assert len({cells(norms | {"arguments": norms["arguments"] | {"method": one}})[0].key for one in batches}) == 1
 
 
 def test_a_group_of_options_is_a_mapping_or_a_value() -> None:

@@ -137,7 +137,7 @@ def precision(
         return _by_run(model, sequence, named, run, metric)
     if run != Runs():
         raise InputError(
-            "lengths=, noise_lengths= and device= have no effect without runs=.",
+            "runs= has lengths, noise_lengths or a device, and no precisions to run in.",
             "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device.",
         )
     formats = _name(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")

@@ -118,7 +118,7 @@ def compare(
         return families.compared(model, every, metric, drawn)
     if prompt is not None or drawn.method != "exact" or isinstance(answer, Mapping):
         raise InputError(
-            "prompt=, method= and several answers= are for families of sequences, and one sequence is given.",
+            "prompt=, sampling.method and several answers= are for families of sequences, and one sequence is given.",
             'Give the sequence by the name of its family, as {"counting": sequence}, or leave them out.',
         )
     comparison = Comparison(sequence_of(sequence), answer, drawn.n_samples, drawn.seed)

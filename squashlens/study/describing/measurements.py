@@ -216,7 +216,7 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
     """What the numbers depend on beside the model: the function, all arguments with their defaults, and versions."""
     known = parameters(name)
     filled = {
-        argument: parameter.default
+        argument: _with_defaults(parameter.default, parameter)
         for argument, parameter in known.items()
         if parameter.default is not parameter.empty and argument not in (*NOT_GIVEN, *BATCHES)
     }
@@ -232,8 +232,11 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
 
 
 def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
-    """An argument; a group of options with the defaults of those that are not given."""
-    return converted(value, parameter.annotation, parameter.name) if options_of(parameter.annotation) else value
+    """An argument; a group of options with the defaults of those that are not given, but without batch sizes."""
+    if not options_of(parameter.annotation):
+        return value
+    group = as_dict(converted(value, parameter.annotation, parameter.name))
+    return {option: one for option, one in group.items() if option not in BATCHES}
 
 
 def code_for(name: str) -> str:

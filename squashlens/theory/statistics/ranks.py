@@ -3,12 +3,15 @@
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
+import lazy_loader
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
+
+stats: Any = lazy_loader.load("scipy.stats", suppress_warning=True)  # takes a second to import
 
 
 def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:

@@ -247,8 +247,8 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
         ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
         (7, ones, {}, "model must be a TransformerBridge, not int"),
-        (tiny, ones, {"lengths": [2]}, "have no effect without runs=. Give a `capture`"),
-        (tiny, ones, {"device": "cpu"}, "have no effect without runs=. .*`load` the model"),
+        (tiny, ones, {"lengths": [2]}, "no precisions to run in. Give a `capture`"),
+        (tiny, ones, {"device": "cpu"}, "no precisions to run in. .*`load` the model"),
     ):
         with pytest.raises(InputError, match=message):
             raw(sl.precision)(model, sequence, **in_groups(sl.precision, options))
