@@ -5,13 +5,17 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import lazy_loader
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-stats: Any = lazy_loader.load("scipy.stats", suppress_warning=True)  # takes a second to import
+
+def _stats() -> Any:
+    """`scipy.stats`, which takes a second to import."""
+    from scipy import stats
+
+    return stats
 
 
 def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
@@ -23,8 +27,8 @@ def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome
         return torch.full(a.shape[:-1], torch.nan, dtype=torch.float64)
     x, y = (given.detach().cpu().double().numpy() for given in (a, b))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # the result is NaN
-        return torch.as_tensor(stats.spearmanrho(x, y, axis=-1)[0], dtype=torch.float64)
+        warnings.simplefilter("ignore", _stats().ConstantInputWarning)  # the result is NaN
+        return torch.as_tensor(_stats().spearmanrho(x, y, axis=-1)[0], dtype=torch.float64)
 
 
 def partial_spearman(
@@ -53,7 +57,7 @@ def mean_interval(
     k = (~values.isnan()).sum(dim=-1)
     mean = values.nanmean(dim=-1)
     spread = ((values - mean[..., None]).square().nansum(dim=-1) / (k - 1) / k).sqrt()
-    reach = torch.from_numpy(np.asarray(stats.t.ppf((1 + level) / 2, np.maximum(k.numpy() - 1, 1)))) * spread
+    reach = torch.from_numpy(np.asarray(_stats().t.ppf((1 + level) / 2, np.maximum(k.numpy() - 1, 1)))) * spread
     reach = torch.where(k > 1, reach, torch.nan)
     return mean - reach, mean + reach
 
@@ -89,7 +93,7 @@ def sign_test(differences: Float[Tensor, "*many seed"]) -> Float[Tensor, "*many"
     test.
     """
     above, below = ((differences > 0).sum(dim=-1), (differences < 0).sum(dim=-1))
-    tail = stats.binom.cdf(torch.minimum(above, below).numpy(), (above + below).numpy(), 0.5)
+    tail = _stats().binom.cdf(torch.minimum(above, below).numpy(), (above + below).numpy(), 0.5)
     p = torch.as_tensor(np.minimum(1.0, 2 * np.asarray(tail, dtype=float)))
     return torch.where(differences.isnan().any(dim=-1), torch.nan, p)
 
@@ -110,7 +114,7 @@ def median_interval(samples: Float[Tensor, "*many seed"]) -> tuple[Tensor, Tenso
     known = ~samples.isnan().any(dim=-1)
     low, high = ordered[..., (n - 1) // 2], ordered[..., n // 2]
     median = torch.where(low == high, low, (low + high) / 2)  # two equal infinities have a mean, but no difference
-    rank = int(stats.binom.ppf((1 - LEVEL) / 2, n, 0.5))  # the smallest k with P(B ≤ k) ≥ 0.025, so P(B < k) < 0.025
+    rank = int(_stats().binom.ppf((1 - LEVEL) / 2, n, 0.5))  # the smallest k with P(B ≤ k) ≥ 0.025, so P(B < k) < 0.025
     if rank == 0:
         nothing = torch.full_like(median, torch.nan)
         return torch.where(known, median, torch.nan), nothing, nothing
@@ -124,8 +128,8 @@ def share_interval(right: Float[Tensor, "*many seed"]) -> tuple[Tensor, Tensor, 
     n, tail = right.shape[-1], (1 - LEVEL) / 2
     count = right.double().sum(dim=-1)
     k = count.numpy()
-    low = torch.from_numpy(np.where(k > 0, stats.beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0))
-    high = torch.from_numpy(np.where(k < n, stats.beta.ppf(1 - tail, k + 1, np.maximum(n - k, 1)), 1.0))
+    low = torch.from_numpy(np.where(k > 0, _stats().beta.ppf(tail, np.maximum(k, 1), n - k + 1), 0.0))
+    high = torch.from_numpy(np.where(k < n, _stats().beta.ppf(1 - tail, k + 1, np.maximum(n - k, 1)), 1.0))
     known = ~right.isnan().any(dim=-1)
     found = [torch.where(known, end, torch.nan) for end in (count / n, low, high)]
     return found[0], found[1], found[2]
