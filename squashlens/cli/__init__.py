@@ -19,13 +19,6 @@ from squashlens.errors import SquashlensError
 
 __all__ = ["main"]
 
-ABOUT = (
-    "Measure how decoder-only transformers lose information on the way to the last token. Each verb but `tasks`, "
-    "`families`, `study`, `atlas` and `cache` is a function of squashlens, or of squashlens.paths, with the same name. "
-    "`squashlens VERB --help` lists its options; `--quiet` shows no progress; `squashlens --version` prints the "
-    "version. In names of verbs and options, - and _ are the same."
-)
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `squashlens`: exit code 0, or 2 with a message on standard error."""
@@ -73,7 +66,7 @@ def _command(given: list[str]) -> None:
 
         complete = "completion" in first
         verbs: Any = Union[tuple(_subcommand(verb, complete) for verb in (*VERBS.values(), *OTHERS))]  # noqa: UP007
-        tyro.cli(verbs, args=given, prog="squashlens", description=ABOUT)
+        tyro.cli(verbs, args=given, prog="squashlens")
 
 
 def _subcommand(verb: Verb | str, complete: bool) -> Any:

@@ -14,6 +14,11 @@ FIRST = (
     ("squashlens collapse --figure collapse.html", "how close a sequence and the same with one more token come"),
     ("squashlens tasks", "the questions that `squashlens evaluate` can ask"),
 )
+END = (
+    "Each measurement is the function of the same name in squashlens, or squashlens.paths, and runs without options.",
+    "`squashlens VERB --help` lists its options; --quiet shows no progress; `squashlens --version` prints the version.",
+    "In names of verbs and options, - and _ are the same.",
+)
 ROOMS = {
     "": "Pages and figures",
     "squashing": "How much does each token influence the last one?",
@@ -34,10 +39,7 @@ def overview(others: Mapping[str, str]) -> str:
     for title, verbs in (*rooms.items(), ("Tasks, studies, models", others)):
         lines += ["", title]
         lines += [_line(name, summary) for name, summary in verbs.items()]
-    lines += [
-        "",
-        "Each verb runs without options. `squashlens VERB --help` lists its options; --quiet shows no progress.",
-    ]
+    lines += ["", *END]
     return "\n".join(lines)
 
 

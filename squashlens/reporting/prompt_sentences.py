@@ -12,7 +12,7 @@ from squashlens.records.results import facts_of
 from squashlens.reporting import sentences
 from squashlens.reporting.sentences import EQUAL, Rank, among, beside, near_edge, number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
-from squashlens.theory.spread import has_sink
+from squashlens.theory.spread import first_has_nearly_all
 from squashlens.theory.statistics.trends import association
 
 ESTIMATES = ("jacobian", "path_bound", "null", "bound_over_null")
@@ -320,7 +320,7 @@ def freezing(ds: xr.Dataset) -> str:
 def spread(shares: xr.DataArray) -> str:
     """Where the paths to the query start, at layer 0."""
     bottom, n = shares.sel(layer=0), shares.sizes["position"]
-    if has_sink(bottom.values):
+    if first_has_nearly_all(bottom.values):
         return _beside_sink(bottom)
     kept, most, holders = float(bottom[-1]), int(bottom.values.argmax()), _holders(bottom.values)
     return (

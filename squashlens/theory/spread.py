@@ -48,7 +48,7 @@ def spectrum(streams: Float[Tensor, "position d"]) -> Float[Tensor, " several"]:
     return torch.where(nothing, 0.0, found)
 
 
-SINK = 0.9  # the share of the sum above which the first token is shown apart: nine times all others together
+NEARLY_ALL = 0.9  # the share of the sum above which the first token is shown apart: nine times all others together
 
 
 def first_share(values: np.ndarray) -> float:
@@ -57,10 +57,10 @@ def first_share(values: np.ndarray) -> float:
     return float(values[0]) / total if np.isfinite(total) and total > 0 and np.min(values) >= 0 else float("nan")
 
 
-def has_sink(values: np.ndarray) -> bool:
-    """Whether the first of at least three tokens is a sink: its share is above `SINK`, and others have some.
+def first_has_nearly_all(values: np.ndarray) -> bool:
+    """Whether the first of at least three tokens has nearly all: a share above `NEARLY_ALL`, while others have some.
 
-    >>> has_sink(np.array([98.0, 1.0, 1.0])), has_sink(np.array([50.0, 25.0, 25.0])), has_sink(np.array([98.0, 1.0]))
-    (True, False, False)
+    >>> [first_has_nearly_all(np.array(shares)) for shares in ([98.0, 1.0, 1.0], [50.0, 25.0, 25.0], [98.0, 1.0])]
+    [True, False, False]
     """
-    return len(values) >= 3 and SINK < first_share(values) < 1
+    return len(values) >= 3 and NEARLY_ALL < first_share(values) < 1

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
-from squashlens.bars import shown
+from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.live import bridge_around
@@ -305,9 +305,8 @@ def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dty
     size = count * dtype.itemsize
     label = Path(source).name if Path(source).exists() else source
     kind = dtype_name(dtype)
-    if shown():
-        free = human(available(device))
-        print(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}")
+    free = human(available(device))
+    write(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}")
     require_room(size, device, f"{label} in {kind}", "Use a smaller model, dtype=torch.bfloat16, or a larger device.")
 
 

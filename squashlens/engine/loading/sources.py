@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from squashlens import zoo
 from squashlens._typing import short_repr
-from squashlens.bars import shown
+from squashlens.bars import shown, write
 from squashlens.engine.loading import cache as kept_folders
 from squashlens.engine.loading.gguf import PACKAGED, convert
 from squashlens.engine.loading.header import is_gguf
@@ -93,8 +93,8 @@ def nearest(text: str) -> str:
 def _packaged(name: str) -> Source:
     model = PACKAGED[name]
     digest = kept_folders.digest_of(model.paths())
-    if shown():
-        print(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
+    if shown():  # the terms are looked up only to be named
+        write(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
     folder = _converted(name, name, digest, model.convert)
     return Source(folder, name, model.file)
 
@@ -116,8 +116,7 @@ def _converted(name: str, label: str, digest: str, make: Callable[[Path], None])
     """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
 
     def told(folder: Path) -> None:
-        if shown():
-            print(f"{name}: converting it once, which may take a minute, into {kept_folders.location()}")
+        write(f"{name}: converting it once, which may take a minute, into {kept_folders.location()}")
         with nullcontext() if shown() else redirect_stderr(io.StringIO()):
             make(folder)
 

@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import PATTERNS
-from squashlens.theory.spread import first_share, has_sink
+from squashlens.theory.spread import first_has_nearly_all, first_share
 
 EDGE = 0.08  # how far a logarithmic axis goes beyond the tokens other than a sink, as a share of their range
 
@@ -165,7 +165,7 @@ def titles_of(values: xr.DataArray) -> tuple[str, str]:
 def is_sink(values: xr.DataArray) -> bool:
     """Whether the token at position 0 has nearly all of these values over the tokens of one prompt."""
     data = values.values.astype(np.float64)
-    return bool(int(values["position"].values[0]) == 0 and np.isfinite(data).all() and has_sink(data))
+    return bool(int(values["position"].values[0]) == 0 and np.isfinite(data).all() and first_has_nearly_all(data))
 
 
 def sink_note(values: xr.DataArray, what: str = "the sum") -> str:

@@ -31,7 +31,7 @@ from squashlens.measure.squashing.token_spans import Given, Spans, recorded
 from squashlens.measure.squashing.walks import patterns_of, strongest, without, written_out
 from squashlens.options import Estimation, MapExtras, ProfileExtras, Replacements
 from squashlens.records.results import Variable, provenance, signed
-from squashlens.theory.spread import first_share, has_sink
+from squashlens.theory.spread import first_has_nearly_all, first_share
 
 BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
@@ -248,7 +248,7 @@ def traces(
     for at, query in enumerate(traced):
         seen = slice(0, query + 1)
         starts = above[at, 0, seen].numpy()
-        sink[at] = first_share(starts) if has_sink(starts) else 0.0
+        sink[at] = first_share(starts) if first_has_nearly_all(starts) else 0.0
         own = without([one[seen, seen] for one in down], [0] if sink[at] else [])
         found = strongest(own, [one[seen, seen] for one in uniform], query, PATHS)
         k = len(found.weights)
