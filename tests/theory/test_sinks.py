@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from squashlens.theory.bounds.paths import Uniform
+from squashlens.theory.bounds.path_sums import Uniform
 from squashlens.theory.sinks import FEWEST, are_sinks, beyond_uniform, received
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squashlens.theory.bounds.paths import Visible, by_hops, heaviest_paths, sweep
+from squashlens.theory.bounds.path_sums import Visible, by_hops, heaviest_paths, sweep
 
 
 def causal(n: int, blocks: int, seed: int) -> list[torch.Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from squashlens._typing import Extended, dtype_name, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.theory.bounds.paths import sweep
+from squashlens.theory.bounds.path_sums import sweep
 from squashlens.theory.distances import distance, identical, total_variation
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.statements.statement import (
