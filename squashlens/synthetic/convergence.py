@@ -188,8 +188,6 @@ def survey(
     values = _check(over)
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     cells = [replace(stack, **dict(zip(values, cell, strict=True))) for cell in product(*values.values())]
-    for cell in cells:
-        cell.check_lengths(chosen)
     settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
     found = [_summary(convergence(cell, chosen, **settings)) for cell in bar(cells, desc="survey", unit="stack")]
     shape, options = tuple(len(each) for each in values.values()), tuple(values)

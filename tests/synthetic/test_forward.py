@@ -16,7 +16,7 @@ from squashlens.synthetic.stack import alibi, draw, rotate, t5_bucket
 from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64
-SMALL = {"width": 8, "base": 20.0, "table": 40}
+SMALL = {"width": 8, "base": 20.0}
 WINDOWS = [{}, {"window": 3}, {"window": 1}, {"window": 4, "sinks": 2}]
 ENCODINGS = ["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
 
@@ -96,9 +96,9 @@ def test_a_stack_against_pytorchs_attention() -> None:
     drawn = draw(stack, n, [0, 1], F64, CPU)
     x, w = drawn.tokens, drawn.layers[0]
     q, k, v = (
-        (x @ m).unflatten(-1, (4, 16)).transpose(1, 2) for m in (w.query, w.key, w.value)
+        (x @ m).unflatten(-1, (4, 16)).transpose(1, 2) for m in (w["query"], w["key"], w["value"])
     )  # (seed, head, token, dot)
-    expected = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ w.output
+    expected = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ w["output"]
     found = last_tokens(stack, range(1, n + 1), seeds=2)
     torch.testing.assert_close(found.v[:, 0], expected, rtol=1e-11, atol=1e-12)
 
@@ -174,9 +174,6 @@ def test_contradictions_are_refused(wrong: Any, words: str, monkeypatch: pytest.
 
 
 def test_wrong_requests_are_refused() -> None:
-    with pytest.raises(InputError, match="has 11 tokens, and the learned table has 10 rows"):
-        last_tokens(Stack(encoding="learned", table=10), [10])
-    assert last_tokens(Stack(encoding="learned", table=11), [10], seeds=1).v.shape == (1, 1, 1, 64)
     for lengths in ([], [0, 3]):
         with pytest.raises(InputError, match="are not numbers of tokens"):
             last_tokens(Stack(), lengths)
