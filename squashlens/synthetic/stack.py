@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Encoding, Projections, StackNorm, positive
+from squashlens._typing import Encoding, Projections, StackNorm, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
@@ -85,13 +85,17 @@ class Stack:
 
 def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
     """Whether options contradict each other, with the cause and the remedy of an error."""
-    s, sines = stack, stack.encoding in ("sinusoidal", "sinusoidal_qk")
+    s = stack
     for name in ("base", "scale"):
         yield getattr(s, name) <= 0, f"{name}={getattr(s, name)!r} is not a positive number.", "Give a positive number."
     yield s.width % s.heads, f"heads={s.heads} does not divide width={s.width}.", "Make width a multiple of heads."
     odd = f"RoPE rotates pairs of coordinates, and a head has {s.per_head}, which is odd."
     yield s.encoding == "rope" and s.per_head % 2, odd, "Make width ÷ heads even."
-    yield sines and s.width % 2, f"Sines and cosines come in pairs, and width={s.width}.", "Make the width even."
+    yield (
+        s.encoding.startswith("sin") and s.width % 2,
+        f"Sines and cosines come in pairs, and width={s.width}.",
+        "Make the width even.",
+    )
     yield s.window is None and s.sinks, f"sinks={s.sinks} has no effect without a window.", "Give window= with it."
     more = [name for name in ("residual", "mlp") if getattr(s, name)]
     more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (s.norm != "none")
@@ -219,9 +223,8 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
         positive(seeds, "seeds", "a number of draws")
     chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
     if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
-        raise InputError(
-            f"seeds={seeds!r} does not give any draws.", "Give their number, or different whole numbers of at least 0."
-        )
+        remedy = "Give their number, or different whole numbers of at least 0."
+        raise InputError(f"seeds={short_repr(seeds)} does not give any draws.", remedy)
     return chosen
 
 
@@ -229,7 +232,7 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     """Lengths in ascending order, each once; an error for anything else."""
     chosen = sorted(set(lengths))
     if not chosen or chosen[0] < 1:
-        raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")
+        raise InputError(f"lengths={short_repr(chosen)} are not numbers of tokens.", "Give positive whole numbers.")
     return chosen
 
 
