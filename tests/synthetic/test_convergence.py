@@ -304,21 +304,12 @@ def test_a_survey_is_its_stacks_one_by_one(surveyed: xr.Dataset) -> None:
     assert not surveyed["premise"].sel(window="8").any()
 
 
-def test_surveys_refuse_what_is_no_option() -> None:
-    for over, words in (
-        ({}, "nothing to vary"),
-        ({"colour": [1]}, "'colour' is not an option"),
-        ({"depth": []}, "not a list of different values"),
-        ({"depth": [1, 1]}, "not a list of different values"),
-        ({"heads": [1, 3]}, "heads=3 does not divide"),
-    ):
-        with pytest.raises(InputError, match=words):
-            survey(Stack(), over, LENGTHS)
-
-
-def sines(place: np.ndarray) -> np.ndarray:
-    angle = place[:, None] * 10_000.0 ** (-np.arange(0, 64, 2) / 64)
-    return np.stack((np.sin(angle), np.cos(angle)), axis=-1).reshape(len(place), 64)
+@pytest.mark.parametrize("over", [{}, {"colour": [1]}, {"depth": []}, {"depth": [1, 1]}], ids=str)
+def test_surveys_refuse_what_is_no_option(over: Any) -> None:
+    with pytest.raises(InputError, match="does not give options of Stack, each with a list of different values"):
+        survey(Stack(), over, LENGTHS)
+    with pytest.raises(InputError, match="heads=3 does not divide"):
+        survey(Stack(), {"heads": [1, 3]}, LENGTHS)
 
 
 @pytest.mark.few(1)
