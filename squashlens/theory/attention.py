@@ -79,13 +79,9 @@ class Attention:
         start, stop = (0, n) if rows is None else (rows.start, rows.stop)
         cells = CELLS["cpu" if self.queries.device.type == "cpu" else "cuda"] // (copies * prompts * heads)
         while start < stop:
-            if self.mask is not None:
-                size, first, last = cells // self.keys.shape[2], 0, self.keys.shape[2]
-            else:
-                first = 0 if self.window is None else max(0, start - self.window + 1)
-                size, last = cells // (start + 1 - first), None
-            end = min(stop, start + min(LONGEST, max(SHORTEST, size)))
-            yield slice(start, end), slice(first, end if last is None else last)
+            seen = self.reached(slice(start, start + 1))
+            end = min(stop, start + min(LONGEST, max(SHORTEST, cells // (seen.stop - seen.start))))
+            yield slice(start, end), self.reached(slice(start, end))
             start = end
 
     def weights(

@@ -1,4 +1,6 @@
-"""The path product against enumeration, closed forms and properties."""
+"""The path product, hops, single paths and path counts against enumeration of every walk, and closed forms."""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.path_sums import Uniform, Visible, compositions, sweep
+from squashlens.theory.bounds.path_sums import Uniform, Visible, by_hops, compositions, heaviest_paths, sweep
 from tests.references import path_sum
 
 
@@ -76,3 +78,75 @@ def test_many_queries_have_rows_of_the_product(kind: str, window: int | None, mo
     for rows, matrix in zip(found, [None, *matrices], strict=True):
         product = product if matrix is None else product @ (1.5 * (matrix + np.eye(n)))
         np.testing.assert_allclose(rows, product[queries], rtol=1e-12, atol=1e-15)
+
+
+def causal(n: int, blocks: int, seed: int) -> list[torch.Tensor]:
+    """Row-stochastic causal patterns, bottom block first; some weights are zero."""
+    generator = torch.Generator().manual_seed(seed)
+    raw = torch.rand(blocks, n, n, generator=generator, dtype=torch.float64).tril()
+    raw = raw * (torch.rand(blocks, n, n, generator=generator) > 0.2) + torch.eye(n, dtype=torch.float64) * 0.1
+    return list(raw / raw.sum(dim=-1, keepdim=True))
+
+
+def walks(patterns: list[torch.Tensor], query: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Every walk into the query with its weight, by writing all of them out."""
+    n, found = len(patterns[0]), []
+    for positions in itertools.product(range(n), repeat=len(patterns)):
+        walk = (*positions, query)
+        weight = 1.0
+        for block, (key, here) in enumerate(itertools.pairwise(walk)):
+            weight *= patterns[block][here, key].item() + (here == key)
+        if weight > 0:
+            found.append((weight, walk))
+    return sorted(found, reverse=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(n=st.integers(1, 4), blocks=st.integers(1, 4), seed=st.integers(0, 10**6), k=st.integers(1, 9), data=st.data())
+def test_the_heaviest_paths_are_the_heaviest_of_all(
+    n: int, blocks: int, seed: int, k: int, data: st.DataObject
+) -> None:
+    query = data.draw(st.integers(0, n - 1))
+    patterns = causal(n, blocks, seed)
+    weights, found = heaviest_paths(patterns[::-1], query, k)
+    expected = walks(patterns, query)
+    assert len(weights) == min(k, len(expected))
+    np.testing.assert_allclose(weights, [w for w, _ in expected[:k]], rtol=1e-12)
+    by_walk = {walk: weight for weight, walk in expected}
+    for weight, walk in zip(weights, found, strict=True):
+        assert by_walk[tuple(walk.tolist())] == pytest.approx(weight.item(), rel=1e-12)
+    assert len({tuple(w.tolist()) for w in found}) == len(found)
+
+
+@settings(deadline=None, max_examples=40)
+@given(n=st.integers(1, 5), blocks=st.integers(0, 4), seed=st.integers(0, 10**6))
+def test_hops_are_the_coefficients_of_a_polynomial(n: int, blocks: int, seed: int) -> None:
+    patterns = causal(n, blocks, seed) if blocks else []
+    row = torch.zeros(n, dtype=torch.float64)
+    row[-1] = 1.0
+    coefficients = by_hops(row, patterns[::-1])
+    assert coefficients.shape == (blocks + 1, n)
+    for t in (0.0, 0.5, 1.0, 2.0):
+        *_, expected = row, *sweep(row, patterns[::-1], attention_scale=t)
+        powers = torch.tensor([t**k for k in range(blocks + 1)], dtype=torch.float64)
+        torch.testing.assert_close((powers[:, None] * coefficients).sum(dim=0), expected, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 3])
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_paths_are_counted(blocks: int, window: int | None) -> None:
+    """Edges to every visible token and one that stays: counted one by one."""
+    n = 4
+    visible = Visible(window).pushed(torch.eye(n, dtype=torch.float64))
+
+    def count(position: int, left: int, start: int) -> int:
+        if left == 0:
+            return int(position == start)
+        attended = [key for key in range(n) if visible[position, key]]
+        return sum(count(key, left - 1, start) for key in (*attended, position))
+
+    row = torch.zeros(n, dtype=torch.float64)
+    row[-1] = 1.0
+    *_, found = row, *sweep(row, [visible] * blocks)
+    assert found.tolist() == [count(n - 1, blocks, start) for start in range(n)]
+    assert visible.tolist() == [[float(q - (window or n) < k <= q) for k in range(n)] for q in range(n)]
