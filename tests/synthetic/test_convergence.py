@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from squashlens.errors import InputError
-from squashlens.synthetic import (
-    PAPER,
-    Stack,
-    convergence,
-    last_tokens,
-    lengths_up_to,
-    softmax_total_variation,
-    survey,
-)
+from squashlens.synthetic import PAPER, Stack, convergence, last_tokens, lengths_up_to, softmax_total_variation, survey
 from squashlens.synthetic.convergence import HALVING, of_draws, power_law, rate, tail_of
 from squashlens.synthetic.stack import draw, sinusoids
 

@@ -13,35 +13,27 @@ from squashlens.theory.bounds.path_sums import Uniform, Visible, by_hops, compos
 from tests.references import path_sum
 
 
-def stochastic(n: int, seed: int) -> np.ndarray:
-    """A random causal row-stochastic matrix."""
-    weights = np.tril(np.random.default_rng(seed).random((n, n)) + 0.05)
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def last_row(patterns: list[np.ndarray], query: int, **constants: float) -> np.ndarray:
-    row = torch.zeros(patterns[0].shape[0], dtype=torch.float64)
-    row[query] = 1
-    stack = [torch.tensor(p) for p in reversed(patterns)]
-    return [row, *sweep(row, stack, **constants)][-1].numpy()
+def causal(n: int, blocks: int, seed: int) -> list[torch.Tensor]:
+    """Row-stochastic causal patterns, bottom block first; some weights are zero."""
+    generator = torch.Generator().manual_seed(seed)
+    raw = torch.rand(blocks, n, n, generator=generator, dtype=torch.float64).tril()
+    raw = raw * (torch.rand(blocks, n, n, generator=generator) > 0.2) + torch.eye(n, dtype=torch.float64) * 0.1
+    return list(raw / raw.sum(dim=-1, keepdim=True))
 
 
 @settings(deadline=None, max_examples=30)
 @given(
-    n=st.integers(1, 5),
-    blocks=st.integers(1, 4),
-    seed=st.integers(0, 10**6),
-    beta1=st.floats(0.3, 3),
-    gain=st.floats(0.3, 3),
-    data=st.data(),
-)
+    n=st.integers(1, 5), blocks=st.integers(1, 4), seed=st.integers(0, 10**6), beta1=st.floats(0.3, 3),
+    gain=st.floats(0.3, 3), data=st.data(),
+)  # fmt: skip
 def test_equals_enumeration_of_all_paths(
     n: int, blocks: int, seed: int, beta1: float, gain: float, data: st.DataObject
 ) -> None:
-    patterns = [stochastic(n, seed + b) for b in range(blocks)]
-    query = data.draw(st.integers(0, n - 1))
-    found = last_row(patterns, query, attention_scale=1 / beta1, gain=gain)
-    np.testing.assert_allclose(found, path_sum(patterns, query, beta1=beta1, gain=gain), rtol=1e-12)
+    patterns, query = causal(n, blocks, seed), data.draw(st.integers(0, n - 1))
+    row = torch.eye(n, dtype=torch.float64)[query]
+    *_, found = sweep(row, patterns[::-1], attention_scale=1 / beta1, gain=gain)
+    expected = path_sum([pattern.numpy() for pattern in patterns], query, beta1=beta1, gain=gain)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 @given(n=st.integers(1, 15), window=st.none() | st.integers(1, 20), seed=st.integers(0, 10**6))
@@ -80,14 +72,6 @@ def test_many_queries_have_rows_of_the_product(kind: str, window: int | None, mo
         np.testing.assert_allclose(rows, product[queries], rtol=1e-12, atol=1e-15)
 
 
-def causal(n: int, blocks: int, seed: int) -> list[torch.Tensor]:
-    """Row-stochastic causal patterns, bottom block first; some weights are zero."""
-    generator = torch.Generator().manual_seed(seed)
-    raw = torch.rand(blocks, n, n, generator=generator, dtype=torch.float64).tril()
-    raw = raw * (torch.rand(blocks, n, n, generator=generator) > 0.2) + torch.eye(n, dtype=torch.float64) * 0.1
-    return list(raw / raw.sum(dim=-1, keepdim=True))
-
-
 def walks(patterns: list[torch.Tensor], query: int) -> list[tuple[float, tuple[int, ...]]]:
     """Every walk into the query with its weight, by writing all of them out."""
     n, found = len(patterns[0]), []
@@ -122,8 +106,7 @@ def test_the_heaviest_paths_are_the_heaviest_of_all(
 @given(n=st.integers(1, 5), blocks=st.integers(0, 4), seed=st.integers(0, 10**6))
 def test_hops_are_the_coefficients_of_a_polynomial(n: int, blocks: int, seed: int) -> None:
     patterns = causal(n, blocks, seed) if blocks else []
-    row = torch.zeros(n, dtype=torch.float64)
-    row[-1] = 1.0
+    row = torch.eye(n, dtype=torch.float64)[-1]
     coefficients = by_hops(row, patterns[::-1])
     assert coefficients.shape == (blocks + 1, n)
     for t in (0.0, 0.5, 1.0, 2.0):
@@ -145,8 +128,7 @@ def test_paths_are_counted(blocks: int, window: int | None) -> None:
         attended = [key for key in range(n) if visible[position, key]]
         return sum(count(key, left - 1, start) for key in (*attended, position))
 
-    row = torch.zeros(n, dtype=torch.float64)
-    row[-1] = 1.0
+    row = torch.eye(n, dtype=torch.float64)[-1]
     *_, found = row, *sweep(row, [visible] * blocks)
     assert found.tolist() == [count(n - 1, blocks, start) for start in range(n)]
     assert visible.tolist() == [[float(q - (window or n) < k <= q) for k in range(n)] for q in range(n)]

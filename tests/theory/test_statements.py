@@ -444,7 +444,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "equal lengths": lambda: lemma_b2(X, X, bound=1.0, lengths=[10, 30, 30, 100]),
     "long lengths": lambda: lemma_b2(X, X, bound=1.0, lengths=[1, 10, 50, 1001]),
     "no length": lambda: lemma_b1(X, 0.1, 0.1, bound=1.0, lengths=[0, 10, 50, 100]),
-    "no row": lambda: lemma_b1(X.reshape(10, 100), 0.1, 0.1, bound=1.0),
     "two sizes": lambda: lemma_b2(X, X[:9], bound=1.0),
     "no entries": lambda: proposition_b4(0),
     "few rows": lambda: theorem_b3(ROWS[1:], VALUES, bound=2.0),
