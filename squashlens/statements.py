@@ -1,7 +1,10 @@
 """The statements of the paper, evaluated on your own inputs: both sides of each, and whether its premises hold.
 
-The functions named after lemmas, propositions and theorems take tensors. `shares_and_counts` tests Proposition 6.1 on a
-model. `gallery` evaluates all statements on examples, and `statements_page` writes its results as a Markdown page.
+The functions named after the lemmas, propositions and theorems of Barbero et al. 2024 take tensors, and return a
+`Statement`, which says in `shows` what was checked. Inputs that a statement is not about, such as patterns that are not
+square, raise an `InputError`. `shares_and_counts` tests Proposition 6.1 on a model. `gallery` evaluates all statements
+on examples, and `statements_page` writes its results as a Markdown page. Theorem 5.1 is checked on the paper's model;
+for real models, `squashlens.path_bound` computes it, and `squashlens.certified_bound` certifies it.
 """
 
 import inspect
@@ -10,12 +13,17 @@ from collections.abc import Sequence
 from squashlens.checks.arguments import validated
 from squashlens.measure.collapse.shares_and_counts import shares_and_counts
 from squashlens.reporting.markup import template
-from squashlens.theory import statements as _theory
-from squashlens.theory.statements import *  # noqa: F403
-from squashlens.theory.statements import Exhibit
+from squashlens.theory.statements.counting import corollary_b10, proposition_b9
+from squashlens.theory.statements.gallery import Exhibit, gallery
+from squashlens.theory.statements.limits import lemma_b1, lemma_b2, proposition_b4, theorem_b3
+from squashlens.theory.statements.squashing import lemma_b6, lemma_b7, proposition_b8, theorem_51
+from squashlens.theory.statements.statement import Statement, Step
 
-__all__ = ["shares_and_counts", "statements_page"]
-__all__ += _theory.__all__
+__all__ = [
+    "Exhibit", "Statement", "Step", "corollary_b10", "gallery", "lemma_b1", "lemma_b2", "lemma_b6", "lemma_b7",
+    "proposition_b4", "proposition_b8", "proposition_b9", "shares_and_counts", "statements_page", "theorem_51",
+    "theorem_b3",
+]  # fmt: skip
 ROUNDING = 1e-12  # smaller numbers are rounding errors, which depend on the machine
 
 

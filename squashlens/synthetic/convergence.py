@@ -33,20 +33,15 @@ NORMS: dict[Distance, str] = {"linf": "L∞", "l1": "L1", "l2": "L2"}
 
 @validated
 def convergence(
-    stack: Stack,
-    lengths: Iterable[int],
-    *,
-    seeds: int | Iterable[int] = 5,
-    norm: Distance = "l1",
-    tail: float = 0.5,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> xr.Dataset:
+    stack: Stack, lengths: Iterable[int], *, seeds: int | Iterable[int] = 5, norm: Distance = "l1", tail: float = 0.5,
+    dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
+) -> xr.Dataset:  # fmt: skip
     """The distance D of the last tokens of v and v*, δ of their attention rows, and how fast both decrease with length.
 
     Args:
         stack: the stack to run; `PAPER` has two readings of the stack of figure 8.
-        lengths: n, the numbers of tokens of v; at least three of them in the tail.
+        lengths: n, the numbers of tokens of v; at least three of them in the tail. Every length has a different last
+            token, so curves are rough, and many lengths make a fit more stable.
         seeds: number of random draws, or their seeds. With fewer than five there are no intervals.
         norm: norm of D. Theorem B.3 uses L1.
         tail: the upper share of the range of log n that exponents are fitted on.
@@ -55,25 +50,18 @@ def convergence(
 
     Returns:
         Dataset over (seed, layer, length), with layers from 1: `distance`, D; `total_variation`, δ(α_n, α*_{n+1}) with
-        α_n padded by a 0, and `self_weight`, α*_{n+1,n+1}, both as means over heads. Over (seed, layer): `exponent`,
-        the slope of log D on log n in the tail, and `fit`, its R². Over (layer): `exponent_mean`, and its 95 % interval
-        over seeds (Student's t) with the endings `_low` and `_high`. The same for δ as `variation_exponent…` and
-        `variation_fit`. `variation_zero`: the share of δ in the tail that is exactly 0 and therefore in no fit.
-        `premise`: whether δ was observed to decay: every exponent in its interval means that δ at least halves when n
-        grows tenfold, or δ is 0 throughout. It is False with too few seeds, and always where δ is known not to decay
-        (`never_decays`). `rate`: the order of D that can be derived, otherwise NaN; see `rate`.
+        α_n padded by a 0, and `self_weight`, α*_{n+1,n+1}, both as means over heads. (`squashlens.mechanism` leaves the
+        self-weight out of a model's δ.) Over (seed, layer): `exponent`, the slope of log D on log n in the tail, and
+        `fit`, its R². Over (layer): `exponent_mean`, and its 95 % interval over seeds (Student's t) with the endings
+        `_low` and `_high`. The same for δ as `variation_exponent…` and `variation_fit`. `variation_zero`: the share of
+        δ in the tail that is exactly 0 and therefore in no fit. `premise`: whether δ was observed to decay, see below.
+        `rate`: the order of D that can be derived, otherwise NaN (`squashlens.synthetic.convergence.rate`).
 
-    An interval that merely ends below 0 is not enough for `premise`, because a δ that is about to become constant has
-    one too. In the paper's own stack δ falls as n^−0.03 and is above 0.1 at n = 100,000.
-
-    `premise` is about these lengths only. A δ that becomes constant beyond the longest length counts as decaying.
-    Compare `total_variation` at the longest length, and use longer lengths if it is not small.
-
-    δ as measured on a model by `squashlens.mechanism` leaves out the new token; δ here is that plus `self_weight`.
-
-    Every length has a different last token, so curves are rough, and many lengths make a fit more stable. Exponents are
-    descriptive: a curve that bends has one too, and R² shows the bend only in part. Intervals are over random draws at
-    these lengths, not over lengths.
+    `premise` is True if every exponent in the interval of δ means that δ at least halves when n grows tenfold, or if δ
+    is 0 throughout. That the interval ends below 0 is not enough: a δ that is about to become constant has such an
+    interval too. `premise` is False with too few seeds, and where δ is known not to decay (ALiBi, windows). It is about
+    these lengths only: use longer lengths if `total_variation` at the longest is not small. Exponents are descriptive,
+    and their intervals are over random draws at these lengths, not over lengths.
 
     Source: Barbero et al. 2024, appendix C.3, figure 8; Theorem B.3.
 
@@ -93,7 +81,6 @@ def convergence(
     seen = (slopes["variation_exponent_high"][1] < HALVING) | (zero == 1)
     premise = torch.zeros_like(seen) if never_decays(stack) else seen
     each, by_layer, text = ("seed", "layer", "length"), ("layer",), "last tokens of v and v*"
-    noted = facts("convergence", stack, numbers, dtype, str(device), lengths=chosen, norm=norm, tail=tail)
     return signed(
         "convergence of a synthetic stack",
         {"seed": numbers, "layer": list(range(1, stack.depth + 1)), "length": chosen},
@@ -106,7 +93,7 @@ def convergence(
             "premise": (by_layer, premise, "whether positional information was observed to decay", "1"),
             "rate": ((), rate(stack), "order of D that can be derived, as an exponent", "1"),
         },
-        noted,
+        facts("convergence", stack, numbers, dtype, device, lengths=chosen, norm=norm, tail=tail),
     )
 
 
@@ -137,29 +124,24 @@ def never_decays(stack: Stack) -> bool:
     return stack.encoding == "alibi" or stack.window is not None
 
 
-OPTIONS = tuple(field.name for field in fields(Stack))
-TOP, FIRST = "top layer", "first layer"
+TOP, FIRST = {"layer": -1}, {"layer": 0}
+WHERE = {-1: "top layer", 0: "first layer"}
+OF_SLOPES = ("exponent_mean", "exponent_low", "exponent_high", "fit")
+# The variables of a survey, and at which layer and length of a stack they are.
 BY_CELL = {
-    **{name: TOP for name in ("exponent_mean", "exponent_low", "exponent_high", "fit")},
-    **{f"variation_{name}": FIRST for name in ("exponent_mean", "exponent_low", "exponent_high", "fit", "zero")},
+    **dict.fromkeys(OF_SLOPES, TOP),
+    **{f"variation_{name}": FIRST for name in (*OF_SLOPES, "zero")},
     "premise": FIRST,
-    "rate": "",
+    "rate": {},
 }
 BY_SEED = {"distance": TOP, "total_variation": FIRST, "self_weight": FIRST}
 
 
 @validated
 def survey(
-    stack: Stack,
-    over: Mapping[str, Sequence[Any]],
-    lengths: Iterable[int],
-    *,
-    seeds: int | Iterable[int] = 5,
-    norm: Distance = "l1",
-    tail: float = 0.5,
-    dtype: torch.dtype = torch.float64,
-    device: str | torch.device = "cpu",
-) -> xr.Dataset:
+    stack: Stack, over: Mapping[str, Sequence[Any]], lengths: Iterable[int], *, seeds: int | Iterable[int] = 5,
+    norm: Distance = "l1", tail: float = 0.5, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
+) -> xr.Dataset:  # fmt: skip
     """`convergence` for every combination of options of a stack: D after the last layer, δ in the first layer.
 
     Theorem B.3 starts at the first layer, where the last tokens of v and v* have the same content and their attention
@@ -185,60 +167,37 @@ def survey(
     >>> found["premise"].values.tolist()
     [True, False]
     """
-    values = _check(over)
-    chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
-    cells = [replace(stack, **dict(zip(values, cell, strict=True))) for cell in product(*values.values())]
-    for cell in cells:
-        cell.check_lengths(chosen)
+    options = [field.name for field in fields(Stack)]
+    repeated = [name for name, each in over.items() if not len(each) or len(set(map(str, each))) < len(each)]
+    if not over or repeated or set(over) - set(options):
+        raise InputError(
+            f"over={short_repr(dict(over))} does not give options of Stack, each with a list of different values.",
+            f"Use some of: {', '.join(options)}.",
+        )
+    chosen, numbers, values = chosen_lengths(lengths), chosen_seeds(seeds), [list(each) for each in over.values()]
+    cells = [replace(stack, **dict(zip(over, cell, strict=True))) for cell in product(*values)]
     settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
-    found = [_summary(convergence(cell, chosen, **settings)) for cell in bar(cells, desc="survey", unit="stack")]
-    shape, options = tuple(len(each) for each in values.values()), tuple(values)
+    found = [convergence(cell, chosen, **settings) for cell in bar(cells, desc="survey", unit="stack")]
     variables: dict[str, Variable] = {}
-    for name in (*BY_CELL, *BY_SEED):
-        numbers_of = np.stack([cell[name].values for cell in found])
-        text = str(found[0][name].attrs["long_name"])
-        dims = (*options, "seed") if name in BY_SEED else options
-        variables[name] = (dims, numbers_of.reshape(*shape, *numbers_of.shape[1:]), text, "1")
+    for name, layer in (BY_CELL | BY_SEED).items():
+        of_cells = np.stack([_summary(one[name], layer, name in BY_SEED) for one in found])
+        text = [found[0][name].attrs["long_name"], *(WHERE[at] for at in layer.values())]
+        text += ["longest length"] * (name in BY_SEED)
+        dims = (*over, "seed") if name in BY_SEED else tuple(over)
+        variables[name] = (dims, of_cells.reshape(*map(len, values), *of_cells.shape[1:]), ", ".join(text), "1")
+    given = {"lengths": chosen, "norm": norm, "tail": tail, "over": dict(zip(over, values, strict=True))}
     return signed(
         "synthetic stacks by their options",
-        {name: _labels(each) for name, each in values.items()} | {"seed": numbers},
+        {name: _labels(each) for name, each in zip(over, values, strict=True)} | {"seed": numbers},
         variables,
-        facts(
-            "survey", stack, numbers, dtype, str(device), lengths=chosen, norm=norm, tail=tail,
-            over={name: list(each) for name, each in values.items()},
-        ),
-    )  # fmt: skip
-
-
-def _summary(found: xr.Dataset) -> xr.Dataset:
-    """A summary of one stack: D of its last layer and δ of its first, as exponents and at the longest length."""
-    longest = found.isel(length=-1, drop=True).assign(
-        fit=found["fit"].mean("seed", keep_attrs=True),
-        variation_fit=found["variation_fit"].mean("seed", keep_attrs=True),
+        facts("survey", stack, numbers, dtype, device, **given),
     )
-    picked = {}
-    for name, layer in (BY_CELL | BY_SEED).items():
-        values = longest[name]
-        if layer:
-            values = values.isel(layer=-1 if layer == TOP else 0, drop=True)
-        where = [str(values.attrs["long_name"]), *[layer] * bool(layer), *["longest length"] * (name in BY_SEED)]
-        picked[name] = values.assign_attrs(long_name=", ".join(where))
-    return xr.Dataset(picked)
 
 
-def _check(over: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """The options with their values as lists; an error for unknown options or repeated values."""
-    if not over:
-        raise InputError("over is empty: there is nothing to vary.", "Give an option of Stack with its values.")
-    for name, values in over.items():
-        if name not in OPTIONS:
-            raise InputError(f"over: {name!r} is not an option of Stack.", f"Use some of: {', '.join(OPTIONS)}.")
-        if not len(values) or len(set(map(str, values))) < len(values):
-            raise InputError(
-                f"over[{name!r}]={short_repr(values)} is not a list of different values.",
-                "Give a list in which each value occurs once.",
-            )
-    return {name: list(values) for name, values in over.items()}
+def _summary(variable: xr.DataArray, layer: Mapping[str, int], by_seed: bool) -> np.ndarray:
+    """A variable of one stack at this layer: at the longest length for each seed, or as a mean over seeds."""
+    one = variable.isel(layer)
+    return (one.isel(length=-1) if by_seed else one.mean("seed") if "seed" in one.dims else one).values
 
 
 def _labels(values: list[Any]) -> list[Any]:
@@ -305,14 +264,15 @@ def slopes_of(
 
 
 def facts(
-    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype, device: str, **arguments: Any
-) -> dict[str, Any]:
+    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype = torch.float64, device: object = "cpu",
+    **arguments: Any,
+) -> dict[str, Any]:  # fmt: skip
     """The facts for the provenance of a result on a random stack."""
     return {
         "stack": None if stack is None else asdict(stack),
         "seeds": seeds,
         "dtype": dtype_name(dtype),
-        "device": device,
+        "device": str(device),
         "versions": versions(),
         "call": {"function": function} | arguments,
     }

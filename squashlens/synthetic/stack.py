@@ -1,6 +1,6 @@
 """The description of a random stack, two readings of the paper's own (appendix C.3, figure 8), and its random draws."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Encoding, Projections, StackNorm, positive
+from squashlens._typing import Encoding, Projections, StackNorm, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
@@ -30,12 +30,12 @@ class Stack:
         heads: number of attention heads, a divisor of `width`.
         width: d, number of coordinates of a token.
         encoding: positional encoding, with positions counted from 0. ``"sinusoidal"`` and ``"learned"`` (a table of
-            N(0, 1)) are added to the inputs. ``"sinusoidal_qk"`` is added to the queries and keys of every layer, over
-            the concatenated coordinates of all heads. ``"rope"`` rotates coordinates j and j + half of queries and keys
-            in each head. ``"alibi"`` adds −2^(−8h/heads)·distance to the scores of head h = 1…heads. ``"t5"`` adds a
-            bias from N(0, scale²) for each head and each of 32 ranges of distance, the same in all layers.
+            N(0, 1), as long as the sequence) are added to the inputs. ``"sinusoidal_qk"`` is added to the queries and
+            keys of every layer, over the concatenated coordinates of all heads. ``"rope"`` rotates coordinates j and
+            j + half of queries and keys in each head. ``"alibi"`` adds −2^(−8h/heads)·distance to the scores of head
+            h = 1…heads. ``"t5"`` adds a bias from N(0, scale²) for each head and each of 32 ranges of distance, the
+            same in all layers.
         base: base of the wavelengths of sines and rotations.
-        table: number of rows of the learned table.
         window: number of last tokens that each token attends to, itself included; all by default.
         sinks: number of first tokens that are visible beyond the window.
         residual: whether there are residual connections.
@@ -59,7 +59,6 @@ class Stack:
     width: int = 64
     encoding: Encoding = "none"
     base: float = 10000.0
-    table: int = 4096
     window: int | None = None
     sinks: int = 0
     residual: bool = False
@@ -69,12 +68,11 @@ class Stack:
     projections: Projections = "random"
 
     def __post_init__(self) -> None:
-        for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("table", "rows")):
-            positive(getattr(self, name), name, f"a number of {what}")
+        for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("window", "tokens")):
+            if getattr(self, name) is not None:
+                positive(getattr(self, name), name, f"a number of {what}")
         for name in ("sinks", "mlp"):
             positive(getattr(self, name), name, "a count", or_zero=True)
-        if self.window is not None:
-            positive(self.window, "window", "a number of tokens")
         for wrong, cause, remedy in _contradictions(self):
             if wrong:
                 raise InputError(cause, remedy)
@@ -84,25 +82,20 @@ class Stack:
         """The number of coordinates of one head's queries, keys and values."""
         return self.width // self.heads
 
-    def check_lengths(self, lengths: list[int]) -> None:
-        """Raise an error for lengths that exceed the learned table."""
-        longest = max(lengths) + 1
-        if self.encoding == "learned" and longest > self.table:
-            raise InputError(
-                f"v* of the longest sequence has {longest} tokens, and the learned table has {self.table} rows.",
-                f"Give table={longest} or more, or shorter lengths.",
-            )
-
 
 def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
     """Whether options contradict each other, with the cause and the remedy of an error."""
-    s, sines = stack, stack.encoding in ("sinusoidal", "sinusoidal_qk")
+    s = stack
     for name in ("base", "scale"):
         yield getattr(s, name) <= 0, f"{name}={getattr(s, name)!r} is not a positive number.", "Give a positive number."
     yield s.width % s.heads, f"heads={s.heads} does not divide width={s.width}.", "Make width a multiple of heads."
     odd = f"RoPE rotates pairs of coordinates, and a head has {s.per_head}, which is odd."
     yield s.encoding == "rope" and s.per_head % 2, odd, "Make width ÷ heads even."
-    yield sines and s.width % 2, f"Sines and cosines come in pairs, and width={s.width}.", "Make the width even."
+    yield (
+        s.encoding.startswith("sin") and s.width % 2,
+        f"Sines and cosines come in pairs, and width={s.width}.",
+        "Make the width even.",
+    )
     yield s.window is None and s.sinks, f"sinks={s.sinks} has no effect without a window.", "Give window= with it."
     more = [name for name in ("residual", "mlp") if getattr(s, name)]
     more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (s.norm != "none")
@@ -165,32 +158,23 @@ def t5_bucket(distance: Int[Tensor, "row key"]) -> Int[Tensor, "row key"]:
 
 # Each kind of number has a separate random stream. Numbers are drawn row by row, so a longer sequence begins with the
 # shorter one, and a deeper stack begins with the shallower one.
-TOKENS, QUERY, KEY, VALUE, OUTPUT, UP, DOWN, TABLE, BIASES = range(9)
+STREAMS = ("tokens", "query", "key", "value", "output", "up", "down", "table", "biases")
 Many = Float[Tensor, "seed ..."]
 FIRST = 10  # the shortest length of `lengths_up_to`, in tokens
 FEWEST_MANY, FEWEST_LENGTHS = 6, 5  # minima of `lengths_up_to`: they put 3 lengths in the upper half of log n
 
 
 @dataclass(frozen=True)
-class Weights:
-    """The matrices of one layer, applied from the right; those of the MLP are None without an MLP."""
-
-    query: Float[Tensor, "seed d out"]
-    key: Float[Tensor, "seed d out"]
-    value: Float[Tensor, "seed d out"]
-    output: Float[Tensor, "seed d out"]
-    up: Float[Tensor, "seed d hidden"] | None = None
-    down: Float[Tensor, "seed hidden d"] | None = None
-
-
-@dataclass(frozen=True)
 class Drawn:
-    """All random numbers of one stack: its tokens or their q, k and v, its layers, its table or biases."""
+    """All random numbers of one stack: its tokens or their q, k and v, its layers, its table or biases.
+
+    The matrices of a layer are applied from the right.
+    """
 
     stack: Stack
     tokens: Float[Tensor, "seed content d"] | None
     direct: tuple[Float[Tensor, "seed content d"], ...]
-    layers: tuple[Weights, ...]
+    layers: tuple[dict[str, Many], ...]
     table: Float[Tensor, "seed place d"] | None
     biases: Float[Tensor, "seed head bucket"] | None
 
@@ -210,32 +194,27 @@ class Drawn:
 
 def draw(stack: Stack, longest: int, seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Drawn:
     """All random numbers of a stack for these seeds, with `longest` tokens each."""
-    d, direct = stack.width, stack.projections == "direct"
+    d, hidden, direct = stack.width, stack.mlp * stack.width, stack.projections == "direct"
     sd = stack.scale / d**0.5
 
-    def normal(stream: int, shape: tuple[int, ...], sd: float, layer: int = 0) -> Many:
+    def normal(name: str, shape: tuple[int, ...], sd: float, layer: int = 0) -> Many:
         """Normal numbers for all seeds, drawn in float64 on the CPU, so that all devices get the same ones."""
-        drawn = [np.random.default_rng((seed, stream, layer)).standard_normal(shape) for seed in seeds]
+        drawn = [np.random.default_rng((seed, STREAMS.index(name), layer)).standard_normal(shape) for seed in seeds]
         return torch.from_numpy(sd * np.stack(drawn)).to(device=device, dtype=dtype)
 
+    shapes = dict.fromkeys(("query", "key", "value", "output"), (d, d))
+    shapes |= {"up": (d, hidden), "down": (hidden, d)} if hidden else {}
     return Drawn(
         stack=stack,
-        tokens=None if direct else normal(TOKENS, (longest, d), 1.0),
-        direct=tuple(normal(s, (longest, d), sd) for s in (QUERY, KEY, VALUE)) if direct else (),
-        layers=() if direct else tuple(_weights(stack, layer, normal) for layer in range(stack.depth)),
-        table=normal(TABLE, (stack.table, d), 1.0) if stack.encoding == "learned" else None,
-        biases=normal(BIASES, (stack.heads, BUCKETS), stack.scale) if stack.encoding == "t5" else None,
-    )
-
-
-def _weights(stack: Stack, layer: int, normal: Callable[..., Many]) -> Weights:
-    d, hidden = stack.width, stack.mlp * stack.width
-    query, key, value, output = (
-        normal(stream, (d, d), stack.scale / d**0.5, layer) for stream in (QUERY, KEY, VALUE, OUTPUT)
-    )
-    up = normal(UP, (d, hidden), stack.scale / d**0.5, layer) if hidden else None
-    down = normal(DOWN, (hidden, d), stack.scale / hidden**0.5, layer) if hidden else None
-    return Weights(query, key, value, output, up, down)
+        tokens=None if direct else normal("tokens", (longest, d), 1.0),
+        direct=tuple(normal(name, (longest, d), sd) for name in ("query", "key", "value")) if direct else (),
+        layers=() if direct else tuple(
+            {name: normal(name, shape, stack.scale / shape[0] ** 0.5, layer) for name, shape in shapes.items()}
+            for layer in range(stack.depth)
+        ),
+        table=normal("table", (longest + 1, d), 1.0) if stack.encoding == "learned" else None,
+        biases=normal("biases", (stack.heads, BUCKETS), stack.scale) if stack.encoding == "t5" else None,
+    )  # fmt: skip
 
 
 def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
@@ -244,9 +223,8 @@ def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
         positive(seeds, "seeds", "a number of draws")
     chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
     if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
-        raise InputError(
-            f"seeds={seeds!r} does not give any draws.", "Give their number, or different whole numbers of at least 0."
-        )
+        remedy = "Give their number, or different whole numbers of at least 0."
+        raise InputError(f"seeds={short_repr(seeds)} does not give any draws.", remedy)
     return chosen
 
 
@@ -254,7 +232,7 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     """Lengths in ascending order, each once; an error for anything else."""
     chosen = sorted(set(lengths))
     if not chosen or chosen[0] < 1:
-        raise InputError(f"lengths={chosen} are not numbers of tokens.", "Give positive whole numbers.")
+        raise InputError(f"lengths={short_repr(chosen)} are not numbers of tokens.", "Give positive whole numbers.")
     return chosen
 
 

@@ -19,7 +19,6 @@ from squashlens.engine.memory import device_named
 from squashlens.synthetic.stack import (
     Drawn,
     Stack,
-    Weights,
     alibi,
     chosen_lengths,
     chosen_seeds,
@@ -30,6 +29,10 @@ from squashlens.synthetic.stack import (
 )
 from squashlens.theory.distances import total_variation
 
+EPS = 1e-6  # ε under the root of a norm
+CELLS = 2**22  # limit of entries of a block of attention rows: 32 MiB in float64
+NUMBERS = 2**24  # the largest number of coordinates (seeds × tokens × width) that are computed together
+
 
 @dataclass(frozen=True)
 class Pack:
@@ -39,7 +42,6 @@ class Pack:
     rows of the last tokens of v and v*.
     """
 
-    stack: Stack
     content: Int[Tensor, " token"]
     position: Int[Tensor, " token"]
     branch: Bool[Tensor, " token"]
@@ -47,7 +49,7 @@ class Pack:
     star: Int[Tensor, " length"]
 
     @classmethod
-    def of(cls, stack: Stack, lengths: Sequence[int], device: torch.device) -> "Pack":
+    def of(cls, lengths: Sequence[int], device: torch.device) -> "Pack":
         """The tokens that give v and v* at all lengths, in ascending order."""
         trunk, n = torch.arange(lengths[-1]), torch.tensor(lengths)
         position = torch.cat((trunk, n))
@@ -55,88 +57,65 @@ class Pack:
         place = order.argsort()
         content, branch = torch.cat((trunk, n - 1))[order], order >= len(trunk)
         parts = (content, position[order], branch, place[n - 1], place[len(trunk) :])
-        return cls(stack, *(part.to(device) for part in parts))
-
-    def __len__(self) -> int:
-        return len(self.content)
-
-    def distance(self, rows: Int[Tensor, " row"], reach: int) -> Int[Tensor, "row key"]:
-        """The position of the query minus that of the key."""
-        return self.position[rows, None] - self.position[:reach]
-
-    def visible(self, rows: Int[Tensor, " row"], reach: int) -> Bool[Tensor, "row key"]:
-        """A mask of the first `reach` tokens that each row attends to."""
-        distance = self.distance(rows, reach)
-        own = rows[:, None] == torch.arange(reach, device=rows.device)
-        seen = distance > 0
-        if self.stack.window is not None:
-            seen &= (distance < self.stack.window) | (self.position[:reach] < self.stack.sinks)
-        return own | (seen & ~self.branch[:reach])
+        return cls(*(part.to(device) for part in parts))
 
 
-EPS = 1e-6  # ε under the root of a norm
-CELLS = 2**22  # limit of entries of a block of attention rows: 32 MiB in float64
-
-
-@dataclass(frozen=True)
 class Attention:
-    """One layer over the tokens of a pass, with keys and values; rows are computed on demand.
+    """One layer over the tokens of a pass, with queries, keys and values; rows are computed on demand.
 
-    `x` is the input of the layer and `state` the same after the norm. Both are None if q, k and v are drawn directly.
+    `x` is the input of the layer, or None if q, k and v are drawn directly.
     """
 
-    drawn: Drawn
-    pack: Pack
-    weights: Weights | None
-    x: Float[Tensor, "seed token d"] | None
-    state: Float[Tensor, "seed token d"] | None
-    key: Float[Tensor, "seed head token dot"]
-    value: Float[Tensor, "seed head token dot"]
-
-    @classmethod
-    def of(cls, drawn: Drawn, pack: Pack, layer: int, x: Float[Tensor, "seed token d"] | None) -> "Attention":
-        """The layer for all tokens of a pass, with projected keys and values, or with those drawn for each token."""
-        stack = drawn.stack
+    def __init__(self, drawn: Drawn, pack: Pack, layer: int, x: Float[Tensor, "seed token d"] | None) -> None:
+        stack, self.drawn, self.pack, self.x = drawn.stack, drawn, pack, x
         if x is None:
-            weights, state = None, None
-            key, value = (drawn.direct[which][:, pack.content] for which in (1, 2))
+            self.weights: dict[str, Tensor] = {}
+            q, k, v = (given[:, pack.content] for given in drawn.direct)
         else:
-            weights, state = drawn.layers[layer], normalise(x, stack.norm)
-            key, value = state @ weights.key, state @ weights.value
-        return cls(drawn, pack, weights, x, state, _place(drawn, key, pack.position), _heads(drawn, value))
+            self.weights, state = drawn.layers[layer], normalise(x, stack.norm)
+            q, k, v = (state @ self.weights[name] for name in ("query", "key", "value"))
+        if stack.encoding == "sinusoidal_qk":
+            places = sinusoids(pack.position, stack.width, stack.base).to(q)
+            q, k = q + places, k + places
+        self.query, self.key, self.value = (
+            rearrange(x, "seed token (head dot) -> seed head token dot", head=stack.heads) for x in (q, k, v)
+        )
+        if stack.encoding == "rope":
+            self.query, self.key = (rotate(x, pack.position, stack.base) for x in (self.query, self.key))
 
     def rows(self, rows: Int[Tensor, " row"]) -> tuple[Float[Tensor, "seed row d"], Float[Tensor, "seed head row key"]]:
         """The layer's output at these tokens, and their attention rows up to the last token that any of them sees."""
-        stack, reach = self.drawn.stack, int(rows.max()) + 1  # the first tokens, which include all that rows attend to
-        query = _place(self.drawn, self._queries(rows), self.pack.position[rows])
-        scores = query @ self.key[:, :, :reach].mT / stack.per_head**0.5
+        stack, pack = self.drawn.stack, self.pack
+        reach = int(rows.max()) + 1  # the first tokens, which include all that rows attend to
+        position, branch = pack.position[:reach], pack.branch[:reach]
+        distance = pack.position[rows, None] - position
+        scores = self.query[:, :, rows] @ self.key[:, :, :reach].mT / stack.per_head**0.5
         if stack.encoding == "alibi":
-            scores = scores + alibi(self.pack.distance(rows, reach), stack.heads).to(scores)
+            scores = scores + alibi(distance, stack.heads).to(scores)
         if self.drawn.biases is not None:
-            scores = scores + self.drawn.biases[:, :, t5_bucket(self.pack.distance(rows, reach))]
-        pattern = scores.masked_fill(~self.pack.visible(rows, reach), -torch.inf).softmax(dim=-1)
+            scores = scores + self.drawn.biases[:, :, t5_bucket(distance)]
+        seen = (distance > 0) & ~branch
+        if stack.window is not None:
+            seen &= (distance < stack.window) | (position < stack.sinks)
+        own = rows[:, None] == torch.arange(reach, device=rows.device)
+        pattern = scores.masked_fill(~(own | seen), -torch.inf).softmax(dim=-1)
         mixed = rearrange(pattern @ self.value[:, :, :reach], "seed head row dot -> seed row (head dot)")
-        return self._finish(rows, mixed), pattern
+        return mixed if self.x is None else self._finish(self.x[:, rows], mixed), pattern
 
     def groups(self, rows: Int[Tensor, " row"]) -> Sequence[Int[Tensor, " place"]]:
         """Rows in groups whose attention rows have at most `CELLS` entries, with at least one row in each."""
-        return rows.split(max(1, CELLS // (len(self.key) * self.drawn.stack.heads * len(self.pack))))
+        return rows.split(max(1, CELLS // (len(self.key) * self.drawn.stack.heads * len(self.pack.content))))
 
-    def _queries(self, rows: Int[Tensor, " row"]) -> Float[Tensor, "seed row d"]:
-        if self.state is None or self.weights is None:
-            return self.drawn.direct[0][:, self.pack.content[rows]]
-        return self.state[:, rows] @ self.weights.query
-
-    def _finish(self, rows: Int[Tensor, " row"], mixed: Float[Tensor, "seed row d"]) -> Float[Tensor, "seed row d"]:
+    def _finish(
+        self, x: Float[Tensor, "seed row d"], mixed: Float[Tensor, "seed row d"]
+    ) -> Float[Tensor, "seed row d"]:
         """The output after W_O, the residual connection and the MLP."""
         stack, weights = self.drawn.stack, self.weights
-        if weights is None or self.x is None:
-            return mixed
-        z = mixed @ weights.output
-        z = z + self.x[:, rows] if stack.residual else z
-        if weights.up is None or weights.down is None:
+        z = mixed @ weights["output"]
+        z = z + x if stack.residual else z
+        if not stack.mlp:
             return z
-        grown = functional.gelu(normalise(z, stack.norm) @ weights.up) @ weights.down
+        grown = functional.gelu(normalise(z, stack.norm) @ weights["up"]) @ weights["down"]
         return z + grown if stack.residual else grown
 
 
@@ -146,24 +125,6 @@ def normalise(x: Float[Tensor, "seed row d"], norm: StackNorm) -> Float[Tensor, 
         return x
     centred = x - x.mean(dim=-1, keepdim=True) if norm == "layer" else x
     return centred / (centred.square().mean(dim=-1, keepdim=True) + EPS).sqrt()
-
-
-def _place(
-    drawn: Drawn, x: Float[Tensor, "seed token d"], position: Int[Tensor, " token"]
-) -> Float[Tensor, "seed head token dot"]:
-    """Queries or keys with positional encodings, split into heads."""
-    stack = drawn.stack
-    if stack.encoding == "sinusoidal_qk":
-        x = x + sinusoids(position, stack.width, stack.base).to(x)
-    heads = _heads(drawn, x)
-    return rotate(heads, position, stack.base) if stack.encoding == "rope" else heads
-
-
-def _heads(drawn: Drawn, x: Float[Tensor, "seed token d"]) -> Float[Tensor, "seed head token dot"]:
-    return rearrange(x, "seed token (head dot) -> seed head token dot", head=drawn.stack.heads)
-
-
-NUMBERS = 2**24  # the largest number of coordinates (seeds × tokens × width) that are computed together
 
 
 @dataclass(frozen=True)
@@ -178,13 +139,9 @@ class LastTokens:
 
 @validated
 def last_tokens(
-    stack: Stack,
-    lengths: Iterable[int],
-    *,
-    seeds: int | Iterable[int] = 5,
-    dtype: torch.dtype = torch.float64,
+    stack: Stack, lengths: Iterable[int], *, seeds: int | Iterable[int] = 5, dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
-) -> LastTokens:
+) -> LastTokens:  # fmt: skip
     """Representations of the last token of v (n tokens) and v* (n + 1 tokens, the last repeated) at every length n.
 
     Each seed draws one growing sequence, whose first n tokens are the same at every length. In the top layer only the
@@ -202,7 +159,7 @@ def last_tokens(
         the same shape, is α*_{n+1,n+1}, the last summand of δ.
 
     Raises:
-        InputError: if a length exceeds a learned table, or lengths or seeds are not valid.
+        InputError: if lengths or seeds are not valid.
 
     Source: Barbero et al. 2024, appendix C.3 and Theorem B.3.
 
@@ -210,49 +167,35 @@ def last_tokens(
     >>> tuple(found.v.shape), bool((found.v - found.star).abs().max() > 0)
     ((2, 1, 2, 64), True)
     """
-    chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
-    stack.check_lengths(chosen)
-    place = device_named(device)
-    pack = Pack.of(stack, chosen, place)
+    chosen, numbers, place = chosen_lengths(lengths), chosen_seeds(seeds), device_named(device)
+    pack, shape = Pack.of(chosen, place), (len(numbers), stack.depth, len(chosen))
+    found = LastTokens(
+        *(torch.empty(*shape, stack.width, dtype=dtype) for _ in ("v", "star")),
+        *(torch.empty(*shape, stack.heads, dtype=torch.float64) for _ in ("total_variation", "self_weight")),
+    )
     together = max(1, NUMBERS // (chosen[-1] * stack.width))
-    groups = [numbers[start : start + together] for start in range(0, len(numbers), together)]
+    groups = [slice(start, start + together) for start in range(0, len(numbers), together)]
     with torch.no_grad():
-        drawn = (draw(stack, chosen[-1], group, dtype, place) for group in bar(groups, desc="seeds", unit="pass"))
-        return _join([_through(one, pack) for one in drawn], dim=0)
+        for seed in bar(groups, desc="seeds", unit="pass"):
+            drawn = draw(stack, chosen[-1], numbers[seed], dtype, place)
+            x = drawn.inputs(pack.content, pack.position)
+            for layer in range(stack.depth):
+                attention = Attention(drawn, pack, layer, x)
+                _read(attention, found, seed, layer)
+                if layer < stack.depth - 1:  # below the top layer, all tokens are computed for the next one
+                    every = attention.groups(torch.arange(len(pack.content), device=place))
+                    x = torch.cat([attention.rows(rows)[0] for rows in every], dim=1)
+    return found
 
 
-def _through(drawn: Drawn, pack: Pack) -> LastTokens:
-    """The last tokens after every layer; below the top layer, all tokens are computed for the next layer."""
-    x, found = drawn.inputs(pack.content, pack.position), []
-    for layer in range(drawn.stack.depth):
-        attention = Attention.of(drawn, pack, layer, x)
-        found.append(_read(attention))
-        if layer < drawn.stack.depth - 1:
-            every = torch.arange(len(pack), device=attention.key.device)
-            x = torch.cat([attention.rows(group)[0] for group in attention.groups(every)], dim=1)
-    return _join(found, dim=1)
-
-
-def _read(attention: Attention) -> LastTokens:
-    """The last tokens after one layer, computed in groups of lengths."""
-    parts, pack = [], attention.pack
+def _read(attention: Attention, found: LastTokens, seed: slice, layer: int) -> None:
+    """Write the last tokens after one layer to `found`, in groups of lengths."""
+    pack, at = attention.pack, slice(0, 0)
     for v, star in zip(attention.groups(pack.v), attention.groups(pack.star), strict=True):
-        last, row = attention.rows(v)
-        repeated, row_star = attention.rows(star)
+        at = slice(at.stop, at.stop + len(v))
+        found.v[seed, layer, at], row = attention.rows(v)
+        found.star[seed, layer, at], row_star = attention.rows(star)
         padded = functional.pad(row, (0, row_star.shape[-1] - row.shape[-1]))
+        found.total_variation[seed, layer, at] = total_variation(padded, row_star).mT
         own = star[:, None].expand(*row_star.shape[:3], 1)
-        parts.append(
-            LastTokens(
-                last[:, None].cpu(),
-                repeated[:, None].cpu(),
-                total_variation(padded, row_star).mT[:, None].cpu(),
-                row_star.gather(-1, own)[..., 0].double().mT[:, None].cpu(),
-            )
-        )
-    return _join(parts, dim=2)
-
-
-def _join(parts: Sequence[LastTokens], dim: int) -> LastTokens:
-    """Several results joined along seeds (0), layers (1) or lengths (2)."""
-    names = ("v", "star", "total_variation", "self_weight")
-    return LastTokens(*(torch.cat([getattr(part, name) for part in parts], dim=dim) for name in names))
+        found.self_weight[seed, layer, at] = row_star.gather(-1, own)[..., 0].mT

@@ -23,19 +23,14 @@ LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is
 
 @validated
 def softmax_total_variation(
-    lengths: Iterable[int],
-    *,
-    k: int = 200,
-    noise: float = 0.1,
-    seeds: int | Iterable[int] = 5,
-    tail: float = 0.5,
+    lengths: Iterable[int], *, k: int = 200, noise: float = 0.1, seeds: int | Iterable[int] = 5, tail: float = 0.5
 ) -> xr.Dataset:
     """Total variation δ of two softmaxes by length: x is uniform on [0, 1], and x* has noise on its first k entries.
 
     Each seed draws one growing sequence and one noise, uniform on [0, a]. Up to n = k every entry is perturbed. For n
     much larger than k, δ falls as 1/n: n δ tends to 2 Σ_{i≤k} (e^{x*_i} − e^{x_i}) / E e^x, whose mean over draws is
     2k ((e^a − 1)/a − 1). At smaller n, δ has the factor 1 − k/n, the share of entries that are not perturbed, which
-    makes the slope less steep; `expected_variation` derives the mean.
+    makes the slope less steep.
 
     Args:
         lengths: n, the numbers of entries; at least three of them in the tail.
@@ -49,7 +44,7 @@ def softmax_total_variation(
         Dataset with `total_variation` over (seed, length), δ without the factor ½; `exponent` and `fit` (R²) over
         (seed); `exponent_mean`, `exponent_low`, `exponent_high` (95 %, Student's t over seeds); the same for
         δ ÷ (1 − k/n) as `leading_mean`, `leading_low`, `leading_high`; `rate`, −1, the derived value of the last three;
-        `expected` over (length), as in `expected_variation`, NaN for n ≤ k; and `perturbed`, k. The fit is descriptive.
+        `expected` over (length), the derived mean of δ, NaN for n ≤ k; and `perturbed`, k. The fit is descriptive.
 
     Raises:
         InputError: if the noise is not positive or its exponential exceeds double precision, or if there are fewer than
@@ -76,9 +71,12 @@ def softmax_total_variation(
             f"Fewer than {FEWEST} lengths of the tail are at least {settled:.6g}; δ falls as 1/n from there on.",
             "Give longer lengths, or a smaller k or noise.",
         )
-    x, star = (torch.from_numpy(values) for values in _sequences(numbers, chosen[-1], k, noise))
-    shares = [(x[:, :length].softmax(dim=-1), star[:, :length].softmax(dim=-1)) for length in chosen]
-    found = torch.stack([total_variation(*pair) for pair in shares], dim=-1)
+    # Entries and noise have separate random streams that do not depend on n.
+    x = np.stack([np.random.default_rng((seed, 0, 0)).uniform(0, 1, chosen[-1]) for seed in numbers])
+    added = np.stack([np.random.default_rng((seed, 1, 0)).uniform(0, noise, k) for seed in numbers])
+    x, star = torch.from_numpy(x), torch.from_numpy(x.copy())
+    star[:, :k] += torch.from_numpy(added)[:, : chosen[-1]]
+    found = torch.stack([total_variation(x[:, :m].softmax(-1), star[:, :m].softmax(-1)) for m in chosen], dim=-1)
     leading = power_law(n[among], found[:, among] / (1 - k / n[among]))[0]
     expected = torch.where(n > k, expected_variation(n, k, noise), torch.nan)
     return signed(
@@ -92,11 +90,8 @@ def softmax_total_variation(
             "expected": (("length",), expected, "derived mean of δ over draws, for n beyond k", "1"),
             "perturbed": ((), k, "entries that are perturbed", "entries"),
         },
-        facts(
-            "softmax_total_variation", None, numbers, torch.float64, "cpu",
-            lengths=chosen, k=k, noise=noise, tail=tail,
-        ),
-    )  # fmt: skip
+        facts("softmax_total_variation", None, numbers, lengths=chosen, k=k, noise=noise, tail=tail),
+    )
 
 
 def expected_variation(n: Float[Tensor, " length"], k: int, noise: float) -> Float[Tensor, " length"]:
@@ -119,12 +114,3 @@ def expected_variation(n: Float[Tensor, " length"], k: int, noise: float) -> Flo
 def _gain(noise: float) -> float:
     """The mean relative gain of e^x by noise that is uniform on [0, a]: E e^noise − 1 = (e^a − 1)/a − 1."""
     return math.expm1(noise) / noise - 1
-
-
-def _sequences(seeds: list[int], longest: int, k: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
-    """x and x*, one row for each seed; entries and noise have separate random streams that do not depend on n."""
-    x = np.stack([np.random.default_rng((seed, 0, 0)).uniform(0, 1, longest) for seed in seeds])
-    added = np.stack([np.random.default_rng((seed, 1, 0)).uniform(0, noise, k) for seed in seeds])
-    star = x.copy()
-    star[:, :k] += added[:, :longest]
-    return x, star

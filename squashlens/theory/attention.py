@@ -79,13 +79,9 @@ class Attention:
         start, stop = (0, n) if rows is None else (rows.start, rows.stop)
         cells = CELLS["cpu" if self.queries.device.type == "cpu" else "cuda"] // (copies * prompts * heads)
         while start < stop:
-            if self.mask is not None:
-                size, first, last = cells // self.keys.shape[2], 0, self.keys.shape[2]
-            else:
-                first = 0 if self.window is None else max(0, start - self.window + 1)
-                size, last = cells // (start + 1 - first), None
-            end = min(stop, start + min(LONGEST, max(SHORTEST, size)))
-            yield slice(start, end), slice(first, end if last is None else last)
+            seen = self.reached(slice(start, start + 1))
+            end = min(stop, start + min(LONGEST, max(SHORTEST, cells // (seen.stop - seen.start))))
+            yield slice(start, end), self.reached(slice(start, end))
             start = end
 
     def weights(
@@ -249,25 +245,22 @@ class Attended(torch.autograd.Function):
         reached: slice | None,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(queries, keys, values)
-        ctx.attention, ctx.frozen = replace(attention, queries=queries[:0], keys=keys[:0]), frozen
-        ctx.reached = reached
+        ctx.constant = replace(attention, queries=queries[:0], keys=keys[:0]), frozen, reached
         return attention_output(replace(attention, queries=queries, keys=keys), values)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        found: Any = PulledBack.apply(*ctx.saved_tensors, cotangents[0], ctx.attention, ctx.frozen, ctx.reached)
-        return (*((None, None) if ctx.frozen else found[:2]), found[2], None, None, None)
+        to_queries, to_keys, to_values = PulledBack.apply(*ctx.saved_tensors, cotangents[0], *ctx.constant)  # pyright: ignore
+        frozen = ctx.constant[1]
+        return None if frozen else to_queries, None if frozen else to_keys, to_values, None, None, None
 
 
 class PulledBack(torch.autograd.Function):
     """`gradients` as a separate graph node, so that a batch of cotangents arrives as a batch and not one by one."""
 
     @staticmethod
-    def forward(
-        queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, attention: Attention, frozen: bool,
-        reached: slice | None,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        found = PulledBack._batch(queries, keys, values, cotangent[None], attention, frozen, reached)
+    def forward(queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, *constant: Any) -> tuple[Tensor, ...]:
+        found = PulledBack._batch(queries, keys, values, cotangent[None], *constant)
         return tuple(part[0] for part in found)
 
     @staticmethod
@@ -276,22 +269,18 @@ class PulledBack(torch.autograd.Function):
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
         info: Any, in_dims: tuple[Any, ...], queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor,
-        attention: Attention, frozen: bool, reached: slice | None,
+        *constant: Any,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:  # fmt: skip
         if in_dims[:3] != (None, None, None):
             raise NotImplementedError("Only cotangents can be batched, not queries, keys or values.")
-        batch = cotangent.movedim(in_dims[3], 0)
-        return PulledBack._batch(queries, keys, values, batch, attention, frozen, reached), (0, 0, 0)
+        return PulledBack._batch(queries, keys, values, cotangent.movedim(in_dims[3], 0), *constant), (0, 0, 0)
 
     @staticmethod
     def _batch(
-        queries: Tensor, keys: Tensor, values: Tensor, batch: Tensor, attention: Attention, frozen: bool,
-        reached: slice | None,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        whole = replace(attention, queries=queries, keys=keys)
-        found = gradients(whole, values, batch, frozen, reached)
-        like = (queries, keys, values)
-        none = batch.new_zeros(len(batch), 1)
+        queries: Tensor, keys: Tensor, values: Tensor, batch: Tensor, attention: Attention, *constant: Any
+    ) -> tuple[Tensor, ...]:
+        found = gradients(replace(attention, queries=queries, keys=keys), values, batch, *constant)
+        like, none = (queries, keys, values), batch.new_zeros(len(batch), 1)
         return tuple(none if f is None else f.to(x.dtype) for f, x in zip(found, like, strict=True))
 
 

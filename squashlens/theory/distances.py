@@ -53,11 +53,6 @@ def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]
     return torch.where(x == 0, 0.0, spacing).clamp(min=info.smallest_normal * info.eps)
 
 
-def resolution(v: Float[Tensor, "*many d"], norm: Distance, dtype: torch.dtype) -> Float[Tensor, "*many"]:
-    """‖½ ulp(v)‖: the largest distance by which one rounding to `dtype` can move a vector."""
-    return torch.linalg.vector_norm(ulp(v, dtype) / 2, ord=ORDERS[norm], dim=-1)
-
-
 def noise(
     v: Float[Tensor, "*many d"], again: Float[Tensor, "*many d"], norm: Distance, roundings: int
 ) -> Float[Tensor, "*many"]:
@@ -67,7 +62,8 @@ def noise(
     run; then the least is one ½ ulp of float32 for each of these `roundings`.
     """
     stored = torch.float32 if roundings else v.dtype
-    return torch.maximum(distance(v, again, norm), max(1, roundings) * resolution(v, norm, stored))
+    least = torch.linalg.vector_norm(ulp(v, stored) / 2, ord=ORDERS[norm], dim=-1)
+    return torch.maximum(distance(v, again, norm), max(1, roundings) * least)
 
 
 def ulps(

@@ -36,9 +36,8 @@ def statistics(
     attention: Attention, values: Float[Tensor, "1 group key value"], rows: slice, frozen: bool
 ) -> Statistics:
     """Compute the sums over keys for some queries, one key/value group at a time."""
-    (_, heads, n, dot), (_, groups, _, width) = attention.queries.shape, values.shape
-    first = 0 if attention.window is None else max(0, rows.start - attention.window + 1)
-    keys = slice(first, rows.stop if attention.mask is None else n)
+    (_, heads, _, dot), (_, groups, _, width) = attention.queries.shape, values.shape
+    keys = attention.reached(rows)
     new = values.new_zeros(heads, rows.stop - rows.start, width)
     found = Statistics(
         new, new[..., 0].clone(), new[..., 0].clone(), None if frozen else new.new_zeros(*new.shape, dot)

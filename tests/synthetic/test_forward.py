@@ -16,12 +16,12 @@ from squashlens.synthetic.stack import alibi, draw, rotate, t5_bucket
 from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64
-SMALL = {"width": 8, "base": 20.0, "table": 40}
+SMALL = {"width": 8, "base": 20.0}
 WINDOWS = [{}, {"window": 3}, {"window": 1}, {"window": 4, "sinks": 2}]
 ENCODINGS = ["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
 
 
-def check(stack: Stack, lengths: list[int], seeds: list[int]) -> None:
+def check(stack: Stack, lengths: list[int], seeds: list[int], apart: float = 1e-9) -> None:
     """v, v*, δ and the self-weight against whole sequences, one by one."""
     found = last_tokens(stack, lengths, seeds=seeds)
     drawn = draw(stack, max(lengths), seeds, F64, CPU)
@@ -30,15 +30,15 @@ def check(stack: Stack, lengths: list[int], seeds: list[int]) -> None:
             plain, rows = twin.run(stack, drawn, s, list(range(n)))
             doubled, star_rows = twin.run(stack, drawn, s, [*range(n), n - 1])
             for layer in range(stack.depth):
-                np.testing.assert_allclose(found.v[s, layer, place], plain[layer][-1], rtol=1e-10, atol=1e-10)
-                np.testing.assert_allclose(found.star[s, layer, place], doubled[layer][-1], rtol=1e-10, atol=1e-10)
+                for one, truth in ((found.v, plain), (found.star, doubled)):
+                    np.testing.assert_allclose(one[s, layer, place], truth[layer][-1], rtol=1e-10, atol=1e-10)
                 alpha = np.pad(rows[layer][:, -1], ((0, 0), (0, 1)))
                 delta = np.abs(alpha - star_rows[layer][:, -1]).sum(-1)
                 np.testing.assert_allclose(found.total_variation[s, layer, place], delta, rtol=0, atol=1e-10)
                 own = star_rows[layer][:, -1, -1]
                 np.testing.assert_allclose(found.self_weight[s, layer, place], own, rtol=1e-10)
             if n > 1 and stack.window != 1:
-                assert np.abs(plain[0][-1] - doubled[0][-1]).max() > 1e-9  # else v would do for v*
+                assert np.abs(plain[0][-1] - doubled[0][-1]).max() >= apart  # else v would do for v*
 
 
 @pytest.mark.few(4)
@@ -49,34 +49,18 @@ def test_every_encoding_under_every_window(encoding: Any, window: Any) -> None:
     check(stack, [2, 3, 4, 5, 9], [0, 3])
 
 
+ANY = st.fixed_dictionaries({
+    "encoding": st.sampled_from(ENCODINGS), "residual": st.booleans(),
+    "norm": st.sampled_from(["none", "rms", "layer"]), "mlp": st.integers(0, 2), "depth": st.integers(1, 3),
+    "heads": st.sampled_from([1, 2, 4]), "scale": st.floats(0.3, 3),
+})  # fmt: skip
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from(ENCODINGS), st.sampled_from(WINDOWS), st.booleans(), st.sampled_from(["none", "rms", "layer"]),
-    st.integers(0, 2), st.integers(1, 3), st.sampled_from([1, 2, 4]), st.floats(0.3, 3),
-    st.lists(st.integers(1, 11), min_size=1, max_size=4),
-)  # fmt: skip
-def test_any_stack_against_the_twin(
-    encoding: Any, window: Any, residual: bool, norm: Any, mlp: int, depth: int, heads: int, scale: float,
-    lengths: list[int],
-) -> None:  # fmt: skip
-    stack = Stack(
-        depth=depth,
-        heads=heads,
-        encoding=encoding,
-        residual=residual,
-        norm=norm,
-        mlp=mlp,
-        scale=scale,
-        **window,
-        **SMALL,
-    )
-    drawn = draw(stack, max(lengths), [1], F64, CPU)
-    found = last_tokens(stack, lengths, seeds=[1])
-    for place, n in enumerate(sorted(set(lengths))):
-        for content, values in ((list(range(n)), found.v), ([*range(n), n - 1], found.star)):
-            expected = np.stack([layer[-1] for layer in twin.run(stack, drawn, 0, content)[0]])
-            np.testing.assert_allclose(values[0, :, place], expected, rtol=1e-9, atol=1e-10)
+@given(ANY, st.sampled_from(WINDOWS), st.lists(st.integers(1, 11), min_size=1, max_size=4))
+def test_any_stack_against_the_twin(options: Any, window: Any, lengths: list[int]) -> None:
+    check(Stack(**options, **window, **SMALL), lengths, [1], apart=0)
 
 
 @pytest.mark.parametrize("encoding", ["none", "sinusoidal_qk", "rope", "alibi", "t5"])
@@ -96,9 +80,9 @@ def test_a_stack_against_pytorchs_attention() -> None:
     drawn = draw(stack, n, [0, 1], F64, CPU)
     x, w = drawn.tokens, drawn.layers[0]
     q, k, v = (
-        (x @ m).unflatten(-1, (4, 16)).transpose(1, 2) for m in (w.query, w.key, w.value)
+        (x @ m).unflatten(-1, (4, 16)).transpose(1, 2) for m in (w["query"], w["key"], w["value"])
     )  # (seed, head, token, dot)
-    expected = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ w.output
+    expected = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ w["output"]
     found = last_tokens(stack, range(1, n + 1), seeds=2)
     torch.testing.assert_close(found.v[:, 0], expected, rtol=1e-11, atol=1e-12)
 
@@ -174,9 +158,6 @@ def test_contradictions_are_refused(wrong: Any, words: str, monkeypatch: pytest.
 
 
 def test_wrong_requests_are_refused() -> None:
-    with pytest.raises(InputError, match="has 11 tokens, and the learned table has 10 rows"):
-        last_tokens(Stack(encoding="learned", table=10), [10])
-    assert last_tokens(Stack(encoding="learned", table=11), [10], seeds=1).v.shape == (1, 1, 1, 64)
     for lengths in ([], [0, 3]):
         with pytest.raises(InputError, match="are not numbers of tokens"):
             last_tokens(Stack(), lengths)

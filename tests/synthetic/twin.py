@@ -72,7 +72,7 @@ def run(stack: Any, drawn: Drawn, seed: int, content: list[int]) -> tuple[list[n
             w = None
             q, k, v = (part[seed, content].numpy() for part in drawn.direct)
         else:
-            w = {name: None if m is None else m[seed].numpy() for name, m in vars(drawn.layers[layer]).items()}
+            w = {name: m[seed].numpy() for name, m in drawn.layers[layer].items()}
             u = np.stack([normed(row, stack.norm) for row in x])
             q, k, v = u @ w["query"], u @ w["key"], u @ w["value"]
         mixed, pattern = attend(stack, drawn, seed, q, k, v)

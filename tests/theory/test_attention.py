@@ -9,7 +9,7 @@ from torch import Tensor
 
 from squashlens.theory import attention as module
 from squashlens.theory.attention import Attention, attention_output, differentiable_attention
-from squashlens.theory.bounds.paths import by_hops, sweep
+from squashlens.theory.bounds.path_sums import by_hops, sweep
 
 
 def written(attention: Attention) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from squashlens.theory import attention as blocks
-from squashlens.theory.bounds.edges import with_rounding
+from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.bounds.local_edges import LocalEdges, triangle_indices
 from tests.theory.test_attention import drawn, held, written
 

@@ -20,7 +20,7 @@ from squashlens.measure.squashing.certificates.certified import certified_bounds
 from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.measure.squashing.walks import of_attention, one_hot, patterns_of
 from squashlens.options import Between, BetweenLayers, EdgeMethod, Edges
-from squashlens.theory.bounds.paths import sweep
+from squashlens.theory.bounds.path_sums import sweep
 from squashlens.theory.probes import seed_of
 
 # Constants of the printed formula, which are 1 unless given, with their letters in the paper.

@@ -26,7 +26,7 @@ from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.options import Edges, Estimation, Method, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
-from squashlens.theory.sinks import are_sinks
+from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
 

@@ -11,7 +11,7 @@ from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.walks import patterns_of
-from squashlens.theory.sinks import are_sinks, beyond_uniform, received
+from squashlens.theory.spread import are_sinks, beyond_uniform, received
 
 
 @measurement("attention_sinks")
@@ -20,7 +20,7 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
 
     ``e = (a − u)/(1 − u)``: a is the mean attention of all later tokens that see the token, over heads, and u the same
     under uniform attention. A token is a sink if e is above 0.3 in more than half of the blocks
-    (`squashlens.theory.sinks` has the reasons).
+    (`squashlens.theory.spread` has the reasons).
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.

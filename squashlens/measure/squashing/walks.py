@@ -21,7 +21,7 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.options import Between, BetweenLayers
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.paths import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
+from squashlens.theory.bounds.path_sums import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
 
 
 def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:

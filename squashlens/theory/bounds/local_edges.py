@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens.theory.attention import Attention, nonzero_range
-from squashlens.theory.bounds.edges import with_rounding
+from squashlens.theory.bounds.edge_bounds import with_rounding
 
 LOST = 1e-13  # largest error of a difference in float64, relative to its terms
 

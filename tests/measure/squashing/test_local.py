@@ -18,7 +18,7 @@ from squashlens.measure.squashing.certificates import certified
 from squashlens.measure.squashing.certificates import local as _local
 from squashlens.measure.squashing.certificates.edges import maps_of
 from squashlens.measure.squashing.certificates.local import local_edges, require_local_form
-from squashlens.theory.bounds.edges import deviations
+from squashlens.theory.bounds.edge_bounds import deviations
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import spectral_norms
 from tests.cases import few

@@ -48,9 +48,9 @@ from squashlens.measure.squashing.certificates.edges import (
 )
 from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
 from squashlens.measure.squashing.walks import one_hot
-from squashlens.theory.bounds.edges import with_rounding
+from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.bounds.local_edges import LocalEdges
-from squashlens.theory.bounds.paths import Pattern, pushed
+from squashlens.theory.bounds.path_sums import Pattern, pushed
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import PROBES, normals

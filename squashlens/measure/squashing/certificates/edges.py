@@ -13,7 +13,7 @@ from squashlens.engine.differentiating.dissection import OpenBlock
 from squashlens.engine.differentiating.spans import Span, vjps
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.jacobians.rows import causality, norms_at, require_causal
-from squashlens.theory.bounds.edges import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
+from squashlens.theory.bounds.edge_bounds import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
 from squashlens.theory.norms import missing_sizes
 from squashlens.theory.probes import PROBES, normals
 

@@ -35,7 +35,7 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products
 from squashlens.measure.squashing.jacobians.rows import Spectral, collected, of_span, padded
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.theory.bounds.edges import with_rounding
+from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.norms import (
     FOLDS,
     crossed,

@@ -33,7 +33,7 @@ from squashlens.measure.squashing.walks import patterns_of
 from squashlens.options import Estimation, Method, OfProfile, ProfileExtras
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
-from squashlens.theory.bounds.paths import compositions
+from squashlens.theory.bounds.path_sums import compositions
 from squashlens.theory.statistics.decay import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from squashlens.theory.bounds.edges import (
+from squashlens.theory.bounds.edge_bounds import (
     Maps,
     analytic_edges,
     attention_edges,

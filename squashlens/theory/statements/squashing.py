@@ -1,0 +1,249 @@
+"""Theorem 5.1 on the paper's own model, and attention as a triangular row-stochastic matrix: B.6 to B.8.
+
+The paper's block is ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, and ``y = v⁽ᴸ⁾/β₃``. Attention does not depend on the
+tokens, there is no value or output matrix, and norms divide by a constant. Real models are not of this form; for them
+use `squashlens.certified_bound`.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import positive
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError
+from squashlens.theory.bounds.path_sums import sweep
+from squashlens.theory.norms import spectral_norms
+from squashlens.theory.statements.statement import Statement, distributions, require_shape, rounding
+
+ROUNDING = 1e-9
+Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
+
+
+@validated
+def theorem_51(
+    attention: Sequence[Attention], tokens: Float[Tensor, "position d"], mlp: Callable[[Tensor], Tensor], *,
+    sigma: float, betas: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> Statement:  # fmt: skip
+    """Check Theorem 5.1 (B.5): the path bound is an upper bound on the Jacobian norm at every position.
+
+    The claim is ‖∂y_n/∂v⁽⁰⁾_i‖ ≤ (1/β₃) (σ_ψ/β₂ + 1)^L [Π_ℓ (Λ⁽ℓ⁾/β₁ + I)]_{n,i} for every position i. With constant
+    attention, block ℓ has ``∂z_j/∂v_i = (α_ji/β₁ + δ_ji) I``, and ``∂v'_j/∂z_j = ψ'/β₂ + I`` has a norm of at most
+    σ_ψ/β₂ + 1. The chain rule over L blocks sums over all paths from n down to i, which gives this entry of the matrix
+    product. L matrices give L − 1 sums over tokens; the paper prints L. The paper also prints ᾱ = α/β₂ + δ and
+    (α + δ)/β elsewhere; the derivation gives α/β₁ + δ, with β₂ and β₃ in the constant.
+
+    Args:
+        attention: Λ of each block, from the lowest, averaged over heads, (query, key). A function from the tokens to Λ
+            violates the premise if it depends on them, and then also contributes to the Jacobian.
+        tokens: v⁽⁰⁾, (position, d).
+        mlp: ψ, a function from tokens to tokens that acts on each token separately.
+        sigma: σ_ψ, a premise: an upper bound on the spectral norm of ψ', which is measured at the forward pass.
+        betas: β₁, β₂, β₃, the constants by which the norms divide.
+
+    Returns:
+        The statement; its left side is the largest ratio of Jacobian norm to bound over positions, and its right side
+        is 1. A position with bound 0 counts as 0 if its Jacobian is 0, else as infinite. Norms are exact spectral norms
+        by automatic differentiation in float64.
+
+    >>> rows = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    >>> theorem_51([rows, rows], torch.rand(2, 3), torch.tanh, sigma=1.0).verdict
+    'holds'
+    """
+    if not tokens.numel() or not attention:
+        given = f"There are {len(attention)} blocks, and tokens of shape {tuple(tokens.shape)}."
+        raise InputError(given, "Give at least one block, and tokens of shape (position, d).")
+    if min(betas) <= 0 or sigma < 0:
+        raise InputError(f"betas={betas!r} or sigma={sigma!r} is not allowed.", "Give positive betas, and sigma >= 0.")
+    v, (first, second, third) = tokens.double(), betas
+    require_shape(mlp(v), v.shape, "mlp")
+    output, patterns, slopes, premises = _forward(attention, v, mlp, first, second)
+
+    def last(now: Tensor) -> Tensor:
+        for block in attention:
+            now = now + (block(now) if callable(block) else block).double() @ now / first
+            now = now + mlp(now / second)
+        return now[-1] / third
+
+    jacobian = _norms(torch.func.jacrev(last)(v).detach().transpose(0, 1))
+    row = torch.eye(len(v), dtype=torch.float64)[-1]
+    *_, product = sweep(row, reversed(patterns), attention_scale=1 / first, gain=sigma / second + 1)
+    bound = product / third
+    ratio = torch.where(bound > 0, jacobian / bound, torch.where(jacobian > 0, torch.inf, jacobian))
+    worst, finite = float(ratio.max()), all(bool(one.isfinite().all()) for one in (v, output, jacobian))
+    premises = {"everything is finite": finite, **premises, f"‖ψ'‖ ≤ {sigma:g}": max(slopes) <= sigma * (1 + ROUNDING)}
+    found = {"largest ‖ψ'‖": max(slopes), "least Jacobian ÷ bound": float(ratio.min())}
+    found["share of the bound on the first token"] = float(bound[0] / bound.sum())
+    claim = "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1"
+    shows = f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass"
+    return Statement("Theorem 5.1", claim, premises, worst, "≤", 1.0, worst <= 1 + ROUNDING, found, shows)
+
+
+def _forward(
+    attention: Sequence[Attention], v: Tensor, mlp: Callable[[Tensor], Tensor], first: float, second: float
+) -> tuple[Tensor, list[Tensor], list[float], dict[str, bool]]:
+    """The output for v, each block's pattern and largest ‖ψ'‖, and the premises, with β₁ = `first`, β₂ = `second`."""
+    n, patterns, slopes = len(v), list[Tensor](), list[float]()
+    distributed = constant = local = True
+    for block in attention:
+        given = block(v) if callable(block) else block
+        require_shape(given, (n, n), "A function in attention")
+        distributed &= distributions(given.detach())  # in its own dtype, which determines the rounding of row sums
+        constant &= not (callable(block) and bool(torch.func.jacrev(block)(v).any()))
+        patterns.append(given.detach().double())
+        z = v + patterns[-1] @ v / first
+        slope = torch.func.jacrev(mlp)(z / second).detach()  # token out, coordinate out, token in, coordinate in
+        own = slope[range(n), :, range(n)]
+        local &= bool(slope.abs().sum() <= own.abs().sum() * (1 + ROUNDING))
+        slopes.append(float(_norms(own).max()))
+        v = (z + mlp(z / second)).detach()
+    premises = {
+        "attention rows are distributions": distributed,
+        "attention is causal": not any(bool(pattern.triu(1).any()) for pattern in patterns),
+        "attention does not depend on the tokens": constant,
+        "ψ acts on each token by itself": local,
+    }
+    return v, patterns, slopes, premises
+
+
+def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:
+    """Spectral norms; NaN for all blocks if any entry is not finite."""
+    finite = bool(blocks.isfinite().all())
+    return spectral_norms(blocks) if finite else torch.full((len(blocks),), torch.nan, dtype=torch.float64)
+
+
+@validated
+def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
+    """Check Lemma B.6: the largest eigenvalue is 1 with multiplicity 1, if each later row has two non-zero entries.
+
+    The eigenvalues of a triangular matrix are its diagonal entries. Rows sum to 1, so none exceeds 1, and the only
+    entry of the first row is 1. Another diagonal entry of 1 would leave 0 for the rest of its row, which the premise
+    excludes. The multiplicity is the number of diagonal entries equal to 1.
+
+    Args:
+        pattern: attention pattern (query, key).
+
+    >>> print(lemma_b6(torch.tensor([[1.0, 0.0], [0.5, 0.5]])))
+    Lemma B.6: 1 = 1, holds
+    """
+    a, slack, premises = _square(pattern), rounding(pattern), _of_a_chain(pattern)
+    # A weight of 0.999999997 is 1 in float32, but the rest of its row shows that it is less than 1.
+    ones = (a.diagonal() >= 1 - slack) & (_off_diagonal(a) == 0)
+    multiplicity, largest = math.nan, math.nan
+    if premises["triangular"]:
+        multiplicity, largest = float(ones.sum()), float(a.diagonal().max())
+    claim, holds = "multiplicity of the eigenvalue 1 = 1", multiplicity == 1 and abs(largest - 1) <= slack
+    found = {"largest eigenvalue": largest}
+    return Statement("Lemma B.6", claim, premises, multiplicity, "=", 1.0, holds, found)
+
+
+@validated
+def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key"]) -> Statement:
+    """Check Lemma B.7: a product of triangular row-stochastic matrices is triangular and row-stochastic.
+
+    Σ_j (AB)_ij = Σ_k A_ik Σ_j B_kj = Σ_k A_ik = 1. The sum (AB)_ij = Σ_{j≤k≤i} A_ik B_kj is empty for j > i, and
+    non-negative entries have non-negative products and sums.
+
+    Args:
+        first, second: the matrices A and B, (query, key).
+
+    Returns:
+        The statement; its left side is the largest error of a row sum, of an entry above the diagonal, or of a negative
+        entry, and its right side the allowance for rounding.
+
+    >>> a = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+    >>> lemma_b7(a, a).verdict
+    'holds'
+    """
+    if first.shape != second.shape:
+        raise InputError(f"first and second have {len(first)} and {len(second)} rows.", "Give two of equal size.")
+    product = _square(first) @ _square(second)
+    parts = [(product.sum(dim=-1) - 1).abs(), -product, product.triu(1).abs()]
+    off, allowed = max(float(part.max()) for part in parts), rounding(first) + rounding(second)
+    both = (("A", first), ("B", second))
+    premises = {f"{name}: {premise}": true for name, m in both for premise, true in _stochastic(m).items()}
+    claim = "AB is triangular and row-stochastic"
+    return Statement("Lemma B.7", claim, premises, off, "≤", allowed, off <= allowed * (1 + allowed))
+
+
+@validated
+def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) -> Statement:
+    """Check Proposition B.8 (5.2): with depth, the path bound concentrates on the first token.
+
+    (½(Λ + I))^L tends to the first column. The mass elsewhere is at most Σ_{k<n−1} C(L, k) λ^{L−k} ν^k, and decreases
+    by a factor λ in each layer in the limit; λ = max_{i>1} (1 + α_ii)/2 is the second-largest eigenvalue.
+
+    ½(Λ + I) is triangular and row-stochastic, and only the first token has eigenvalue 1 (Lemma B.6). Let B be the
+    matrix without its first row and column, which moves the mass that is not on the first token, and N the part of B
+    below its diagonal, with row sums of at most ν. Then B ≤ λI + N entry by entry and N^{n−1} = 0. So B^L 1 is at most
+    the sum above, λ^L times a polynomial in L, and at least λ^L, the L-th power of B's largest diagonal entry. The
+    L-th roots of both tend to λ. The derivative itself need not concentrate on the first token.
+
+    Args:
+        pattern: attention pattern Λ, (query, key).
+        depth: number of layers L.
+
+    Returns:
+        The statement. Its sides are the L-th roots of the mass elsewhere and of its bound: mean factors of decrease in
+        one layer. `holds` also requires that λ^L is at most the mass, and that λ is less than 1.
+
+    >>> found = proposition_b8(torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.5, 0.3]]))
+    >>> found.verdict, round(found.found["factor of the last layer"], 6), found.found["λ"]
+    ('holds', 0.75, 0.75)
+    """
+    a = _square(pattern)
+    positive(depth, "depth", "a number of layers")
+    if depth < 2 or len(a) < 2:
+        raise InputError(f"{len(a)} tokens and depth={depth} show no rate.", "Give at least two tokens and two layers.")
+    stays = torch.log1p(-_off_diagonal(a)[1:] / 2)  # log of (1 + α_ii)/2, accurate for α_ii near 1
+    below = a[1:, 1:].tril(-1) / 2
+    log_mass, factor = _log_mass(below + stays.exp().diag(), depth)
+    log_rate = float(stays.max())
+    found, bound = log_mass / depth, min(0.0, _log_bound(log_rate, float(below.sum(dim=-1).max()), len(below), depth))
+    slack = ROUNDING + rounding(pattern)  # for each layer, since rows sum to 1 only up to rounding
+    claim, premises = "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ", _of_a_chain(pattern)
+    holds = log_rate < 0 and log_rate - slack <= found <= bound + slack
+    more = {"λ": math.exp(log_rate), "factor of the last layer": factor, "log of the mass elsewhere": log_mass}
+    more["rows that share λ"] = float((stays >= log_rate - ROUNDING).sum())
+    return Statement("Proposition B.8", claim, premises, math.exp(found), "≤", math.exp(bound), holds, more)
+
+
+def _log_mass(block: Float[Tensor, "query key"], depth: int) -> tuple[float, float]:
+    """The logarithm of the largest row sum of ``block^depth``, and the factor of the last multiplication."""
+    mass, sizes = torch.ones(len(block), dtype=torch.float64), torch.zeros(depth, dtype=torch.float64)
+    for layer in range(depth):  # rescaled to size 1: 0.75³⁰⁰⁰ underflows in float64
+        mass = block @ mass
+        sizes[layer] = mass.max()
+        mass = mass / sizes[layer]
+    return float(sizes.log().sum()), float(sizes[-1])
+
+
+def _log_bound(log_rate: float, nu: float, tokens: int, depth: int) -> float:
+    """The logarithm of Σ_{k<tokens} C(L, k) λ^{L−k} ν^k, divided by L."""
+    k = torch.arange(min(tokens, depth + 1), dtype=torch.float64)
+    choose = math.lgamma(depth + 1) - (k + 1).lgamma() - (depth - k + 1).lgamma()
+    terms = choose + (depth - k) * log_rate + torch.special.xlogy(k, torch.tensor(nu, dtype=torch.float64))
+    return float(terms.logsumexp(dim=0)) / depth
+
+
+def _square(pattern: Tensor) -> Float[Tensor, "query key"]:
+    if pattern.shape[0] != pattern.shape[1] or not len(pattern):
+        raise InputError(f"The pattern has shape {tuple(pattern.shape)}.", "Give a square one, with a row per token.")
+    return pattern.double()
+
+
+def _off_diagonal(a: Float[Tensor, "query key"]) -> Float[Tensor, " query"]:
+    """1 − α_ii, computed as the sum of the rest of the row."""
+    return a.tril(-1).sum(dim=-1)
+
+
+def _stochastic(pattern: Tensor) -> dict[str, bool]:
+    return {"triangular": not bool(pattern.triu(1).any()), "rows are distributions": distributions(pattern)}
+
+
+def _of_a_chain(pattern: Tensor) -> dict[str, bool]:
+    two = bool(((pattern != 0).sum(dim=-1)[1:] >= 2).all())
+    return {**_stochastic(pattern), "each row after the first has at least two entries": two}
