@@ -62,12 +62,16 @@ def measurement(
 
 @dataclass(frozen=True)
 class Session:
-    """A verified model, the checked token ids of its prompts, and the facts that the result's provenance states."""
+    """A verified model, the checked token ids of its prompts, and the facts that the result's provenance states.
+
+    `labels` are coordinates by position for results that have a value for each span of a prompt, and not each token.
+    """
 
     model: Bridge
     ids: Int[Tensor, "prompt position"]
     facts: Mapping[str, Any]
     capture: Capture | None = None
+    labels: Mapping[str, Any] | None = None
 
     @classmethod
     def start(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
@@ -208,7 +212,9 @@ class Session:
         return signed(long_name, coords, plain, self.facts)
 
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """The dimensions of values per token, and the coordinates that label the tokens."""
+        """The dimensions of values per token, and the coordinates that label the tokens; or those of spans."""
+        if self.labels is not None:
+            return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
         return position_coords(ids, display_tokens(self.model, self.ids))
 

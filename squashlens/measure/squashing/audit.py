@@ -20,21 +20,20 @@ from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of
 from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.checks.results import require_reference, takes
-from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
+from squashlens.engine.anatomy import dtype_of, quantization, residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
+from squashlens.engine.differentiating.spans import differentiable, leaf_of
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session, measurement, require_places
+from squashlens.measure.session import Session, measurement, require_places, streams_at
 from squashlens.measure.squashing.attributions import attribution, captum_for
 from squashlens.measure.squashing.bound import certified_bound, composition, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.jacobians.rows import norms_at
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
 from squashlens.options import Replaced, Replacements
-from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
 from squashlens.theory.statistics.trends import with_ends
@@ -368,21 +367,21 @@ def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1) -> xr.D
 def one_cotangent(model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1) -> xr.DataArray:
     """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
     session = Session.start(model, prompts, "one_cotangent", of=of, query=query)
-    n, top = session.query(query), n_blocks(session.model)
+    n = session.query(query)
     rows = []
     for ids in session.ids:
-        span = open_spans(session.model, ids[None], [], [0], top)[0]
-        output = span.outputs["y"]
-        direction = torch.ones_like(output[:, 0]) if of == "ones" else _top_logit(session, output[:, n])
-        rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms)[0])
+        one = replace(session, ids=ids[None])
+        direction = torch.ones(1, width(session.model)) if of == "ones" else _top_logit(one, n)
+        rows.append(Products(Pullback(one, [0]), n).frobenius(direction)[0])
     return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
 
 
-def _top_logit(session: Session, y: torch.Tensor) -> torch.Tensor:
+def _top_logit(session: Session, query: int) -> torch.Tensor:
     """The gradient of the largest logit at y."""
     require_understood(session.model)
+    site = residual_site("y", session.model)
+    y = streams_at(session.model, session.ids, [site])[site][:, query]
     with differentiable():
         leaf = leaf_of(y)
-        logits = logits_of(session.model, leaf)
-        (gradient,) = torch.autograd.grad(logits.max(), leaf)
+        (gradient,) = torch.autograd.grad(logits_of(session.model, leaf).max(), leaf)
     return gradient

@@ -1,6 +1,6 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,14 +17,15 @@ from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.certificates.certified import certified_bounds
-from squashlens.measure.squashing.token_spans import Spans, recorded
-from squashlens.measure.squashing.walks import of_attention, one_hot, patterns_of
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.options import Between, BetweenLayers, EdgeMethod, Edges
-from squashlens.theory.bounds.paths import sweep
+from squashlens.theory.bounds.paths import Pattern, sweep
 from squashlens.theory.probes import seed_of
 
 # Constants of the printed formula, which are 1 unless given, with their letters in the paper.
 LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "σ_ψ"}
+PAPER = dict.fromkeys(LETTERS, 1.0)
 
 
 @measurement("by_token")
@@ -85,10 +86,14 @@ def path_bound(
     betas = _constants(constants)
     session = Session.start(
         model, prompt, "path_bound",
-        constants=betas, attention=attention, query=query, between=as_dict(between), **recorded(spans),
+        constants=betas, attention=attention, query=query, between=as_dict(between), spans=spans,
     )  # fmt: skip
-    layers, groups = session.spans(between), Spans.of(session, spans)
-    found = _as_printed(session, layers, attention, query, between.from_layer, betas, groups)
+    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
+    most = max(layers.values())
+    down = top_down(session, attention, between.from_layer, most)
+    found = {
+        to: printed(session, groups, attention, down[most - top :], query, betas, to) for to, top in layers.items()
+    }
     return session.by_layer(between.to_layer, found)
 
 
@@ -153,9 +158,9 @@ def certified_bound(
     parts, seed = frozen_parts(freeze), seed_of(edges.seed)
     session = Session.start(
         model, prompt, "certified_bound",
-        edges=as_dict(edges) | {"seed": seed}, freeze=parts, query=query, between=as_dict(between), **recorded(spans),
+        edges=as_dict(edges) | {"seed": seed}, freeze=parts, query=query, between=as_dict(between), spans=spans,
     )  # fmt: skip
-    layers, groups = session.spans(between), Spans.of(session, spans)
+    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
     rows, certificate = certified_bounds(
         session, layers, between.from_layer, session.query(query), parts, edges.edges, edges.n_composed,
         edges.vjp_batch_size, seed,
@@ -172,44 +177,38 @@ def certified_bound(
 
 def _constants(given: str | Mapping[str, float]) -> dict[str, float]:
     """The constants of the printed formula. Raises for an unknown name or an impossible value."""
-    betas: dict[str, float] = {name: 1.0 for name in LETTERS}
     if isinstance(given, str):
-        return betas
+        return PAPER
     for name, value in given.items():
-        if name not in betas:
+        if name not in LETTERS:
             raise InputError(f"constants= has the unknown name {name!r}.", f"Use some of {', '.join(LETTERS)}.")
         if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
             raise InputError(
                 f"constants= has {name}={value!r}, which is not a positive finite number.",
                 "Give a positive number; sigma_psi may also be 0.",
             )
-    return betas | dict(given)
+    return PAPER | dict(given)
 
 
-def _as_printed(
-    session: Session, layers: Mapping[Target, int], attention: AttentionKind, query: int, from_layer: int,
-    betas: Mapping[str, float], groups: Spans | None,
-) -> dict[Target, xr.DataArray]:  # fmt: skip
-    """The printed formula of Theorem 5.1 for each target."""
-    patterns = patterns_of(session, attention, range(from_layer, max(layers.values())))
-    gain = betas["sigma_psi"] / betas["beta2"] + 1
+def printed(
+    session: Session, groups: Spans | None, attention: AttentionKind, down: Sequence[Pattern], query: int,
+    betas: Mapping[str, float] = PAPER, to: Target = "y",
+) -> xr.DataArray:  # fmt: skip
+    """The printed formula of Theorem 5.1, from patterns of this kind of attention from the top block down."""
+    start = one_hot(session, query)
+    scale, gain = 1 / betas["beta1"], betas["sigma_psi"] / betas["beta2"] + 1
+    rows = [start, *sweep(start, down, attention_scale=scale, gain=gain)]
+    row = rows[-1].cpu()
+    row = row / betas["beta3"] if to == "y" else row
     long_name = {
         "model": "path bound of Theorem 5.1",
         "uniform": "path bound under uniform attention",
         "topological": "path bound with all attention weights 1",
     }[attention]
     other = [f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1]
-    long_name = ", ".join([long_name, *other])
-    found: dict[Target, xr.DataArray] = {}
-    for to, top in layers.items():
-        stack = [patterns[b] for b in reversed(range(from_layer, top))]
-        start = one_hot(session, query)
-        rows = [start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)]
-        row = rows[-1].cpu()
-        row = row / betas["beta3"] if to == "y" else row
-        found[to] = _label(session, groups, row, long_name)
-        if not np.isfinite(found[to].values).all():
-            require_range([*rows, row, torch.as_tensor(found[to].values)], betas, attention)
+    found = _label(session, groups, row, ", ".join([long_name, *other]))
+    if not np.isfinite(found.values).all():
+        require_range([*rows, row, torch.as_tensor(found.values)], betas, attention)
     return found
 
 
@@ -229,10 +228,9 @@ def _label(
     session: Session, groups: Spans | None, row: Float[Tensor, "prompt position"], long_name: str, **extra: Any
 ) -> xr.DataArray:
     """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""
-    if groups is None:
-        return session.label(row, "path_bound", long_name, "1", **extra)
-    long_name += ", root of the sum of squares over the span"
-    return groups.label(session, groups.root_sum_squares(row), "path_bound", long_name, "1", **extra)
+    if groups is not None:
+        row, long_name = groups.root_sum_squares(row), f"{long_name}, root of the sum of squares over the span"
+    return session.label(row, "path_bound", long_name, "1", **extra)
 
 
 @measurement("composition")
@@ -271,9 +269,8 @@ def composition(
     """
     session = Session.start(model, prompt, "composition", attention=attention, query=query)
     top = n_blocks(session.model)
-    patterns = patterns_of(session, attention, range(top))
     row = one_hot(session, query)
-    rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
+    rows = [row, *sweep(row, top_down(session, attention, 0, top), gain=0.5)]
     stacked = torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
     dims, coords = session.coords()
     shares = stacked[:, 0] if len(session.ids) == 1 else stacked

@@ -23,7 +23,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence, total_variation
 
@@ -84,7 +84,7 @@ def knockout_effect(
     """
     session = Session.start(
         model, prompt, "knockout_effect",
-        kind=kind, positions=None if positions is None else [*positions], query=query, **recorded(spans),
+        kind=kind, positions=None if positions is None else [*positions], query=query, spans=spans,
     )  # fmt: skip
     if kind == "attention":
         require_attention_alone(session.model)
@@ -94,7 +94,7 @@ def knockout_effect(
             "as with embeddings for each layer.",
             "Use kind='attention'.",
         )
-    n, groups = session.query(query), Spans.of(session, spans)
+    n, (session, groups) = session.query(query), Spans.of(session, spans)
     together = choose_places(positions, groups, 0, n)
     found = empty_effects(session, groups, together, n, ("effect", "kl", "total_variation"))
     hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)  # the first row is the prompt itself
@@ -114,7 +114,7 @@ def knockout_effect(
         "kl": (f"KL divergence of the next token {WITHOUT[kind]}", "nats"),
         "total_variation": (f"total variation of the next token {WITHOUT[kind]}", "1"),
     }
-    return label_effects("knockout effect", session, groups, found, texts)
+    return label_effects("knockout effect", session, found, texts)
 
 
 def _knock_out(

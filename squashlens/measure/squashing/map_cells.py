@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Norm, positive
+from squashlens._typing import Bridge, Norm, SpansOfTokens, positive
 from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -22,17 +22,17 @@ from squashlens.engine.running.forward import forward, log_probabilities
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.pullback import Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, resolved, seed_in
-from squashlens.measure.squashing.profiles.profile import ENDS, profile
-from squashlens.measure.squashing.profiles.pullbacks import Sketch, norms_of, require_held
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.measure.squashing.jacobians.sketch import MISSED, measure_of, resolved, seed_in, sketched
+from squashlens.measure.squashing.profiles.profile import profile
 from squashlens.measure.squashing.substitution import substitution_effect
-from squashlens.measure.squashing.token_spans import Given, Spans, recorded
-from squashlens.measure.squashing.walks import patterns_of, strongest, without, written_out
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
 from squashlens.options import Estimation, MapExtras, ProfileExtras, Replacements
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.theory.spread import first_has_nearly_all, first_share
 
+ENDS = ("low", "high")
 BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
@@ -50,7 +50,7 @@ def measure(
     method: Estimation,
     norm: Norm,
     extras: MapExtras,
-    spans: Given | None = None,
+    spans: SpansOfTokens = None,
     alone: bool = False,
     accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
     tick: Callable[[float], None] | None = None,
@@ -67,12 +67,12 @@ def measure(
     seed = seed_in(method)
     session = Session.start(
         model, prompt, "squash_map",
-        query=query, method=as_dict(method), norm=norm, extras=as_dict(extras), **recorded(spans),
+        query=query, method=as_dict(method), norm=norm, extras=as_dict(extras), spans=spans,
     )  # fmt: skip
     session.require_one(tokens=2)
     if accept is not None:
         accept(session.facts, session.ids[0].tolist())
-    groups = Spans.of(session, spans)
+    _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(
@@ -155,21 +155,21 @@ def _jacobian(
     tick: Callable[[float], None] | None,
 ) -> dict[str, Variable]:  # fmt: skip
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
-    rows = method.n_probes if method.method == "sketch" else width(session.model)
-    if norm == "spectral":
-        require_held(session, layers, opened + 1, rows)
-    pullback = Pullback(session, layers, tick=tick)
+    count = method.n_probes if method.method == "sketch" else width(session.model)
+    products = Products(Pullback(session, layers, tick=tick), opened)
+    kept = products.storage(count) if norm == "spectral" else None
     text = f"{norm} norm of the Jacobian"
     if method.method == "exact":
-        found = {"jacobian": (norms_of(pullback, opened, norm, torch.eye(rows, dtype=torch.float64)), text)}
+        found = {"jacobian": (products.exact(norm, kept), text)}
     else:
-        ends = Sketch(pullback, norm, rows, seed_in(method), MISSED / 2 / (len(layers) * (opened + 1))).of(opened)
+        chance = MISSED / 2 / (len(layers) * (opened + 1))
+        ends = sketched(products, norm, measure_of(session.model, method), chance, kept)
         found = {"jacobian": (ends.estimate, f"sketched {text}")}
         found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
     variables: dict[str, Variable] = {}
     for name, (norms, label) in found.items():
         values = np.full((len(queries), len(layers), session.positions), np.nan)
-        values[queries.index(opened)] = norms.numpy()
+        values[queries.index(opened)] = norms.cpu().numpy()
         variables[name] = BY_QUERY, values, label, "1"
     return variables
 
@@ -236,12 +236,9 @@ def traces(
     require_room(top * n * n * 8, torch.device("cpu"), "The attention patterns", "Use a shorter prompt.")
     above = torch.from_numpy(np.ascontiguousarray(bounds))
     ways = _Ways(traced, above, top)
-    means: dict[int, Tensor] = {}
-    for block, pattern in _by_head(session, ways.take).items():
-        means[block] = pattern
+    means = _by_head(session, ways.take)
     down = [means[block] for block in reversed(range(top))]
-    null = patterns_of(session, "uniform", range(top))
-    uniform = [written_out(session, null[block]) for block in reversed(range(top))]
+    uniform = [written_out(session, pattern) for pattern in top_down(session, "uniform", 0, top)]
     places = torch.full((len(traced), PATHS, top + 1), -1, dtype=torch.int64)
     weight, share, over_null = (torch.full((len(traced), PATHS), torch.nan, dtype=torch.float64) for _ in range(3))
     sink = np.zeros(len(traced))

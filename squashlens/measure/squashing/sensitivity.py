@@ -8,21 +8,23 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import AttentionKind, Bridge, Norm, SpansOfTokens
+from squashlens._typing import Bridge, FrozenParts, Norm, SpansOfTokens
 from squashlens.bars import bar
 from squashlens.checks.arguments import as_dict, grouped
+from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.last_tokens import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.bound import certified_bound, path_bound
+from squashlens.measure.squashing.bound import certified_bound, path_bound, printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import resolved
 from squashlens.measure.squashing.sinks import shares_beyond_uniform
 from squashlens.measure.squashing.substitution import substitution_effect
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.measure.squashing.walks import patterns_of, top_down
 from squashlens.options import Edges, Estimation, Method, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
@@ -90,44 +92,36 @@ def sensitivity(
     method = grouped(method, Estimation)
     model = require_sound(model)
     method = resolved(method, model, ("exact", "sketch"))
-    session = Session.start(
-        model, prompt, "sensitivity", norm=norm, method=as_dict(method), query=query, **recorded(spans)
+    session = Session.start(model, prompt, "sensitivity", norm=norm, method=as_dict(method), query=query, spans=spans)
+    n, first, blocks = session.query(query), session.facts["bos_count"], range(n_blocks(session.model))
+    session, groups = Spans.of(session, spans)
+    sizes = [[i] for i in range(session.positions)] if groups is None else groups.positions
+    patterns = patterns_of(session, "model", blocks)
+    found = {
+        "path_bound": printed(session, groups, "model", [*reversed(patterns.values())], n),
+        "null": printed(session, groups, "uniform", top_down(session, "uniform", 0, len(blocks)), n),
+    }
+    found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
+        attributes("path bound relative to uniform attention", "1")
     )
-    groups = Spans.of(session, spans)
-    named = None if groups is None else dict(zip(map(str, range(len(groups.names))), groups.positions, strict=True))
-    shared: dict[str, Any] = {"query": session.query(query), "spans": named}
-    ids, reach = session.ids, session.query(query) + 1
-    derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
-    found: dict[str, xr.DataArray] = {}
-    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity") as progress_bar:
-        kinds: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
-        for name, attention in kinds.items():
-            found[name] = path_bound(model, ids, attention=attention, **shared)
-            progress_bar.update()
-        found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
-            attributes("path bound relative to uniform attention", "1")
-        )
-        for name, freeze in derived.items():
-            norms = jacobian_norms(model, ids, norm=norm, freeze=freeze, method=method, **shared)
-            found[name] = norms.drop_vars(ENDS, errors="ignore")
-            found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
-            progress_bar.update()
+    named = None if groups is None else {str(k): inside for k, inside in enumerate(sizes)}
+    derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
+    for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
+        norms = jacobian_norms(
+            session.model, session.ids, norm=norm, freeze=freeze, method=method, query=n, spans=named
+        ).assign_coords(session.coords()[1])
+        found[name] = norms.drop_vars(ENDS, errors="ignore")
+        found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
     dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()})
-    first, facts = session.facts["bos_count"], session.facts
-    sinks = are_sinks(shares_beyond_uniform(session)).tolist()
-    if groups is None:
-        kept, sizes = list(range(reach)), [[i] for i in range(reach)]
-        compared = list(range(first, reach - 1))
-    else:
-        kept, sizes = groups.places(0, reach, some=True), groups.positions
-        facts = {**facts, "spans": [sizes[k] for k in kept]}
-        dataset, compared = dataset.assign_coords(groups.coords()), groups.places(first, reach - 1)
+    sinks = are_sinks(shares_beyond_uniform(session, patterns)).tolist()
+    kept = [k for k, inside in enumerate(sizes) if min(inside) <= n]
     has_sink = np.array([any(sinks[i] for i in sizes[k]) for k in kept])
     dataset = dataset.isel(position=kept)
     dataset["sink"] = ("position", has_sink.astype(float), attributes("whether the token is an attention sink", "1"))
-    inner = dataset.isel(position=[at for at, k in enumerate(kept) if k in compared and not has_sink[at]])
-    for name, (dims, values, text, units) in _ranks(inner, norm).items():
+    compared = [at for at, k in enumerate(kept) if not has_sink[at] and all(first <= i < n for i in sizes[k])]
+    for name, (dims, values, text, units) in _ranks(dataset.isel(position=compared), norm).items():
         dataset[name] = (dims, np.asarray(values), attributes(text, units))
+    facts = session.facts if groups is None else {**session.facts, "spans": [sizes[k] for k in kept]}
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
     return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)
 

@@ -1,5 +1,7 @@
 """Attention sinks of a prompt, found by a stated rule."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 import xarray as xr
@@ -11,6 +13,7 @@ from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.walks import patterns_of
+from squashlens.theory.bounds.paths import Pattern
 from squashlens.theory.sinks import are_sinks, beyond_uniform, received
 
 
@@ -43,15 +46,14 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
     """
     session = Session.start(model, prompt, "attention_sinks")
     session.require_one()
-    share = shares_beyond_uniform(session)
+    share = shares_beyond_uniform(session, patterns_of(session, "model", range(n_blocks(session.model))))
     dims, coords = session.coords()
     coords |= {"block": np.arange(len(share)), "sink": (dims, are_sinks(share).numpy())}
     text = "attention from later tokens, beyond uniform attention"
     return session.array("attention_sinks", coords, (("block", *dims), share, text, "1"))
 
 
-def shares_beyond_uniform(session: Session) -> Float[Tensor, "block position"]:
-    """Of a session with one prompt, the share of every token in every block."""
-    patterns = patterns_of(session, "model", range(n_blocks(session.model)))
+def shares_beyond_uniform(session: Session, patterns: Mapping[int, Pattern]) -> Float[Tensor, "block position"]:
+    """The share of every token in every block, from the patterns of a session with one prompt."""
     reach = windows(session.model, session.positions)
     return torch.stack([beyond_uniform(received(patterns[block]), reach[block]) for block in patterns])  # pyright: ignore

@@ -22,7 +22,7 @@ from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one, require_places
 from squashlens.measure.squashing.jacobians.rows import not_causal
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
@@ -94,12 +94,12 @@ def substitution_effect(
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
         model, prompt, "substitution_effect",
-        replacements=as_dict(replacements), query=query, to_layer=to_layer, seed=seed, **recorded(spans),
+        replacements=as_dict(replacements), query=query, to_layer=to_layer, seed=seed, spans=spans,
     )  # fmt: skip
     session.span(Between(to_layer=to_layer))
     n, natural = session.query(query), isinstance(candidates, str)
     first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
-    groups = Spans.of(session, spans)
+    session, groups = Spans.of(session, spans)
     if groups is None:
         require_replaceable(first, n)
     together = choose_places(positions, groups, first, n)
@@ -133,7 +133,7 @@ def substitution_effect(
     }
     kept = {name: text for name, text in texts.items() if name != "kl" or to_layer == "y"}
     found["noise_ceiling"], kept["noise_ceiling"] = ceilings, (CEILING, "1")
-    return label_effects("substitution effect", session, groups, found, kept)
+    return label_effects("substitution effect", session, found, kept)
 
 
 def empty_effects(
@@ -148,14 +148,14 @@ def empty_effects(
 
 
 def label_effects(
-    long_name: str, session: Session, groups: Spans | None, found: Mapping[str, Tensor],
-    texts: Mapping[str, tuple[str, str]],
-) -> xr.Dataset:  # fmt: skip
+    long_name: str, session: Session, found: Mapping[str, Tensor], texts: Mapping[str, tuple[str, str]]
+) -> xr.Dataset:
     """The Dataset of effects per token or span; `texts` has the long name and unit of each."""
-    dims, coords = session.coords() if groups is None else (("position",), groups.coords())
+    dims, coords = session.coords()
     kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
-    variables = {name: (dims[: kept[name].ndim], kept[name], *text) for name, text in texts.items()}
-    return session.knowing(**({} if groups is None else groups.facts())).dataset(long_name, coords, variables)
+    return session.dataset(
+        long_name, coords, {name: (dims[: kept[name].ndim], kept[name], *text) for name, text in texts.items()}
+    )
 
 
 def choose_places(

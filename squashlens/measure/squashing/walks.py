@@ -40,7 +40,8 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
         return {b: make(native[b]) for b in blocks}
     held = {} if session.capture is None else session.capture.patterns
     if not held:
-        return dict(attention_of(session.model, session.ids, blocks))
+        found = attention_of(session.model, session.ids, blocks)
+        return {b: found[b] for b in blocks}
     missing = sorted(set(blocks) - set(held))
     if missing:
         raise InputError(
@@ -48,6 +49,11 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
             "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
         )
     return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
+
+
+def top_down(session: Session, attention: AttentionKind, from_layer: int, top: int) -> list[Pattern]:
+    """The attention patterns between two layers, from the top block down, in the order in which rows are multiplied."""
+    return [*reversed(patterns_of(session, attention, range(from_layer, top)).values())]
 
 
 def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:
@@ -104,11 +110,9 @@ def hops(
     session = Session.start(model, prompt, "hops", attention=attention, query=query, between=as_dict(between))
     session.require_one()
     from_layer, (_, top) = between.from_layer, session.span(between)
-    patterns = patterns_of(session, attention, range(from_layer, top))
-    counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
+    start, kinds = one_hot(session, query), (attention, "uniform")
+    counts, null = (by_hops(start, top_down(session, kind, from_layer, top))[:, 0].cpu() for kind in kinds)
     dims, coords = session.coords()
-    uniform = patterns_of(session, "uniform", range(from_layer, top))
-    null = by_hops(one_hot(session, query), [uniform[b] for b in reversed(range(from_layer, top))])[:, 0]
     coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
     text = f"share of attention paths{of_attention(attention)}"
     return session.array("hops", coords, (("hop", *dims), counts / counts.sum(), text, "1"))
@@ -159,8 +163,7 @@ def strongest_paths(
     positive(k, "k", "a number of paths")
     session = Session.start(
         model, prompt, "strongest_paths",
-        k=k, attention=attention, query=query, between=as_dict(between),
-        **({"avoid": list(avoid)} if len(avoid) else {}),
+        k=k, avoid=list(avoid), attention=attention, query=query, between=as_dict(between),
     )  # fmt: skip
     session.require_one()
     avoided = [session.query(position, "avoid") for position in avoid]
@@ -170,11 +173,11 @@ def strongest_paths(
             "Give positions before the query, counted from 0.",
         )
     from_layer, (_, top) = between.from_layer, session.span(between)
-    patterns = patterns_of(session, attention, range(from_layer, top))
-    down = [written_out(session, patterns[b]) for b in reversed(range(from_layer, top))]
+    down, null = (
+        [written_out(session, pattern) for pattern in top_down(session, kind, from_layer, top)]
+        for kind in (attention, "uniform")
+    )
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
-    uniform = patterns_of(session, "uniform", range(from_layer, top))
-    null = [written_out(session, uniform[b]) for b in reversed(range(from_layer, top))]
     best = strongest(without(down, avoided), null, session.query(query), k)
     _, coords = session.coords()
     weights = of_attention(attention)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from squashlens.measure.squashing.jacobians.upper import EVENTS, Measure
 from transformers import LlamaConfig
 
 import squashlens as sl
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.squashing.jacobians.upper import EVENTS, Measure
 from squashlens.theory.probes import PROBES, normals
 from tests.cases import COMMON, random_model
 from tests.grouped import flat

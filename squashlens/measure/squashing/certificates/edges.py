@@ -67,10 +67,9 @@ def edges_by_autograd(
 ) -> Float[Tensor, "query key"]:
     """Exact norms for a stretch of blocks of any form, from d vector–Jacobian products per query."""
     output, leaf = span.outputs[to], span.leaf
-    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
     found = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
     for j in bar(queries, desc="exact edges", unit="token", leave=False):
-        found[j] = norms_at(output, j, leaf, "spectral", every, batch, norms)[0]
+        found[j] = norms_at(output, j, leaf, batch, norms)[0]
     return found
 
 

@@ -21,7 +21,7 @@ from squashlens.engine.running.forward import forward, logits_of, require_unders
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, different, measurement
-from squashlens.measure.squashing.jacobians.products import Products
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.options import Between, BetweenLayers
 from squashlens.records.results import Variable
 
@@ -100,10 +100,10 @@ def jacobian(
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    products = Products(session, freezing(parts), between.from_layer, top, to_layer, n, vjp_batch_size)
+    pullback = Pullback(session, [between.from_layer], freezing(parts), top, to_layer, vjp_batch_size)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
-    for rows in products.along(torch.eye(d, dtype=torch.float64))():
+    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64))():
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k)
@@ -127,7 +127,7 @@ def jacobian(
     }  # fmt: skip
     if why is None:
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
-    ran = {"attention_implementation": products.attention, "unembedded": why or "yes"}
+    ran = {"attention_implementation": pullback.attention, "unembedded": why or "yes"}
     return session.knowing(**ran).dataset("Jacobian of the query's representation", coords, variables)
 
 

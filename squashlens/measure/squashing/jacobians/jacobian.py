@@ -6,39 +6,39 @@ long prompt needs the memory of one block only. A sketch takes fewer than d prod
 """
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
-from torch import Tensor
 
-from squashlens._typing import (
-    Bridge,
-    FrozenParts,
-    Norm,
-    SpansOfTokens,
-    Target,
-    positive,
-)
+from squashlens._typing import Bridge, FrozenParts, Norm, SpansOfTokens, positive
 from squashlens.checks.arguments import and_frozen, as_dict, grouped
-from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.anatomy import dtype_of, width
+from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
+from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
-from squashlens.measure.squashing.jacobians.products import Products
-from squashlens.measure.squashing.jacobians.sketch import resolved, seed_in, sketched, until
-from squashlens.measure.squashing.jacobians.upper import Ends, upper_sketch
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
+from squashlens.measure.squashing.jacobians.sketch import (
+    MISSED,
+    certified_norms,
+    measure_of,
+    resolved,
+    seed_in,
+    sketched,
+    until,
+)
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, BetweenLayers, Estimation, Method
 from squashlens.remarks import remark
 
+STATED = ("rounding", "failure_probability", "estimated_tightness")  # by the attributes of a certified bound
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults. They alone make
-# the function a little longer than 60 lines.
+
 @measurement("by_token")
 @one_by_one()
 def jacobian_norms(
@@ -106,56 +106,61 @@ def jacobian_norms(
     True
     """
     method, between = grouped(method, Estimation), grouped(between, Between)
-    _require_goal(method, norm)
-    _require_lanczos(method, norm, spans)
-    if method.vjp_batch_size is not None:
-        positive(method.vjp_batch_size, "vjp_batch_size", "a batch size")
+    _require_possible(method, norm, spans)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     model = require_sound(model)
     method = resolved(method, model, ("exact", "sketch", "sketch_upper", "lanczos"))
     session = Session.start(
         model, prompt, "jacobian_norms",
-        norm=norm, freeze=parts, method=as_dict(method), query=query, between=as_dict(between), **recorded(spans),
+        norm=norm, freeze=parts, method=as_dict(method), query=query, between=as_dict(between), spans=spans,
     )  # fmt: skip
-    layers, groups = session.spans(between), Spans.of(session, spans)
+    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
     long_name = f"{kinds[method.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
-    n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)
-    start, batch, seed = between.from_layer, method.vjp_batch_size, seed_in(method)
+    n, start, found = session.query(query), between.from_layer, {}
     if method.method == "sketch_upper":
-        bounds, certificate = upper_sketch(
-            session, layers, hooks, start, n, norm, method.n_probes, method.tightness, seed, batch, groups
-        )
-        sketch = {"kind": "upper bound", "n_probes": method.n_probes, "seed": seed} | certificate
-        sketch |= {} if method.tightness is None else {"tightness": method.tightness}
-        return session.by_layer(between.to_layer, _labelled_bounds(label, bounds, long_name, sketch))
+        bounds, sketch = certified_norms(session, layers, hooks, start, n, norm, method, groups)
+        stated = {name: sketch[name] for name in STATED if name in sketch}
+        for to, ends in bounds.items():
+            found[to] = session.label(ends.high, "jacobian_norm", long_name, "1", sketch=sketch).assign_attrs(stated)
+            found[to]["low"] = session.label(ends.low, "low", "lower bound on the norm", "1")
+        return session.by_layer(between.to_layer, found)
     if dtype_of(session.model).itemsize < 4:
         remark("In half precision, small Jacobian entries are several times too large. Load the model in float32.")
     for to, top in layers.items():
-        products = Products(session, hooks, start, top, to, n, batch, groups)
-        ends: dict[str, Tensor] = {}
-        facts: dict[str, Any]
-        if method.method == "lanczos":
-            values, ends, facts = lanczos_norms(session, hooks, products, start, to, method, len(layers))
-        elif method.rtol is not None:
-            values, ends, facts = until(products, method.rtol, seed)
-        elif method.method == "sketch":
-            values, ends, facts = sketched(products, norm, method.n_probes, seed, len(layers))
-        else:
-            values, facts = products.exact(norm)
-        ran = {"attention_implementation": products.attention}
-        labelled = label(values, "jacobian_norm", long_name, "1", **facts, **ran)
+        pullback = Pullback(session, [start], hooks, top, to, method.vjp_batch_size)
+        values, ends, facts = _estimated(Products(pullback, n, groups), norm, method, hooks, len(layers))
+        ran = {"attention_implementation": pullback.attention}
+        found[to] = session.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
         for name, end in ends.items():
             kind = "lower bound on the norm" if method.method == "lanczos" else f"{name} end of the 95 % interval"
-            labelled[name] = label(end, name, kind, "1")
-        found[to] = labelled
+            found[to][name] = session.label(end, name, kind, "1")
     return session.by_layer(between.to_layer, found)
 
 
-def _require_goal(given: Estimation, norm: Norm) -> None:
-    """Raise for a goal of a sketch that cannot be reached or does not belong to the method."""
+def _estimated(
+    products: Products, norm: Norm, method: Estimation, hooks: Sequence[Hook | Recipe], targets: int
+) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
+    """The norms for one target, the ends of their intervals, and what the provenance says of them."""
+    session, d = products.session, width(products.session.model)
+    if method.method == "lanczos":
+        return lanczos_norms(products, hooks, method, targets)
+    if method.rtol is not None:
+        return until(products, method.rtol, seed_in(method))
+    if method.method == "sketch":
+        found = sketched(products, norm, measure_of(session.model, method), MISSED / 2 / (targets * products.count))
+        facts = {"n_probes": method.n_probes, "seed": method.seed, "failure_probability": MISSED}
+        return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
+    cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
+    tell(session.model, "jacobian", d, len(session.ids) * products.reach, cheaper)
+    kept = products.storage(d) if norm == "spectral" else None
+    return products.exact(norm, kept), {}, {"rows": kept.way} if kept else {}
+
+
+def _require_possible(given: Estimation, norm: Norm, spans: Any) -> None:
+    """Raise for options that do not belong to the method, or a goal that cannot be reached."""
     method, rtol, tightness = given.method, given.rtol, given.tightness
     stops = method == "lanczos" or (method == "sketch" and norm == "frobenius")
     if rtol is not None and not (stops and 0 < rtol < 1):
@@ -163,33 +168,15 @@ def _require_goal(given: Estimation, norm: Norm) -> None:
             f"rtol={rtol!r} cannot be used here.",
             "Give a number between 0 and 1, with method='lanczos', or with method='sketch' and norm='frobenius'.",
         )
-    if tightness is None:
-        return
-    if not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
+    if tightness is not None and not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
         raise InputError(
             f"tightness={tightness!r} cannot be used here.",
             "Give a number above 1, with method='sketch_upper' and norm='spectral'.",
         )
-
-
-def _require_lanczos(given: Estimation, norm: Norm, spans: Any) -> None:
-    """Raise for options that do not belong to Lanczos iteration, or that it has not."""
-    if given.method != "lanczos" and given.positions is not None:
+    if method != "lanczos" and given.positions is not None:
         raise InputError("positions= is for method='lanczos' only.", "Leave it out: all positions cost the same.")
-    if given.method == "lanczos" and (norm != "spectral" or spans is not None):
+    if method == "lanczos" and (norm != "spectral" or spans is not None):
         what = f"norm={norm!r}" if norm != "spectral" else "spans="
         raise InputError(f"{what} cannot be used with method='lanczos'.", "Use method='exact'.")
-
-
-def _labelled_bounds(
-    label: Callable[..., xr.DataArray], bounds: Mapping[Target, Ends], long_name: str,
-    sketch: Mapping[str, Any],
-) -> dict[Target, xr.DataArray]:  # fmt: skip
-    """Certified bounds as DataArrays that state their allowance for rounding, failure probability and tightness."""
-    names = ("rounding", "failure_probability", "estimated_tightness")
-    stated = {name: sketch[name] for name in names if name in sketch}
-    found: dict[Target, xr.DataArray] = {}
-    for to, ends in bounds.items():
-        found[to] = label(ends.high, "jacobian_norm", long_name, "1", sketch=sketch).assign_attrs(stated)
-        found[to]["low"] = label(ends.low, "low", "lower bound on the norm", "1")
-    return found
+    if given.vjp_batch_size is not None:
+        positive(given.vjp_batch_size, "vjp_batch_size", "a batch size")

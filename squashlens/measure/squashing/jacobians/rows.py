@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -20,13 +19,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Norm
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.spans import Deferred, differentiable, vjps
 from squashlens.engine.memory import available, human
 from squashlens.errors import CapacityError, UnsoundModelError
-from squashlens.theory.norms import side_by_side, squared_frobenius
+from squashlens.theory.norms import side_by_side
 
 Way = Literal["hold", "spill", "repeat"]
 Batch = Float[Tensor, "cotangent prompt position in"]
@@ -80,11 +78,6 @@ def cost_message(storage: Storage, reach: int, rows: int) -> str | None:
     }[storage.way]  # fmt: skip
     passes = -(-reach // storage.positions)
     return f"jacobian: rows of {reach} blocks, {human(storage.size)}, {where}; {passes} × {rows} products"
-
-
-def frobenius_of(batches: Batches) -> Float[Tensor, "prompt position"]:
-    """The root of the sum of squares of all rows."""
-    return reduce(torch.add, map(squared_frobenius, batches())).sqrt()
 
 
 # More than six arguments that are not options, since all describe the rows.
@@ -160,13 +153,14 @@ def _buffer(shape: tuple[int, ...], like: Tensor, way: Way, folder: str) -> Tens
 
 
 def norms_at(
-    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"],
-    norm: Norm, directions: Float[Tensor, "cotangent d"], batch: int, norms: Spectral,
+    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"], batch: int,
+    norms: Spectral,
 ) -> Float[Tensor, "prompt position"]:  # fmt: skip
-    """Norms of the derivative of `output` at the query with respect to each token of the leaf, on an existing graph."""
+    """Spectral norms of the derivative of `output` at the query by each token of the leaf, on an existing graph."""
     with differentiable():
         alone = output[:, query]
-    cotangents = directions.to(output.device, output.dtype)[:, None].expand(-1, *alone.shape)
+    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
+    cotangents = every[:, None].expand(-1, *alone.shape)
 
     def batches() -> Iterator[Batch]:
         check = causality("The model", query)
@@ -175,9 +169,7 @@ def norms_at(
         check.require()
 
     reach = query + 1
-    if norm == "frobenius":
-        return frobenius_of(batches)
-    return spectral_of(batches, Storage("hold", 0, reach), reach, len(directions), norms)
+    return spectral_of(batches, Storage("hold", 0, reach), reach, len(every), norms)
 
 
 def causality(what: str, query: int) -> Deferred:
