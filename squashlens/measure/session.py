@@ -219,33 +219,28 @@ class Session:
         return position_coords(ids, display_tokens(self.model, self.ids))
 
 
-def require_places(positions: Sequence[int], first: int, last: int) -> None:
-    """Raise unless there is at least one position, all of them from `first` to `last`."""
+def require_places(positions: Sequence[int], first: int, last: int, *, different: bool = False) -> None:
+    """Raise unless there is at least one position, all of them from `first` to `last`, and `different` if asked for."""
     if not positions or not first <= min(positions) <= max(positions) <= last:
         raise InputError(
             f"positions={short_repr(positions)} are not positions from {first} to {last}.",
             f"Give at least one position from {first} to {last}.",
         )
-
-
-def different(positions: Sequence[int], last: int) -> list[int]:
-    """The positions. Raises if there are none, for one that is given twice, and for one that is beyond `last`."""
-    require_places(positions, 0, last)
-    if len({*positions}) < len(positions):
+    if different and len({*positions}) < len(positions):
         raise InputError(f"positions={short_repr(positions)} has a position twice.", "Give different positions.")
-    return [*positions]
 
 
 def streams_at(
-    model: Bridge, ids: Int[Tensor, "prompt position"], sites: Iterable[str], context: Mapping[str, Any] | None = None
-) -> dict[str, Tensor]:
-    """The activations at some hook points in one forward pass, detached."""
+    model: Bridge, ids: Int[Tensor, "prompt position"], sites: Iterable[str], context: Mapping[str, Any] | None = None,
+    at: Any = slice(None),
+) -> dict[str, Tensor]:  # fmt: skip
+    """The activations at some hook points, and positions, in one forward pass, detached."""
     seen: dict[str, Tensor] = {}
 
     def keep(site: str) -> Callable[[Tensor], None]:
-        return lambda tensor: seen.update({site: tensor.detach().clone()})
+        return lambda tensor: seen.update({site: tensor[:, at].detach().clone()})
 
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         forward(model, ids, [(site, keep(site)) for site in sites], context)
     return seen
 

@@ -1,6 +1,7 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.certificates.certified import certified_bounds
+from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.options import Between, BetweenLayers, EdgeMethod, Edges
@@ -161,16 +162,17 @@ def certified_bound(
         edges=as_dict(edges) | {"seed": seed}, freeze=parts, query=query, between=as_dict(between), spans=spans,
     )  # fmt: skip
     layers, (session, groups) = session.spans(between), Spans.of(session, spans)
-    rows, certificate = certified_bounds(
-        session, layers, between.from_layer, session.query(query), parts, edges.edges, edges.n_composed,
-        edges.vjp_batch_size, seed,
-    )  # fmt: skip
+    rows, certificate = certified_rows(
+        session, layers, between.from_layer, [session.query(query)], replace(edges, seed=seed), parts
+    )
     composed = f" of {edges.n_composed} composed blocks" if edges.n_composed != 1 else ""
     long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
-        for to, row in rows.items()
+        to: _label(session, groups, one[between.from_layer][:, 0], long_name, certificate=certificate).assign_attrs(
+            stated
+        )
+        for to, one in rows.items()
     }
     return session.by_layer(between.to_layer, labelled)
 

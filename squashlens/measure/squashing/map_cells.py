@@ -21,7 +21,7 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward, log_probabilities
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.jacobians.sketch import MISSED, measure_of, resolved, seed_in, sketched
 from squashlens.measure.squashing.profiles.profile import profile
@@ -105,10 +105,10 @@ def measure(
 
 def _predict(session: Session, queries: list[int]) -> tuple[tuple[str, np.ndarray], Variable]:
     """The most likely token after each query as a coordinate, and its probability."""
-    model, kept = session.model, []
+    model, site = session.model, residual_site("y", session.model)
     with torch.no_grad():
-        forward(model, session.ids, [(residual_site("y", model), lambda y: kept.append(y[0, queries].clone()))])
-        best = [logs.max(dim=-1) for logs in log_probabilities(model, kept[0])]
+        y = streams_at(model, session.ids, [site], at=queries)[site][0]
+        best = [logs.max(dim=-1) for logs in log_probabilities(model, y)]
     ids, chances = (torch.cat(parts).cpu() for parts in zip(*((one.indices, one.values) for one in best), strict=True))
     texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(one)}" for one in ids]
     probability: Variable = (("query",), chances.exp(), "probability of the most likely next token", "1")
@@ -157,13 +157,13 @@ def _jacobian(
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
     count = method.n_probes if method.method == "sketch" else width(session.model)
     products = Products(Pullback(session, layers, tick=tick), opened)
-    kept = products.storage(count) if norm == "spectral" else None
+    way = products.way_to_keep(count) if norm == "spectral" else None
     text = f"{norm} norm of the Jacobian"
     if method.method == "exact":
-        found = {"jacobian": (products.exact(norm, kept), text)}
+        found = {"jacobian": (products.exact(way), text)}
     else:
         chance = MISSED / 2 / (len(layers) * (opened + 1))
-        ends = sketched(products, norm, measure_of(session.model, method), chance, kept)
+        ends = sketched(products, norm, measure_of(session.model, method), chance, way)
         found = {"jacobian": (ends.estimate, f"sketched {text}")}
         found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
     variables: dict[str, Variable] = {}

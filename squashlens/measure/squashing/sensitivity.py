@@ -1,6 +1,6 @@
 """Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,9 @@ from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.bound import certified_bound, path_bound, printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import resolved
-from squashlens.measure.squashing.sinks import shares_beyond_uniform
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.measure.squashing.walks import patterns_of, top_down
+from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform, top_down
 from squashlens.options import Edges, Estimation, Method, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
@@ -154,6 +153,11 @@ MEASURES = {
     "certified": ("certified path bound at the token", "1"),
 }
 
+SIDES = {
+    "mean": "mean",
+    "low": "lower end of the 95 % interval of the mean",
+    "high": "upper end of the 95 % interval of the mean",
+}
 TOGETHER = 16  # prompts of one length that are measured together
 
 
@@ -216,28 +220,28 @@ def needle(
         )
     seed = seed_of(seed, certifies=certified)
     found: dict[str, np.ndarray] = {}
-    tokens = [""] * len(prompt)
-    counter = bar(total=len(prompt), desc="needle", unit="prompt")
+    tokens = np.full(len(prompt), "", dtype=object)
     asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
     sessions = []
-    for length, rows in batches(map(len, prompt), lambda _: TOGETHER):
+    for length, rows in bar([*batches(map(len, prompt), lambda _: TOGETHER)], desc="needle", unit="batch"):
         ids = torch.tensor([list(prompt[k]) for k in rows])
-        present = {token for one in prompt if len(one) == length for token in one}
         session = Session.without_prompt(model, ids, "needle", **asked, replacements=as_dict(replacements), seed=seed)
         sessions.append(session)
         places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
-        shown = display_tokens(session.model, session.ids)
-        every = replacements
-        if replacements.candidates is None:
-            every = replace(replacements, candidates=sorted(present - {bos_id(session.model)}))
-        for name, values in _by_position(session, places, norm, certified, every, seed).items():
+        tokens[rows] = np.array(display_tokens(session.model, session.ids), dtype=object)[range(len(rows)), places]
+        swaps = replacements
+        if swaps.candidates is None:
+            present = {token for one in prompt if len(one) == length for token in one} - {bos_id(session.model)}
+            swaps = replace(swaps, candidates=sorted(present))
+        for name, values in _by_position(session, places, norm, certified, swaps, seed).items():
             found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
-        for place, (k, position) in enumerate(zip(rows, places, strict=True)):
-            tokens[k] = shown[place][position]
-        counter.update(len(rows))
-    counter.close()
-    texts = {name: (text.format(norm=norm), units) for name, (text, units) in MEASURES.items()}
-    return _group(sessions[0], found, texts, groups, positions, tokens, seed)
+    variables, coords = _with_means(found, groups, norm)
+    of_prompt = {
+        "position": list(positions), "token": tokens, "group_of": [name for name, _ in groups],
+        "at_of": [at for _, at in groups],
+    }  # fmt: skip
+    coords |= {"prompt": np.arange(len(prompt)), **{name: ("prompt", each) for name, each in of_prompt.items()}}
+    return sessions[0].dataset("sensitivity to one token of each prompt", coords, variables)
 
 
 def _check_position(session: Session, position: int, argument: str) -> int:
@@ -257,48 +261,38 @@ def _by_position(
     def here(values: xr.DataArray) -> np.ndarray:
         return np.atleast_2d(values.values)[rows, at]
 
-    bound = here(path_bound(model, ids))
-    null = here(path_bound(model, ids, attention="uniform"))
+    bound, null = (here(path_bound(model, ids, attention=kind)) for kind in ("model", "uniform"))
     found = {"path_bound": bound, "bound_over_null": bound / null}
     found["jacobian"] = here(jacobian_norms(model, ids, norm=norm))
     if certified:
         found["certified"] = here(certified_bound(model, ids, edges=Edges(seed=seed)))
     effects = [
-        substitution_effect(model, row, positions=[place], replacements=swaps, seed=seed)
+        substitution_effect(model, row, positions=[place], replacements=swaps, seed=seed).isel(position=place)
         for row, place in zip(ids, at, strict=True)
     ]
-    for name in ("effect", "kl"):
-        found[name] = np.array([e[name].values[place] for e, place in zip(effects, at, strict=True)])
-    return found
+    return found | {name: np.array([one[name].item() for one in effects]) for name in ("effect", "kl")}
 
 
-def _group(
-    session: Session, found: dict[str, np.ndarray], texts: dict[str, tuple[str, str]],
-    groups: Sequence[tuple[str, int]], positions: Sequence[int], tokens: list[str], seed: int,
-) -> xr.Dataset:  # fmt: skip
-    """The Dataset of all prompts, with means and intervals of the groups."""
-    group_of, at = [name for name, _ in groups], [number for _, number in groups]
-    names, numbers = list(dict.fromkeys(group_of)), sorted(set(at))
-    member = np.array([[(np.array(group_of) == g) & (np.array(at) == x) for x in numbers] for g in names])
-    sides = {
-        "mean": "mean",
-        "low": "lower end of the 95 % interval of the mean",
-        "high": "upper end of the 95 % interval of the mean",
-    }
-    variables: dict[str, Any] = {name: (("prompt",), values, *texts[name]) for name, values in found.items()}
-    for name, values in found.items():
-        text, units = texts[name]
-        table = np.full((3, len(names), len(numbers)), np.nan)
-        for i, j in np.argwhere(member.any(axis=-1)):
-            part = torch.from_numpy(values[member[i, j]])
-            low, high = mean_interval(part)
-            table[:, i, j] = part.mean(), low, high
-        for (side, statistic), cells in zip(sides.items(), table, strict=True):
-            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
-    variables["prompts"] = (("group", "at"), member.sum(axis=-1), "number of prompts in the mean", "prompts")
-    coords = {
-        "prompt": np.arange(len(positions)), "group": names, "at": numbers, "position": ("prompt", list(positions)),
-        "token": ("prompt", np.array(tokens, dtype=object)), "group_of": ("prompt", group_of),
-        "at_of": ("prompt", at),
+def _with_means(
+    found: Mapping[str, np.ndarray], groups: Sequence[tuple[str, int]], norm: Norm
+) -> tuple[dict[str, Variable], dict[str, Any]]:
+    """All values by prompt, with means and intervals of the groups, and the labels of the groups."""
+    names, numbers = list(dict.fromkeys(name for name, _ in groups)), sorted({at for _, at in groups})
+    members = {
+        (i, j): [k for k, group in enumerate(groups) if group == (name, at)]
+        for i, name in enumerate(names) for j, at in enumerate(numbers)
     }  # fmt: skip
-    return session.dataset("sensitivity to one token of each prompt", coords, variables)
+    shape, variables = (len(names), len(numbers)), dict[str, Variable]()
+    for name, values in found.items():
+        text, units = MEASURES[name][0].format(norm=norm), MEASURES[name][1]
+        variables[name] = (("prompt",), values, text, units)
+        table = np.full((len(SIDES), *shape), np.nan)
+        for (i, j), rows in members.items():
+            if rows:
+                part = torch.from_numpy(values[rows])
+                table[:, i, j] = part.mean(), *mean_interval(part)
+        for (side, statistic), cells in zip(SIDES.items(), table, strict=True):
+            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
+    counts = np.array([len(rows) for rows in members.values()]).reshape(shape)
+    variables["prompts"] = (("group", "at"), counts, "number of prompts in the mean", "prompts")
+    return variables, {"group": names, "at": numbers}

@@ -16,11 +16,11 @@ from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import forward, log_probabilities
+from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement, one_by_one, require_places
+from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
 from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, Replaced, Replacements
@@ -140,11 +140,10 @@ def empty_effects(
     session: Session, groups: Spans | None, together: Mapping[int, Sequence[int]], query: int, names: Iterable[str]
 ) -> dict[str, Float[Tensor, "prompt place"]]:
     """Zeros for every token or span, NaN for tokens up to the query that are not changed."""
-    shape = session.ids.shape if groups is None else (1, len(groups.names))
-    found = {name: torch.zeros(shape, dtype=torch.float64) for name in names}
-    for values in found.values():
-        values[:, [place for place in range(query + 1) if place not in together] if groups is None else []] = torch.nan
-    return found
+    empty = torch.zeros(session.ids.shape if groups is None else (1, len(groups.names)), dtype=torch.float64)
+    if groups is None:
+        empty[:, [place for place in range(query + 1) if place not in together]] = torch.nan
+    return {name: empty.clone() for name in names}
 
 
 def label_effects(
@@ -161,12 +160,22 @@ def label_effects(
 def choose_places(
     positions: Iterable[int] | None, groups: Spans | None, first: int, query: int
 ) -> dict[int, list[int]]:
-    """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number."""
-    if groups is not None:
-        return _within(groups, positions, first, query)
-    places = list(range(first, query + 1) if positions is None else positions)
-    require_places(places, first, query)
-    return {place: [place] for place in places}
+    """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number.
+
+    Spans after the query are left out.
+    """
+    if groups is None:
+        places = list(range(first, query + 1) if positions is None else positions)
+        require_places(places, first, query)
+        return {place: [place] for place in places}
+    if positions is not None:
+        raise InputError("positions= and spans= are given, which exclude each other.", "Give one of them.")
+    if any(place < first for inside in groups.positions for place in inside):
+        raise InputError("A span of spans= has the BOS token, which is not replaced.", f"Give positions from {first}.")
+    found = {number: inside for number, inside in enumerate(groups.within(query + 1)) if inside}
+    if not found:
+        raise InputError("All spans= come after the query.", "Give spans of tokens up to it, or a later query.")
+    return found
 
 
 def require_replaceable(first: int, query: int) -> None:
@@ -176,18 +185,6 @@ def require_replaceable(first: int, query: int) -> None:
             f"The query is at position {query}, and no token up to it can be replaced.",
             "Give a longer prompt, or a later query=.",
         )
-
-
-def _within(groups: Spans, positions: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:
-    """The tokens of each span, by its number, that are replaced together; spans after the query are left out."""
-    if positions is not None:
-        raise InputError("positions= and spans= are given, which exclude each other.", "Give one of them.")
-    if any(place < first for inside in groups.positions for place in inside):
-        raise InputError("A span of spans= has the BOS token, which is not replaced.", f"Give positions from {first}.")
-    found = {number: inside for number, inside in enumerate(groups.within(query + 1)) if inside}
-    if not found:
-        raise InputError("All spans= come after the query.", "Give spans of tokens up to it, or a later query.")
-    return found
 
 
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
@@ -257,12 +254,10 @@ def _draw_expected(
 
     The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
     """
-    kept: list[Tensor] = []
-    device, before, bos = device_of(model), torch.tensor(places) - 1, bos_id(model)
-    with torch.no_grad():
-        forward(model, ids[None].to(device), [(residual_site("y", model), lambda y: kept.append(y[0, before]))])
+    site, bos = residual_site("y", model), bos_id(model)
+    y = streams_at(model, ids[None].to(device_of(model)), [site], at=torch.tensor(places) - 1)[site][0]
     found: list[Tensor] = []
-    for logs in log_probabilities(model, kept[0]):
+    for logs in log_probabilities(model, y):
         uniform = torch.rand(logs.shape, generator=generator, dtype=torch.float64)
         keys = logs.cpu() - (-uniform.log()).log()
         here = ids[places[len(found) : len(found) + len(logs)]]
@@ -277,12 +272,11 @@ def _require_causal(
     session: Session, ids: Int[Tensor, " position"], choices: list[int], query: int, to_layer: Target, found: Tensor
 ) -> None:
     """Raise an error if the target at the query changes when all tokens after it are replaced."""
-    kept: list[Tensor] = []
+    site = residual_site(to_layer, session.model)
     later = [next((t for t in choices if t != int(token)), choices[0]) for token in ids[query + 1 :]]
     other = torch.cat([ids[: query + 1], torch.tensor(later, dtype=ids.dtype)])[None].to(session.ids.device)
-    with torch.no_grad():
-        forward(session.model, other, [(residual_site(to_layer, session.model), lambda t: kept.append(t[:, query]))])
-    if not agree(kept[0].cpu(), found, dtype_of(session.model)):
+    stream = streams_at(session.model, other, [site], at=query)[site]
+    if not agree(stream.cpu(), found, dtype_of(session.model)):
         raise not_causal("The model", query)
 
 

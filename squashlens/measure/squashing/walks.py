@@ -1,7 +1,7 @@
-"""The attention patterns that path bounds multiply, and paths: by hops, the strongest, and their depth limit."""
+"""Attention patterns: what path bounds multiply; paths by hops, the strongest, their depth limit; attention sinks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from squashlens.measure.session import Session, measurement
 from squashlens.options import Between, BetweenLayers
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.paths import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
+from squashlens.theory.sinks import are_sinks, beyond_uniform, received
 
 
 def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
@@ -311,3 +312,45 @@ def _rate(rest: torch.Tensor) -> float:
         return math.nan
     start = clear - 1 - max(1, clear // 4)
     return float((rest[clear - 1] / rest[start]) ** (1 / (clear - 1 - start)))
+
+
+@measurement("attention_sinks")
+def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
+    """The attention that each token gets from later tokens, beyond what uniform attention would give it.
+
+    ``e = (a − u)/(1 − u)``: a is the mean attention of all later tokens that see the token, over heads, and u the same
+    under uniform attention. A token is a sink if e is above 0.3 in more than half of the blocks
+    (`squashlens.theory.sinks` has the reasons).
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+
+    Returns:
+        DataArray (block, position), dimensionless: 0 for uniform attention, 1 if a token gets all attention. It is NaN
+        for tokens that fewer than four later tokens see. The coordinate `sink` says which tokens are sinks.
+
+    Raises:
+        InputError: several prompts, or a capture without the patterns of some block.
+        UnsoundModelError: if something besides attention passes between tokens, or attention is in chunks.
+
+    Source: the threshold is that of Gu et al. 2025, arXiv 2410.10781, which has no correction for uniform attention.
+
+    >>> import squashlens as sl
+    >>> found = sl.attention_sinks(sl.load("tiny-gemma"), "How many ones are in the following sequence? 110 =")
+    >>> found["token"].values[found["sink"].values].tolist()
+    []
+    """
+    session = Session.start(model, prompt, "attention_sinks")
+    session.require_one()
+    share = shares_beyond_uniform(session, patterns_of(session, "model", range(n_blocks(session.model))))
+    dims, coords = session.coords()
+    coords |= {"block": np.arange(len(share)), "sink": (dims, are_sinks(share).numpy())}
+    text = "attention from later tokens, beyond uniform attention"
+    return session.array("attention_sinks", coords, (("block", *dims), share, text, "1"))
+
+
+def shares_beyond_uniform(session: Session, patterns: Mapping[int, Pattern]) -> Float[Tensor, "block position"]:
+    """The share of every token in every block, from the patterns of a session with one prompt."""
+    reach = windows(session.model, session.positions)
+    return torch.stack([beyond_uniform(received(patterns[block]), reach[block]) for block in patterns])  # pyright: ignore

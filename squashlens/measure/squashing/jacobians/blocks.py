@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Target, positive
@@ -17,10 +17,10 @@ from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import forward, logits_of, require_understood
+from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.session import Session, different, measurement
+from squashlens.measure.session import Session, measurement, require_places, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.options import Between, BetweenLayers
 from squashlens.records.results import Variable
@@ -94,7 +94,8 @@ def jacobian(
     )  # fmt: skip
     session.require_one()
     n, d = session.query(query), width(session.model)
-    places = sorted(range(n + 1) if given is None else different(given, n))
+    places = sorted(range(n + 1) if given is None else given)
+    require_places(places, 0, n, different=True)
     positive(k, "k", "a number of directions", most=d)
     to_layer, top = session.span(between)
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
@@ -107,18 +108,21 @@ def jacobian(
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k)
+    shares = values.square() / blocks.square().sum(dim=(1, 2))[:, None]  # NaN for a block of zeros
     held = and_frozen(parts)
     places_by_k = "position", "direction"
     variables: dict[str, Variable] = {
         "jacobian": (("position", "out", "in"), blocks, f"blocks of the Jacobian{held}", "1"),
         "singular_value": (places_by_k, values, f"singular values of the blocks{held}", "1"),
-        "share": (places_by_k, _shares(values, blocks), f"share of the squared Frobenius norm{held}", "1"),
+        "share": (places_by_k, shares, f"share of the squared Frobenius norm{held}", "1"),
         "left": (("position", "direction", "out"), left, f"left singular vectors{held}", "1"),
         "right": (("position", "direction", "in"), right, f"right singular vectors{held}", "1"),
     }
     why = _why_not_unembedded(session, to_layer)
     if why is None:
-        variables |= _tokens(session, _logit_changes(session, _output(session, n), values[..., None] * left))
+        site = residual_site("y", session.model)
+        y = streams_at(session.model, session.ids.clone(), [site], at=n)[site]  # which freezing does not change
+        variables |= _tokens(session, _logit_changes(session, y, values[..., None] * left))
     _, coords = session.coords()
     coords = {
         "position": np.array(places), "token": ("position", coords["token"][1][places]),
@@ -150,13 +154,6 @@ def _leading(
     return left, values, right
 
 
-def _shares(
-    values: Float[Tensor, "place direction"], blocks: Float[Tensor, "place out in"]
-) -> Float[Tensor, "place direction"]:
-    """σ² relative to the sum of all σ²; NaN for a block of zeros."""
-    return values.square() / blocks.square().sum(dim=(1, 2))[:, None]
-
-
 def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
     """Why the directions are not read as changes of logits; None if they are."""
     if to_layer != "y":
@@ -166,15 +163,6 @@ def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
     except UnsoundModelError as error:
         return f"no: {error}"
     return None
-
-
-def _output(session: Session, query: int) -> Float[Tensor, "1 d"]:
-    """y at the query, which freezing does not change."""
-    kept: list[Tensor] = []
-    watch = [(residual_site("y", session.model), lambda t: kept.append(t[:, query].detach().clone()))]
-    with torch.inference_mode(False), torch.no_grad():
-        forward(session.model, session.ids.clone(), watch)
-    return kept[0]
 
 
 def _logit_changes(session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]) -> Logits:
@@ -193,12 +181,7 @@ def _tokens(session: Session, changes: Logits) -> dict[str, Variable]:
     dims = ("position", "direction", "rank")
     for name, largest in (("raised", True), ("lowered", False)):
         values, ids = changes.topk(min(RANKS, changes.shape[-1]), largest=largest)
-        found[f"{name}_token"] = (dims, _named(session, ids), f"tokens whose logits are {name} most", "text")
+        texts = np.array(display_tokens(session.model, ids.flatten(0, 1)), dtype=object).reshape(ids.shape)
+        found[f"{name}_token"] = (dims, texts, f"tokens whose logits are {name} most", "text")
         found[name] = (dims, values.numpy(), f"change of the logits that are {name} most", "nats")
     return found
-
-
-def _named(session: Session, ids: Int[Tensor, "place direction rank"]) -> np.ndarray:
-    """The text of every token."""
-    texts: Any = display_tokens(session.model, ids.flatten(0, 1))
-    return np.array(texts, dtype=object).reshape(ids.shape)

@@ -25,7 +25,7 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.session import different
+from squashlens.measure.session import require_places
 from squashlens.measure.squashing.jacobians.products import ByToken, Products
 from squashlens.measure.squashing.jacobians.sketch import seed_in
 from squashlens.options import Estimation
@@ -87,7 +87,8 @@ def lanczos_norms(
     """
     session, seed, rtol, query = products.session, seed_in(method), method.rtol, products.reach - 1
     session.require_one()
-    places = [query] if method.positions is None else different([*method.positions], query)
+    places = [query] if method.positions is None else [*method.positions]
+    require_places(places, 0, query, different=True)
     ahead = Forward(products, hooks, places)
     allowed = 1e-3 if dtype_of(session.model).itemsize < 8 else 1e-5
     rows, at = torch.arange(len(places)), torch.tensor(places)

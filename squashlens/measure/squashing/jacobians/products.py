@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Norm, Target
-from squashlens.bars import bar, write
+from squashlens._typing import Target
+from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, require_products
 from squashlens.engine.differentiating.exact import Jittered
@@ -22,12 +22,11 @@ from squashlens.measure.squashing.jacobians.rows import (
     Batch,
     Batches,
     Spectral,
-    Storage,
+    Way,
     causality,
-    cost_message,
     require_causal,
     spectral_of,
-    storage_for,
+    way_to_keep,
 )
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.theory.norms import missing_sizes, spectral_norms, squared_frobenius
@@ -143,24 +142,24 @@ class Products:
         """All products, on the CPU."""
         return torch.cat([rows.cpu() for rows in self.along(directions)()])
 
-    def storage(self, count: int, *, once: bool = False) -> Storage:
+    def way_to_keep(self, count: int) -> Way:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
-        return storage(self.session, len(self.pullback.layers), self.reach, count, once=once)
+        return kept_rows(self.session, len(self.pullback.layers), self.reach, count)
 
     @property
     def count(self) -> int:
         """The number of norms: of tokens up to the query in all prompts, or of spans."""
         return len(self.session.ids) * self.reach if self.spans is None else len(self.spans.names)
 
-    def exact(self, norm: Norm, kept: Storage | None) -> ByToken:
-        """The norms from all products; the rows for a spectral norm are `kept`."""
+    def exact(self, way: Way | None) -> ByToken:
+        """The norms from all products; spectral ones if there is a way to keep rows."""
         directions = torch.eye(width(self.session.model), dtype=torch.float64)
-        return self.frobenius(directions) if kept is None else self.measured(directions, kept, spectral_norms)
+        return self.frobenius(directions) if way is None else self.measured(directions, way, spectral_norms)
 
-    def measured(self, directions: Float[Tensor, "cotangent d"], kept: Storage, norms: Spectral) -> Tensor:
+    def measured(self, directions: Float[Tensor, "cotangent d"], way: Way, norms: Spectral) -> Tensor:
         """What `norms` gives for the rows of each position, or of each span."""
         spans = None if self.spans is None else self.spans.within(self.reach)
-        return spectral_of(self.along(directions), kept, self.reach, len(directions), norms, spans)
+        return spectral_of(self.along(directions), way, self.reach, len(directions), norms, spans)
 
     def rounded_away(self, chance: float, seed: int) -> ByToken:
         """What rounding did to each block J_i, forward pass included, as `Jittered` products of random cotangents show.
@@ -186,10 +185,7 @@ def _joined(parts: list[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
 
 
-def storage(session: Session, layers: int, reach: int, count: int, *, once: bool = False) -> Storage:
+def kept_rows(session: Session, layers: int, reach: int, count: int) -> Way:
     """Where `count` rows of blocks up to position `reach` are kept; the size is printed if it is large."""
     like: Any = next(session.model.parameters())
-    found = storage_for(len(session.ids) * layers, reach, count, width(session.model), like, once=once)
-    if message := cost_message(found, reach, count):
-        write(message)
-    return found
+    return way_to_keep(len(session.ids) * layers, reach, count, width(session.model), like)

@@ -1,6 +1,6 @@
 """All queries and all layers of one prompt: influence by position and by distance, heads, and representations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,8 +28,8 @@ from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
-from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback, storage
-from squashlens.measure.squashing.jacobians.rows import Storage
+from squashlens.measure.squashing.jacobians.products import Products, Pullback, kept_rows
+from squashlens.measure.squashing.jacobians.rows import Way
 from squashlens.measure.squashing.jacobians.sketch import (
     EVENTS,
     FAILURE,
@@ -43,7 +43,7 @@ from squashlens.measure.squashing.jacobians.sketch import (
 )
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.measure.squashing.walks import top_down
-from squashlens.options import Estimation, Method, OfProfile, ProfileExtras
+from squashlens.options import Edges, Estimation, Method, OfProfile, ProfileExtras
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.theory.bounds.paths import compositions
@@ -210,14 +210,14 @@ class _Work:
         tell(self.session.model, "profile", self.models * len(self.queries) * self._rows[0], self.n, cheaper)
 
     @cached_property
-    def _rows(self) -> tuple[int, Storage | None]:
+    def _rows(self) -> tuple[int, Way | None]:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
         if self.method == "none":
             return 0, None
         count = width(self.session.model) if self.method == "exact" else self.options.n_probes
         if self.norm == "frobenius":
             return count, None
-        return count, storage(self.session, len(self.layers), int(self.queries[-1]) + 1, count)
+        return count, kept_rows(self.session, len(self.layers), int(self.queries[-1]) + 1, count)
 
     def measured(self, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
@@ -267,10 +267,12 @@ class _Work:
     def _certified(self, found: _Found) -> None:
         """The certified path bound of every query from every layer but the last."""
         self._new(found, "certified")
-        rows, certificate = certified_rows(self.session, self.queries.tolist(), self.layers, seed_in(self.options))
+        top = n_blocks(self.session.model)
+        edges = Edges(seed=seed_in(self.options))
+        rows, certificate = certified_rows(self.session, {"y": top}, self.layers[0], self.queries.tolist(), edges)
         for place, layer in enumerate(self.layers):
-            if layer in rows:
-                self._take(found, "certified", place, slice(None), rows[layer])
+            if layer < top:
+                self._take(found, "certified", place, slice(None), rows["y"][layer][0])
             elif self.keep == "positions":
                 found.kept["certified"][:, place] = torch.nan
         found.facts["certificate"] = certificate
@@ -280,46 +282,36 @@ class _Work:
         self._new(found, "jacobian")
         for end in ENDS[self.method] if self.keep == "positions" else ():
             found.kept[f"jacobian_{end}"] = torch.zeros_like(found.kept["jacobian"])
-        certifies = self.method == "sketch_upper"
+        certifies, model, (count, way) = self.method == "sketch_upper", self.session.model, self._rows
+        numbers = len(self.queries) * len(self.layers) * self.n
+        chance = FAILURE / EVENTS / self.models if certifies else MISSED / 2
         # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
-        with steady(self.session.model), certifying(self.session.model) if certifies else nullcontext():
-            norms_of = self._of_query(found, Pullback(self.session, self.layers))
+        with steady(model), certifying(model) if certifies else nullcontext():
+            pullback, rounding = Pullback(self.session, self.layers), 0.0
+            measure = None if self.method == "exact" else measure_of(model, self.options)
+            missing, seen = torch.zeros(()), []
+            if certifies:
+                missing = Products(pullback, None).rounded_away(chance, seed_in(self.options))
+                seen = [visibilities(model, self.session.ids, (), range(pullback.bottom, pullback.top))]
             for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
-                values, ends = norms_of(int(self.queries[at]))
-                for place in range(len(self.layers)):
-                    self._take(found, "jacobian", place, slice(at, at + 1), values[place][None].cpu())
+                products = Products(pullback, int(self.queries[at]))
+                if measure is None:
+                    ends = Ends(*[products.exact(way).cpu()] * 3)
+                else:
+                    ends = sketched(products, self.norm, measure, chance / numbers, way)
+                if certifies:
+                    ends, lost = allowed(products, ends, seen, missing)
+                    rounding = max(rounding, lost)
+                for place, values in enumerate(ends.high if certifies else ends.estimate):
+                    self._take(found, "jacobian", place, slice(at, at + 1), values[None])
                 for end in ENDS[self.method] if self.keep == "positions" else ():
                     found.kept[f"jacobian_{end}"][at] = getattr(ends, end)
-
-    def _of_query(self, found: _Found, pullback: Pullback) -> Callable[[int], tuple[ByToken, Ends | None]]:
-        """The function that gives the norms of one query at every layer, and the bounds on them if there are any."""
-        options, (count, kept), norm = self.options, self._rows, self.norm
-        if self.method == "exact":
-            return lambda query: (Products(pullback, query).exact(norm, kept), None)
-        model, seed, measure = self.session.model, seed_in(options), measure_of(self.session.model, options)
-        sketch = found.facts["sketch"] = {"kind": "estimate", "n_probes": count, "seed": seed}
-        numbers = len(self.queries) * len(self.layers) * self.n
-        if self.method == "sketch":
-            sketch["failure_probability"] = MISSED
-
-            def estimated(query: int) -> tuple[ByToken, Ends]:
-                ends = sketched(Products(pullback, query), norm, measure, MISSED / 2 / numbers, kept)
-                return ends.estimate, ends
-
-            return estimated
-        sketch |= {"kind": "upper bound", "certifies": CERTIFIES, "rounding": 0.0, "failure_probability": FAILURE}
-        chance = FAILURE / EVENTS / self.models
-        missing = Products(pullback, None).rounded_away(chance, seed)
-        seen = [visibilities(model, self.session.ids, (), range(pullback.bottom, pullback.top))]
-
-        def bounded(query: int) -> tuple[ByToken, Ends]:
-            products = Products(pullback, query)
-            ends = sketched(products, norm, measure, chance / numbers, kept)
-            ends, lost = allowed(products, ends, seen, missing)
-            sketch["rounding"] = max(sketch["rounding"], lost)
-            return ends.high, ends
-
-        return bounded
+        if certifies:
+            said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding, "failure_probability": FAILURE}
+        else:
+            said = {"kind": "estimate", "failure_probability": MISSED}
+        if measure is not None:
+            found.facts["sketch"] = said | {"n_probes": count, "seed": seed_in(self.options)}
 
     def result(self, own: _Found, random: Sequence[_Found]) -> xr.Dataset:
         """Everything as one Dataset."""
