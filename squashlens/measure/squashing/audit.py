@@ -65,7 +65,6 @@ class Estimate:
     bounds: str | None = None
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("audit")
 def audit(
     model: Bridge,
@@ -83,12 +82,12 @@ def audit(
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
     a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the proxies rollout,
-    all-ones cotangent and top-logit gradient; and attribution methods that other libraries offer: gradient times input,
-    integrated gradients and occlusion (captum), AttnLRP (LXT), and value-weighted attention. They are compared with
-    what changing a token does to the output: the substitution effect, and the KL divergence of the next token under
-    `knockout_effect` (*knockout KL*, and *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv
-    2601.16407, judges methods) and under replacement by a token that the model expects (*expected replacement KL*).
-    captum and LXT come with ``pip install "squashlens[compare]"``. All are of y at the query, and of the embeddings.
+    all-ones cotangent and top-logit gradient; and attributions: gradient times input, integrated gradients and
+    occlusion (captum), AttnLRP (LXT), and value-weighted attention. They are compared with what changing a token does:
+    the substitution effect, and the KL divergence of the next token under `knockout_effect` (*knockout KL*, and
+    *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv 2601.16407, judges methods) and under
+    replacement by a token that the model expects (*expected replacement KL*). captum and LXT come with
+    ``pip install "squashlens[compare]"``. All are of y at the query, and of the embeddings.
 
     Args:
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
@@ -107,17 +106,15 @@ def audit(
     Returns:
         Dataset. Over (estimate, prompt, position): `value`, dimensionless, in logits for attributions, in nats for
         KL divergences, in the model's units for the substitution effect and value-weighted attention; `tightness`, a
-        bound divided by the spectral norm of the Jacobian that it bounds (same freeze set), NaN for an estimate that is
-        not a bound; `over_jacobian`, the value divided by the true spectral norm, NaN for what is not the norm of a
-        derivative: attributions and the effects of changes. Over (estimate): `cost`, the time
-        divided by that of the exact spectral norm in this run. Over (estimate, reference, way): `agreement`, Spearman's
-        ρ with the Jacobian or one of the effects over `positions`, mean over prompts. The
-        coordinate `way` is ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides
-        the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % interval over
-        prompts, NaN for one prompt. `agreement_over_jacobian`, with `_low` and `_high`, is the mean over prompts of its
-        difference from the exact Jacobian's agreement in the same prompt, which says more than two separate intervals.
-        An estimate that the model does not support, or whose library is missing, is NaN, and the coordinate `refused`
-        has the reason.
+        bound divided by the spectral norm of the Jacobian that it bounds (same freeze set), NaN for others;
+        `over_jacobian`, the value divided by the true spectral norm, NaN for attributions and effects. Over (estimate):
+        `cost`, the time divided by that of the exact spectral norm in this run. Over (estimate, reference, way):
+        `agreement`, Spearman's ρ with the Jacobian or one of the effects over `positions`, mean over prompts, with
+        `way` ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides the estimate
+        by the null; and `agreement_over_jacobian`, the mean over prompts of its difference from the exact Jacobian's
+        agreement in the same prompt. Both have `_low` and `_high`, the ends of 95 % intervals over prompts, NaN for
+        one prompt. An estimate that the model does not support, or whose library is missing, is NaN, and the coordinate
+        `refused` has the reason.
 
     Raises:
         InputError: a model in half precision or with quantized weights, whose bounds and Jacobians describe different

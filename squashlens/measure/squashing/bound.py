@@ -52,24 +52,21 @@ def path_bound(
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
             (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
-        constants: the constants of the bound: ``"paper"`` (the default), all β and σ_ψ 1; or a dict with some of
-            ``"beta1"`` (β₁, the effect of the norm before attention), ``"beta2"`` (β₂, that of the norm before the
-            MLP), ``"beta3"`` (β₃, that of the final norm) and ``"sigma_psi"`` (σ_ψ, the Lipschitz constant of the MLPs,
-            which may be 0).
+        constants: ``"paper"`` (the default), all β and σ_ψ 1; or a dict with some of ``"beta1"``, ``"beta2"`` and
+            ``"beta3"``, the effects of the norms before attention, before the MLP and at the end, and ``"sigma_psi"``,
+            the Lipschitz constant of the MLPs, which may be 0.
         attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
             each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
             visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the
             residual stream are two different edges).
-        query: query position n, an index into the tokens; negative values count from the end. The last token by
-            default.
+        query: query position n; negative values count from the end. The last token by default.
         between: layers at which the paths start and end, from the embeddings to y by default; see `options.Between`.
         spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, dimensionless, zero for positions
         after the query. Results of prompts of unequal lengths are padded: after a prompt's own tokens, whose number is
-        the coordinate `length`, values are NaN, `token` is "" and `token_id` is −1. With `spans`, one value for each,
-        labelled as in `jacobian_norms`.
+        the coordinate `n_tokens`, values are NaN, `token` is "" and `token_id` is −1.
 
     Raises:
         InputError: a constant, a query or a layer that does not exist.
@@ -114,15 +111,13 @@ def certified_bound(
 
     It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is computed from the model at this
     input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative of
-    the model with its stored weights in exact arithmetic; all steps run in float64. It is at least `jacobian_norms`
-    with the same `freeze`, apart from the rounding of a model that computes in float32. On every call, random probes
-    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos each fail
-    with half of one in a million at most, over all edges of the call.
+    the model with its stored weights in exact arithmetic; all steps run in float64. On every call, random probes
+    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos iteration
+    each fail with half of one in a million at most, over all edges of the call.
 
     Args:
         model, prompt, query, between: as in `path_bound`.
-        edges: method for the edges, ``"local"``, ``"analytic"`` (the default), ``"attention"`` or ``"exact"``, and how
-            many blocks are composed; see `options.Edges`.
+        edges: ``"local"``, ``"analytic"`` (the default), ``"attention"`` or ``"exact"``; see `options.Edges`.
         freeze: parts of the model held constant, as in `jacobian_norms`.
         spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
 
@@ -134,9 +129,9 @@ def certified_bound(
     Raises:
         InputError: a query or layer that does not exist, composed blocks without exact edges, or quantized weights.
         UnsoundModelError: a block of an unknown form (unless with exact edges), hooks that let later tokens influence
-            earlier ones, attention logits so large or terms that cancel so far that float64 leaves no correct digit;
-            with local edges also a model that has hooks, or cannot run without materialised attention patterns.
-        CapacityError: the matrices do not fit into memory; the message states their size.
+            earlier ones, numbers of which float64 leaves no correct digit; with local edges also a model that has
+            hooks, or cannot run without materialised attention patterns.
+        CapacityError: the matrices do not fit into memory.
 
     Source: Barbero et al. 2024, Theorem 5.1; the edges are derived in docs/certificates.md.
 
@@ -246,14 +241,12 @@ def composition(
     """The share of attention paths into position n that start at v⁽ℓ⁾_i, for every layer ℓ and position i.
 
     It is row n of ``∏ ½ (A + I)`` over the blocks from ℓ on, with A averaged over heads: a probability distribution
-    over positions for each layer ℓ = 0…L. At layer L all of it is at the query. At layer 0 it is the path bound with
-    all constants 1, divided by 4^L.
+    over positions for each layer ℓ = 0…L. At layer 0 it is the path bound with all constants 1, divided by 4^L.
 
     Args:
         model, query: as in `path_bound`.
-        prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
-        attention: attention weights to compose: ``"model"`` (the default), those of the model, or ``"uniform"``, in
-            which each token attends evenly to all tokens that its block lets it see.
+        prompt: as in `path_bound`, several only of equal length.
+        attention: ``"model"`` (the default) or ``"uniform"``, as in `path_bound`.
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every

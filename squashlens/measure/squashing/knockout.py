@@ -64,10 +64,8 @@ def knockout_effect(
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
         of the next token, in nats; `total_variation` of the two, from 0 to 2. Positions up to the query that are not
-        knocked out are NaN, those after it 0. The query, which no later token reads, has 0 up to rounding with
-        ``kind="attention"``.
-        Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is one value for each,
-        labelled as in `jacobian_norms`.
+        knocked out are NaN, those after it 0. Padded as in `path_bound`, and with `spans` labelled as in
+        `jacobian_norms`.
 
     Raises:
         InputError: a position after the query; spans of several prompts, or together with positions.

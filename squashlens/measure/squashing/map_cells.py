@@ -29,10 +29,10 @@ from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
 from squashlens.options import Estimation, MapExtras, ProfileExtras, Replacements
-from squashlens.records.results import Variable, provenance, signed
+from squashlens.records.results import Variable, attributes, provenance, sealed
 from squashlens.theory.spread import first_has_nearly_all, first_share
 
-ENDS = ("low", "high")
+ENDS, TEXTS = ("low", "high"), ("long_name", "units")
 BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
@@ -40,7 +40,6 @@ RATIO = ("path bound over that under uniform attention", "1")
 SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks", "replaced_functions")  # of joined results
 
 
-# More than ten parameters: all of `squash_map`, and how a live map measures a further query.
 @measured
 def measure(
     model: Bridge,
@@ -79,28 +78,31 @@ def measure(
         model, prompt, queries=queries, method=Estimation(method="none", seed=seed),
         extras=ProfileExtras(certified=certified, n_random_models=0),
     )  # fmt: skip
-    variables, coords = variables_of(whole), coords_of(whole)
-    variables["bound_over_null"] = ratio(whole)
+    variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
-    sketch: dict[str, Any] = {}
     with suppress(UnsoundModelError):  # a model whose logits do not follow from y
         coords["next_token"], variables["next_probability"] = _predict(session, queries)
+    known = {name: one for name, one in provenance(whole).items() if name == "certificate"}
     if method.method != "none":
-        norms = _jacobian(session, queries, opened, layers, norm, method, tick)
-        variables |= norms
-        facts = {"n_probes": method.n_probes, "seed": seed, "failure_probability": MISSED}
-        sketch = {"sketch": facts} if len(norms) > 1 else {}
+        variables |= _jacobian(session, queries, opened, layers, norm, method, tick)
+        if method.method == "sketch":
+            known["sketch"] = {"n_probes": method.n_probes, "seed": seed, "failure_probability": MISSED}
     if n_replacements:
         variables |= _replace(session, opened, queries, n_replacements, seed)
     if session.positions <= LONGEST:
         chosen = spread(queries, opened, len(layers), CELLS)
-        rows = whole["path_bound"].sel(query=chosen).values
-        ways, labels = traces(session, chosen, rows)
+        ways, labels = traces(session, chosen, whole["path_bound"].sel(query=chosen).values)
         variables, coords = variables | ways, coords | labels
-    known = provenance(whole)
-    facts = {**session.facts, **sketch, **{name: known[name] for name in ("certificate",) if name in known}}
-    return signed("squash map of a prompt", coords, variables, facts)
+    found = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
+    return sealed(found, {**session.facts, **known})
+
+
+def with_variables(found: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:
+    """A Dataset with further variables, each given as (dimensions, values, long name, units)."""
+    return found.assign(
+        {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
+    )
 
 
 def _predict(session: Session, queries: list[int]) -> tuple[tuple[str, np.ndarray], Variable]:
@@ -125,10 +127,7 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
 
 def of_profile(found: xr.Dataset) -> xr.Dataset:
     """The result of `profile` with the ratio of path bound and null, under the same provenance."""
-    return signed(
-        str(found.attrs["long_name"]), coords_of(found), variables_of(found) | {"bound_over_null": ratio(found)},
-        provenance(found),
-    )  # fmt: skip
+    return sealed(with_variables(found, {"bound_over_null": ratio(found)}), provenance(found))
 
 
 def ratio(found: xr.Dataset) -> Variable:
@@ -138,16 +137,12 @@ def ratio(found: xr.Dataset) -> Variable:
         return BY_QUERY, np.where(null > 0, bound / null, np.nan), *RATIO
 
 
-def variables_of(found: xr.Dataset) -> dict[str, Variable]:
-    """The variables of a result, as they were given to it."""
-    return {
-        str(name): (tuple(map(str, one.dims)), one.values, str(one.attrs["long_name"]), str(one.attrs["units"]))
-        for name, one in found.data_vars.items()
-    }
-
-
-def coords_of(found: xr.Dataset) -> dict[str, Any]:
-    return {str(name): (one.dims, one.values) for name, one in found.coords.items()}
+def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:
+    """Values of the opened query as a row among all queries; NaN for the others, which were not measured."""
+    row = np.asarray(values)
+    found = np.full((len(queries), *row.shape), np.nan)
+    found[queries.index(opened)] = row
+    return found
 
 
 def _jacobian(
@@ -166,12 +161,9 @@ def _jacobian(
         ends = sketched(products, norm, measure_of(session.model, method), chance, way)
         found = {"jacobian": (ends.estimate, f"sketched {text}")}
         found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
-    variables: dict[str, Variable] = {}
-    for name, (norms, label) in found.items():
-        values = np.full((len(queries), len(layers), session.positions), np.nan)
-        values[queries.index(opened)] = norms.cpu().numpy()
-        variables[name] = BY_QUERY, values, label, "1"
-    return variables
+    return {
+        name: (BY_QUERY, at_query(queries, opened, norms.cpu()), label, "1") for name, (norms, label) in found.items()
+    }
 
 
 def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
@@ -181,25 +173,20 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
         raise InputError(
             "The model was changed since the map was made.", "Make the map again, with `squashlens.squash_map`."
         )
-    variables, coords = variables_of(found), coords_of(found)
+    whole = found
     for dim in [dim for dim in ("query", "traced") if dim in found.dims and query in more[dim].values]:
         labels = sorted({*map(int, found[dim].values), query})
-        coords[dim] = np.array(labels)
-        for name, one in found.data_vars.items():
-            if dim in one.dims:
-                fill: Any = -1 if np.issubdtype(one.dtype, np.integer) else np.nan
-                whole = one.reindex({dim: labels}, fill_value=fill).copy(deep=True)
-                whole.loc[{dim: query}] = more[str(name)].sel({dim: query}).values
-                variables[str(name)] = (*variables[str(name)][:1], whole.values, *variables[str(name)][2:])
-    if "next_token" in found.coords:
-        new, old = (one["next_token"].to_series() for one in (more, found))
-        coords["next_token"] = ("query", new.combine_first(old).loc[coords["query"]].to_numpy())
+        fill = {str(name): -1 if np.issubdtype(one.dtype, np.integer) else np.nan for name, one in found.items()}
+        whole = whole.reindex({dim: labels}, fill_value=fill | {"next_token": ""}).copy(deep=True)
+        for name in [*found.data_vars, *({"next_token"} & {*found.coords})]:
+            if dim in whole[name].dims and name in more.variables:
+                whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
     for part in ("certificate", "sketch"):
-        if part in facts:
+        if part in facts and part in others:
             both = [one[part]["failure_probability"] for one in (facts, others)]
             later[part] = facts[part] | {"failure_probability": sum(both)}
-    return signed(str(found.attrs["long_name"]), coords, variables, facts | later)
+    return sealed(whole, facts | later)
 
 
 def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
@@ -207,13 +194,10 @@ def _replace(session: Session, opened: int, queries: list[int], n_replacements: 
     found = substitution_effect(
         session.model, session.ids, replacements=Replacements(n_replacements=n_replacements), query=opened, seed=seed
     )
-    variables: dict[str, Variable] = {}
-    for name in ("effect", "kl"):
-        values = np.full((len(queries), session.positions), np.nan)
-        values[queries.index(opened)] = found[name].values
-        text, unit = (str(found[name].attrs[key]) for key in ("long_name", "units"))
-        variables[name] = (("query", "position"), values, text, unit)
-    return variables
+    return {
+        name: (("query", "position"), at_query(queries, opened, found[name]), *map(found[name].attrs.get, TEXTS))
+        for name in ("effect", "kl")
+    }  # pyright: ignore[reportReturnType]
 
 
 PATHS, RANKS = 5, 3  # strongest paths of a query, and most important ways of a cell
@@ -226,8 +210,8 @@ def traces(
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """Paths into the queries `traced`, and the ways of each cell; `bounds` are their path bounds from every layer.
 
-    Where the first token is an attention sink, the strongest paths all start there. Those of other tokens are kept
-    then, with the share of the paths that were left out.
+    Where nearly all paths start at the first token, as with an attention sink or in a deep model, so do the strongest.
+    Those of other tokens are kept then, with the share of the paths that were left out.
 
     The path bound obeys ``B⁽ℓ⁾_i = Σ_j 2 (α_ji + δ_ji) B⁽ℓ⁺¹⁾_j``, so that the terms divided by the sum are shares of
     the ways from cell (ℓ, i): one for each later token j that reads it, and one for its residual connection.

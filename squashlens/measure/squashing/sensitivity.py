@@ -53,10 +53,8 @@ def sensitivity(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
-            root of the sum of squares.
-        method: way to compute the Jacobian norms, ``"auto"``, ``"exact"`` or ``"sketch"``, as in `jacobian_norms`; both
-            have the same directions.
+        norm: as in `jacobian_norms`.
+        method: ``"auto"`` (the default), ``"exact"`` or ``"sketch"``, as in `jacobian_norms`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
 
@@ -72,10 +70,7 @@ def sensitivity(
         null, with `_low` and `_high`; `compared_tokens`, the number of tokens in the correlations. Correlations leave
         out the query token, a leading BOS and attention sinks (`sink` is 1, as in `attention_sinks`), whose values are
         of another kind. ρ is NaN for a constant quantity or with fewer than three tokens; intervals need four tokens.
-
-        Several prompts have a leading dimension `prompt`, and each has the numbers of a call for it alone. After a
-        prompt's own tokens, whose number is the coordinate `length`, values are NaN, `token` is "" and `token_id` is
-        −1. With `spans`, values are those of spans, labelled as in `jacobian_norms`.
+        Several prompts have a leading dimension `prompt`, and are padded as in `path_bound`.
 
     Raises:
         InputError: a query or span outside the prompt, or spans of several prompts.
@@ -161,7 +156,6 @@ SIDES = {
 TOGETHER = 16  # prompts of one length that are measured together
 
 
-# More than ten parameters, since each is an independent option of the measurement; most have defaults.
 @measurement("needle", command=False)
 def needle(
     model: Bridge,
@@ -183,8 +177,7 @@ def needle(
         positions: position of the token of interest in each prompt; negative values count from the end.
         groups: group of each prompt: a name, and a number that orders its prompts, such as the needle's place or the
             length, as in ``("zero", 8)``.
-        norm: norm of the Jacobian: ``"frobenius"`` (the default), the root of the sum of squares, or ``"spectral"``,
-            the largest singular value.
+        norm: as in `jacobian_norms`; ``"frobenius"`` by default.
         certified: whether to compute the certified path bound with analytic edges too; no by default.
         replacements: tokens that replace the token of interest; by default eight of the distinct tokens of all prompts
             of the same length except BOS; see `options.Replacements`.

@@ -32,7 +32,6 @@ from squashlens.theory.statistics.ranks import noise_ceiling
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("substitution")
 @one_by_one(independent=False)  # candidates are the tokens of all prompts, and draws go on from one to the next
 def substitution_effect(
@@ -72,8 +71,7 @@ def substitution_effect(
         NaN; positions after the query are zero, by causality, which one more prompt tests. Without a position,
         `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
         few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
-        have a larger one. Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is
-        one value for each, labelled as in `jacobian_norms`.
+        have a larger one. Padded as in `path_bound`, and with `spans` labelled as in `jacobian_norms`.
 
     Raises:
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans

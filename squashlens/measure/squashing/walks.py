@@ -84,8 +84,7 @@ def hops(
     """The share of attention paths into the query by number of attention steps (hops) and by starting token.
 
     For k hops it is the coefficient of t^k in row n of ``∏ (tA + I)``, divided by the sum over all k and positions. A
-    path with 0 hops stays in the residual stream of the query; a path with L hops attends in every block. Summed over
-    hops, it is the path bound with constants 1, normalised to sum to 1.
+    path with 0 hops stays in the residual stream of the query; a path with L hops attends in every block.
 
     Args:
         model, attention, query: as in `path_bound`.
@@ -94,7 +93,7 @@ def hops(
 
     Returns:
         DataArray (hop, position): float64, dimensionless, sums to 1. The coordinate `null` has the same shares under
-        uniform attention, which is what causality alone gives.
+        uniform attention.
 
     Raises:
         InputError: several prompts, or a query or layer that does not exist.
@@ -239,10 +238,9 @@ def depth_limit(
 ) -> xr.Dataset:
     """The limit of attention paths when one block's attention is repeated: all paths start at the first token.
 
-    This is Proposition 5.2 (B.8). For each block with head-averaged attention Λ, it follows row n of
-    ``(½(Λ + I))^k`` for k = 0 … `depth`. Λ is triangular, so that its eigenvalues are its diagonal entries. All parts
-    with an eigenvalue below 1 decay, the slowest at the rate ``(1 + max_{i>1} α_ii) / 2``. Repeated diagonal entries
-    may add a polynomial factor; the limit is the same, but the rate is reached later.
+    For each block with head-averaged attention Λ, it follows row n of ``(½(Λ + I))^k`` for k = 0 … `depth`. Λ is
+    triangular, so that its eigenvalues are its diagonal entries. All parts with an eigenvalue below 1 decay, the
+    slowest at the rate ``(1 + max_{i>1} α_ii) / 2``, which is reached later if diagonal entries are repeated.
 
     Args:
         model, query: as in `path_bound`.
@@ -253,8 +251,8 @@ def depth_limit(
         Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
         first token and at later tokens. Over (block): `predicted_rate`, the rate above; `observed_rate`, the factor by
         which the rest shrinks with each repetition, over the last quarter of the depths at which it is above rounding
-        error; `absorbing`, the number of later tokens that attend only to themselves. The proposition assumes that
-        there are none, since paths that reach them stay there.
+        error; `absorbing`, the number of later tokens that attend only to themselves, of which the proposition assumes
+        that there are none.
 
     Raises:
         InputError: several prompts, a query outside the prompt, or a depth below 4.

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from squashlens.measure.squashing.jacobians.upper import EVENTS, Measure
 from transformers import LlamaConfig
 
 import squashlens as sl
 from squashlens.errors import UnsoundModelError
+from squashlens.measure.squashing.jacobians.sketch import EVENTS, Measure
 from squashlens.theory.probes import PROBES, normals
 from tests.cases import COMMON, random_model
 from tests.grouped import flat
@@ -112,6 +112,6 @@ def test_the_probability_of_a_profile_covers_its_random_models(bridge_of: Any, m
         Measure, "ends", lambda self, several, chance: (chances.append(chance), ends(self, several, chance))[1]
     )
     asked: dict[str, Any] = {"layers": [0, 1], "queries": [2, 3], "method": "sketch_upper", "n_probes": 4, **SHARED}
-    flat.profile(bridge_of("llama"), IDS, extras={"n_random_models": 1}, **asked)
+    flat.profile(bridge_of("gpt2"), IDS, extras={"n_random_models": 1}, **asked)
     assert len(chances) == 4  # two queries of two models
     assert EVENTS * sum(chances) * 2 * N == pytest.approx(1e-6)  # at two layers and all positions

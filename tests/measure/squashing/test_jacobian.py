@@ -1,5 +1,6 @@
 """Jacobian norms against jacrev and central differences on the plain model, and against closed forms."""
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +9,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError
-from squashlens.measure.squashing.jacobians import products as _products
+from squashlens.errors import CapacityError, InputError
 from squashlens.measure.squashing.jacobians import rows as _rows
 from squashlens.measure.squashing.jacobians import sketch as _sketch
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
@@ -158,7 +158,7 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], 
 
 
 @pytest.mark.slow
-def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_both_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7}
     held = flat.jacobian_norms(tiny, prompt, **read)
@@ -166,19 +166,14 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
     assert held.values[8:].max() == 0 < held.values[:8].min()
     d, size = 128, 128 * 128 * 4
     monkeypatch.setattr(_rows, "available", lambda device: 2 * 3 * size)  # of eight blocks, three fit
-    for rows, disk in (("spill", 2 * 8 * size), ("repeat", 2 * 8 * size - 2)):
-        monkeypatch.setattr(_rows, "free_on_disk", lambda disk=disk: disk)
-        found = flat.jacobian_norms(tiny, prompt, **read)
-        np.testing.assert_array_equal(found.values, held.values)
-        assert sl.results.provenance(found)["rows"] == rows
-    calls = []
-    original = _products.Products.along
-    monkeypatch.setattr(
-        _products.Products, "along", lambda self, u: lambda: (calls.append(len(u)), original(self, u)())[1]
-    )
-    flat.jacobian_norms(tiny, prompt, **read | {})
-    assert calls == [d, d, d]  # eight positions, three at a time
-    assert "computed repeatedly; 3 × 128 products" in capsys.readouterr().out
+    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * 8 * size)
+    found = flat.jacobian_norms(tiny, prompt, **read)
+    np.testing.assert_array_equal(found.values, held.values)
+    assert sl.results.provenance(found)["rows"] == "spill"
+    assert f"written to {tempfile.gettempdir()}; {d} products" in capsys.readouterr().out
+    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * 8 * size - 2)
+    with pytest.raises(CapacityError, match="Use norm='frobenius'"):
+        flat.jacobian_norms(tiny, prompt, **read)
 
 
 @pytest.mark.slow

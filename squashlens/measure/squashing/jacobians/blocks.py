@@ -30,7 +30,6 @@ COPIES = 4  # of the blocks: rows, the result, and what a singular value decompo
 Logits = Float[Tensor, "place direction outcome"]
 
 
-# Ten parameters besides model and prompt are the options of a derivative, as in `jacobian_norms`; all have defaults.
 @measurement("jacobian")
 def jacobian(
     model: Bridge,
@@ -61,16 +60,15 @@ def jacobian(
 
     Returns:
         Dataset, dimensionless unless it says so. `jacobian` (position, out, in), the blocks in float64, from products
-        in the model's dtype. Over (position, direction): `singular_value`; `share`, σ² divided by the sum of all σ²,
-        which is the square of the Frobenius norm. `left` (position, direction, out) and `right` (position, direction,
-        in), unit vectors. Their signs belong together and are otherwise arbitrary: the entry of `left` with the largest
-        absolute value is positive. Where several σ are equal, so are their directions, up to rotation.
+        in the model's dtype. Over (position, direction): `singular_value`; `share`, σ² divided by the sum of all σ².
+        `left` (position, direction, out) and `right` (position, direction, in), unit vectors with arbitrary common
+        signs: the entry of `left` with the largest absolute value is positive. Where several σ are equal, so are their
+        directions, up to rotation.
 
         With ``to_layer="y"``, over (position, direction, rank): `raised_token` and `lowered_token`, the tokens whose
-        logits change most, and `raised` and `lowered`, the change σ ∂logit/∂y · a for a step of length 1 along b,
-        without the mean over the vocabulary, which changes no probability. It is a derivative, including a soft cap of
-        the logits. They are left out for another `to_layer`, whose streams no output matrix reads, and for a model
-        whose logits do not follow from y; the provenance says so (`unembedded`).
+        logits change most, and `raised` and `lowered`, the change σ ∂logit/∂y · a for a step of length 1 along b, in
+        nats, less its mean over the vocabulary. They are left out for another `to_layer`, and for a model whose logits
+        do not follow from y; the provenance says so (`unembedded`).
 
     Raises:
         InputError: several prompts, or a query, position or layer that does not exist.

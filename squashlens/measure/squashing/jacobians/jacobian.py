@@ -1,8 +1,8 @@
 """The true sensitivity: norms of ∂y_n/∂v⁽⁰⁾_i by automatic differentiation, for all positions at once.
 
 One vector–Jacobian product (VJP) with the k-th unit cotangent at position n gives row k of J_i for every i, so that d
-products give all blocks J_i. The products run in batches. If the model has no hooks, they run block by block, so that a
-long prompt needs the memory of one block only. A sketch takes fewer than d products.
+products give all blocks J_i. If the model has no hooks, they run block by block, so that a long prompt needs the memory
+of one block only.
 """
 
 import math
@@ -55,13 +55,11 @@ def jacobian_norms(
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
     The exact norm takes d vector–Jacobian products (VJPs). A sketch takes k = `n_probes` of them, the rows of
-    ``G J_i`` with a Gaussian G, and gives an estimate with an interval: for the Frobenius norm ``‖G J_i‖_F / √k``,
-    whose square is unbiased; for the spectral norm an estimate from the moments of ``G J_i`` and from what one part of
-    it sees of the direction that the others find. On Gemma 3 270M, 64 products take a tenth of the time of the exact
-    norm, and estimates are 0.73 to 1.25 times it. ``method="sketch_upper"`` gives an **upper bound** that is certified
-    for the exact derivative of the model with its stored weights: all steps run in float64, and rounding is allowed
-    for, as 16 more products show it. All upper and lower bounds of the result hold together except with probability one
-    in a million, of which upper bounds, lower bounds and what rounding is found to do have a third each.
+    ``G J_i`` with a Gaussian G, and gives an estimate with an interval. On Gemma 3 270M, 64 products take a tenth of
+    the time of the exact norm, and estimates of the spectral norm are 0.73 to 1.25 times it. ``method="sketch_upper"``
+    gives an **upper bound** that is certified for the exact derivative of the model with its stored weights: all steps
+    run in float64, and rounding is allowed for, as 16 more products show it. All upper and lower bounds of the result
+    hold together except with probability one in a million.
 
     Args:
         model: as in `path_bound`.
@@ -74,28 +72,25 @@ def jacobian_norms(
         method: ``"auto"`` (the default), ``"exact"``, ``"sketch"``, ``"sketch_upper"`` or ``"lanczos"``, and their
             options; see `options.Estimation`.
         query, between: as in `path_bound`.
-        spans: groups of tokens of a single prompt, whose blocks are put side by side, so that the norm is that of the
-            derivative with respect to all tokens of the span at once: ``"words"``, ``"sentences"``, ``"lines"``,
-            ``"fields"`` of a JSON object in the prompt (values with their keys), or positions by name. By default every
-            token is measured by itself.
+        spans: groups of tokens of a single prompt that are measured at once, with their blocks side by side:
+            ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
+            keys), or positions by name. By default every token is measured by itself.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
-        dimensionless, the change of the target per unit change of the residual stream; exactly zero for positions
-        after the query. A sketch has the coordinates `low` and `high`, intervals that all hold together with 95 %
-        probability. A certified upper bound has the coordinate `low`, a certified lower bound; the provenance has the
-        failure probability of both, and of a spectral norm the estimated tightness.
-        Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is one value for
-        each: `position` is that of its first token, `token` its text or name, `token_id` −1, and `span_size` the number
-        of its tokens; the provenance has all positions (`spans`).
+        dimensionless; exactly zero for positions after the query; padded as in `path_bound` for prompts of unequal
+        lengths. A sketch has the coordinates `low` and `high`, intervals that all hold together with 95 % probability.
+        A certified upper bound has the coordinate `low`, a certified lower bound; the provenance has the failure
+        probability of both, and of a spectral norm the estimated tightness. With `spans` there is one value for each:
+        `position` is that of its first token, `token` its text or name, `token_id` −1, and `span_size` the number of
+        its tokens; the provenance has all positions (`spans`).
 
     Raises:
         UnsoundModelError: with an upper bound or Lanczos iteration, terms of the derivative that cancel so that
             rounding may change it by more than a tenth.
-        InputError: `rtol` without a sketched Frobenius norm, `tightness` without an upper bound on the spectral norm,
-            a query, layer or span that does not exist, or spans of several prompts.
-        CapacityError: the rows for a spectral norm do not fit into memory or a temporary file; the message has their
-            size.
+        InputError: options that the method does not have, a query, layer or span that does not exist, or spans of
+            several prompts.
+        CapacityError: the rows for a spectral norm do not fit into memory or a temporary file.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")

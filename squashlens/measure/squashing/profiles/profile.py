@@ -63,7 +63,6 @@ ENDS = {"none": (), "exact": (), "sketch": BOTH, "sketch_upper": ("low",)}  # wh
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("profile")
 def profile(
     model: Bridge,
