@@ -1,7 +1,6 @@
 """The substitution effect: how far the output moves when a token is replaced, which a derivative cannot tell you."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -105,8 +104,8 @@ def substitution_effect(
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
     found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
     ceilings = torch.full((len(session.ids),), torch.nan, dtype=torch.float64)
-    drawn = _draw_variants(session, together, None if natural else choices, n_replacements, seed)
-    for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
+    drawn = _draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
+    for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
         if n + 1 < len(ids):
             _require_causal(session, ids, choices, n, to_layer, moved[:1])
@@ -115,7 +114,7 @@ def substitution_effect(
         if to_layer == "y":
             parts = beside_the_first(session.model, moved)
             apart = torch.cat([divergence(own, logs).cpu() for own, logs in parts])[1:]
-        owners = torch.tensor([variant.of for variant in variants[1:]])
+        owners = owners[1:]
         before = [k for k, inside in together.items() if max(inside) < n]
         ceilings[row] = noise_ceiling([gaps[owners == k] for k in before], seed)
         for place in together:
@@ -209,30 +208,21 @@ def require_choices(session: Session, candidates: Sequence[int] | None, places: 
     return choices
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A prompt with some tokens replaced, for the position or span `of`."""
-
-    of: int
-    places: list[int]
-    tokens: list[int]
-
-
 def _draw_variants(
-    session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int, seed: int
-) -> list[list[Variant]]:
-    """The variants of each prompt, which differ from each other; the first is the prompt itself.
+    session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int,
+    query: int, seed: int,
+) -> Iterator[tuple[Int[Tensor, " variant"], list[Branch]]]:  # fmt: skip
+    """For each prompt, variants up to the query that differ from each other, with the place or span that is replaced.
 
-    Tokens come from `choices`, or from what the model expects. The variants are not written out as prompts, because
-    those of a long prompt would not fit into memory.
+    Tokens come from `choices`, or from what the model expects. The first variant, of place -1, is the prompt itself.
     """
-    generator, found, places = torch.Generator().manual_seed(seed), [], [*chain(*together.values())]
+    generator, places = torch.Generator().manual_seed(seed), [*chain(*together.values())]
     for ids in session.ids.cpu():
         if choices is None:
             others = _draw_expected(session.model, ids, places, n_replacements, generator)
         else:
             others = {p: torch.tensor([token for token in choices if token != int(ids[p])]) for p in places}
-        variants = [Variant(-1, [], [])]
+        owners, branches = [-1], [Branch(query + 1, ())]
         for number, inside in together.items():
             if len(inside) == 1:
                 each = others[inside[0]]
@@ -240,9 +230,12 @@ def _draw_variants(
             else:
                 picked = [torch.randint(len(others[p]), (n_replacements,), generator=generator) for p in inside]
                 rows = torch.stack([others[p][k] for p, k in zip(inside, picked, strict=True)], dim=1).unique(dim=0)
-            variants += [Variant(number, list(inside), row) for row in rows.tolist()]
-        found.append(variants)
-    return found
+            for row in rows:
+                changed = ids[: query + 1].clone()
+                changed[inside] = row
+                branches.append(Branch(inside[0], tuple(changed[inside[0] :].tolist())))
+            owners += [number] * len(rows)
+        yield torch.tensor(owners), branches
 
 
 def _draw_expected(
@@ -278,18 +271,11 @@ def _require_causal(
         raise not_causal("The model", query)
 
 
-def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Variant], to_layer: Target) -> Tensor:
+def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Branch], to_layer: Target) -> Tensor:
     """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
-    model, trunk, site = session.model, tuple(ids.tolist()), residual_site(to_layer, session.model)
-    require_room(pass_bytes(model, 1, len(trunk)), session.ids.device, "A forward pass", "Use a shorter prompt.")
-    branches: list[Branch] = []
-    for variant in variants:
-        changed = list(trunk)
-        for place, token in zip(variant.places, variant.tokens, strict=True):
-            changed[place] = token
-        first = min(variant.places, default=len(trunk))
-        branches.append(Branch(first, tuple(changed[first:])))
-    return read(model, trunk, branches, [site]).values[site]
+    model, site = session.model, residual_site(to_layer, session.model)
+    require_room(pass_bytes(model, 1, len(ids)), session.ids.device, "A forward pass", "Use a shorter prompt.")
+    return read(model, tuple(ids.tolist()), variants, [site]).values[site]
 
 
 def beside_the_first(

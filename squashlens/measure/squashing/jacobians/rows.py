@@ -18,7 +18,7 @@ from torch import Tensor
 
 from squashlens.bars import bar, write
 from squashlens.engine.capturing.capture import REPORT_ABOVE
-from squashlens.engine.differentiating.spans import Deferred, differentiable, vjps
+from squashlens.engine.differentiating.spans import Deferred
 from squashlens.engine.memory import available, human
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.norms import side_by_side
@@ -101,25 +101,6 @@ def _buffer(shape: tuple[int, ...], like: Tensor, way: Way, folder: str) -> Tens
     handle, name = tempfile.mkstemp(dir=folder)
     os.close(handle)
     return torch.from_numpy(np.memmap(name, kind, "w+", shape=shape))
-
-
-def norms_at(
-    output: Float[Tensor, "prompt position d"], query: int, leaf: Float[Tensor, "prompt position in"], batch: int,
-    norms: Spectral,
-) -> Float[Tensor, "prompt position"]:  # fmt: skip
-    """Spectral norms of the derivative of `output` at the query by each token of the leaf, on an existing graph."""
-    with differentiable():
-        alone = output[:, query]
-    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
-    cotangents = every[:, None].expand(-1, *alone.shape)
-
-    def batches() -> Iterator[Batch]:
-        check = causality("The model", query)
-        for (rows,) in vjps(alone, [leaf], cotangents, batch):
-            yield require_causal(rows, query, check)
-        check.require()
-
-    return spectral_of(batches, "hold", query + 1, len(every), norms)
 
 
 def causality(what: str, query: int) -> Deferred:
