@@ -8,7 +8,7 @@ padded.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
 from squashlens.bars import bar
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.loading.gguf import ORIGIN
@@ -88,7 +89,8 @@ class Session:
     def without_prompt(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """Check the model and the prompts, and collect the facts for the provenance of the result.
 
-        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
+        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them. Options
+        that are one value are recorded by the names of its fields.
         """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
@@ -96,7 +98,8 @@ class Session:
         config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),
-            "call": {"function": function} | arguments,
+            "call": {"function": function}
+            | {name: as_dict(value) if is_dataclass(value) else value for name, value in arguments.items()},
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),

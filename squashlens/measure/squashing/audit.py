@@ -19,7 +19,7 @@ import xarray as xr
 
 from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import and_frozen, grouped
 from squashlens.checks.results import require_reference, takes
 from squashlens.engine.anatomy import dtype_of, quantization, residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -139,7 +139,7 @@ def audit(
     seed = seed_of(seed)
     session = Session.start(
         model, prompt, "audit", positions=chosen, estimates=names,
-        n_probes=n_probes, replacements=as_dict(replacements), query=query, seed=seed,
+        n_probes=n_probes, replacements=replacements, query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session.model)
     n, first = session.query(query), session.facts["bos_count"]

@@ -1,6 +1,6 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens, Target, positive
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import and_frozen, grouped
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
@@ -84,7 +84,7 @@ def path_bound(
     betas = _constants(constants)
     session = Session.start(
         model, prompt, "path_bound",
-        constants=betas, attention=attention, query=query, between=as_dict(between), spans=spans,
+        constants=betas, attention=attention, query=query, between=between, spans=spans,
     )  # fmt: skip
     layers, (session, groups) = session.spans(between), Spans.of(session, spans)
     most = max(layers.values())
@@ -151,25 +151,19 @@ def certified_bound(
             f"n_composed={edges.n_composed} is possible only with exact edges.",
             "Use edges={'edges': 'exact', 'n_composed': …}, or leave it out.",
         )
-    parts, seed = frozen_parts(freeze), seed_of(edges.seed)
+    parts, edges = frozen_parts(freeze), replace(edges, seed=seed_of(edges.seed))
     session = Session.start(
         model, prompt, "certified_bound",
-        edges=as_dict(edges) | {"seed": seed}, freeze=parts, query=query, between=as_dict(between), spans=spans,
+        edges=edges, freeze=parts, query=query, between=between, spans=spans,
     )  # fmt: skip
     layers, (session, groups) = session.spans(between), Spans.of(session, spans)
-    rows, certificate = certified_rows(
-        session, layers, between.from_layer, [session.query(query)], replace(edges, seed=seed), parts
-    )
+    rows, certificate = certified_rows(session, layers, between.from_layer, [session.query(query)], edges, parts)
     composed = f" of {edges.n_composed} composed blocks" if edges.n_composed != 1 else ""
     long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
-    labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, one[between.from_layer][:, 0], long_name, certificate=certificate).assign_attrs(
-            stated
-        )
-        for to, one in rows.items()
-    }
-    return session.by_layer(between.to_layer, labelled)
+    found = {to: one[between.from_layer][:, 0] for to, one in rows.items()}
+    labelled = {to: _label(session, groups, row, long_name, certificate=certificate) for to, row in found.items()}
+    return session.by_layer(between.to_layer, {to: one.assign_attrs(stated) for to, one in labelled.items()})
 
 
 def _constants(given: str | Mapping[str, float]) -> dict[str, float]:
@@ -204,21 +198,18 @@ def printed(
     }[attention]
     other = [f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1]
     found = _label(session, groups, row, ", ".join([long_name, *other]))
-    if not np.isfinite(found.values).all():
-        require_range([*rows, row, torch.as_tensor(found.values)], betas, attention)
-    return found
-
-
-def require_range(rows: Iterable[Tensor], betas: Mapping[str, float], attention: AttentionKind) -> None:
-    """Raise an error if a row overflowed. NaN without infinity before it is the model's own."""
-    first = next(row for row in rows if not bool(row.isfinite().all()))
-    if bool(first.isinf().any()):
+    if np.isfinite(found.values).all():
+        return found
+    steps = [*rows, row, torch.as_tensor(found.values)]
+    first = next(one for one in steps if not bool(one.isfinite().all()))
+    if bool(first.isinf().any()):  # NaN without infinity before it is the model's own
         given = ", ".join(f"{name}={value:g}" for name, value in betas.items())
         raise RangeError(
             f"The bound is beyond the range of float64, {np.finfo(float).max:.2g}, with attention={attention!r} and "
             f"the constants {given}.",
             "Give constants= with a larger beta1, beta2 or beta3, or a smaller sigma_psi.",
         )
+    return found
 
 
 def _label(

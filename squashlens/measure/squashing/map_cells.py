@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, SpansOfTokens, positive
-from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -66,7 +66,7 @@ def measure(
     seed = seed_in(method)
     session = Session.start(
         model, prompt, "squash_map",
-        query=query, method=as_dict(method), norm=norm, extras=as_dict(extras), spans=spans,
+        query=query, method=method, norm=norm, extras=extras, spans=spans,
     )  # fmt: skip
     session.require_one(tokens=2)
     if accept is not None:
@@ -283,22 +283,19 @@ def _by_head(
     """The patterns of all blocks, averaged over heads; `take` gets them by head, one block at a time."""
     means: dict[int, Tensor] = {}
 
-    def keep(block: int) -> Callable[[Tensor], None]:
-        def read(pattern: Tensor) -> None:
-            heads = pattern[0].detach().float().cpu()
-            means[block] = heads.mean(dim=0)
-            take(block, heads)
-
-        return read
+    def keep(block: int, pattern: Tensor) -> None:
+        heads = pattern[0].detach().float().cpu()
+        means[block] = heads.mean(dim=0)
+        take(block, heads)
 
     blocks = range(n_blocks(session.model))
     held = {} if session.capture is None else session.capture.patterns
     if all(block in held for block in blocks):
         for block in blocks:
-            keep(block)(held[block])
+            keep(block, held[block])
     else:
         with torch.no_grad():
-            forward(session.model, session.ids, [(pattern_site(block), keep(block)) for block in blocks])
+            forward(session.model, session.ids, [(pattern_site(block), partial(keep, block)) for block in blocks])
     return means
 
 
@@ -311,13 +308,8 @@ def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[in
     [1, 3, 5, 7]
     """
     whole = sorted({*queries, opened})
-    if sum(cost * (query + 1) for query in whole) <= room:
-        return whole
-    step = 2
-    while step <= len(whole):
-        place = whole.index(opened)
-        kept = whole[place % step :: step]
+    for step in range(1, len(whole) + 1):
+        kept = whole[whole.index(opened) % step :: step]
         if sum(cost * (query + 1) for query in kept) <= room:
             return kept
-        step += 1
     return [opened]

@@ -10,7 +10,7 @@ import xarray as xr
 
 from squashlens._typing import Bridge, FrozenParts, Norm, SpansOfTokens
 from squashlens.bars import bar
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
@@ -86,7 +86,7 @@ def sensitivity(
     method = grouped(method, Estimation)
     model = require_sound(model)
     method = resolved(method, model, ("exact", "sketch"))
-    session = Session.start(model, prompt, "sensitivity", norm=norm, method=as_dict(method), query=query, spans=spans)
+    session = Session.start(model, prompt, "sensitivity", norm=norm, method=method, query=query, spans=spans)
     n, first, blocks = session.query(query), session.facts["bos_count"], range(n_blocks(session.model))
     session, groups = Spans.of(session, spans)
     sizes = [[i] for i in range(session.positions)] if groups is None else groups.positions
@@ -218,7 +218,7 @@ def needle(
     sessions = []
     for length, rows in bar([*batches(map(len, prompt), lambda _: TOGETHER)], desc="needle", unit="batch"):
         ids = torch.tensor([list(prompt[k]) for k in rows])
-        session = Session.without_prompt(model, ids, "needle", **asked, replacements=as_dict(replacements), seed=seed)
+        session = Session.without_prompt(model, ids, "needle", **asked, replacements=replacements, seed=seed)
         sessions.append(session)
         places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
         tokens[rows] = np.array(display_tokens(session.model, session.ids), dtype=object)[range(len(rows)), places]

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, SpansOfTokens, Target, positive
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
@@ -91,7 +91,7 @@ def substitution_effect(
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
         model, prompt, "substitution_effect",
-        replacements=as_dict(replacements), query=query, to_layer=to_layer, seed=seed, spans=spans,
+        replacements=replacements, query=query, to_layer=to_layer, seed=seed, spans=spans,
     )  # fmt: skip
     session.span(Between(to_layer=to_layer))
     n, natural = session.query(query), isinstance(candidates, str)

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import ATTENTION, AttentionKind, Bridge, positive, short_repr
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
@@ -107,7 +107,7 @@ def hops(
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
     between = grouped(between, Between)
-    session = Session.start(model, prompt, "hops", attention=attention, query=query, between=as_dict(between))
+    session = Session.start(model, prompt, "hops", attention=attention, query=query, between=between)
     session.require_one()
     from_layer, (_, top) = between.from_layer, session.span(between)
     start, kinds = one_hot(session, query), (attention, "uniform")
@@ -163,7 +163,7 @@ def strongest_paths(
     positive(k, "k", "a number of paths")
     session = Session.start(
         model, prompt, "strongest_paths",
-        k=k, avoid=list(avoid), attention=attention, query=query, between=as_dict(between),
+        k=k, avoid=list(avoid), attention=attention, query=query, between=between,
     )  # fmt: skip
     session.require_one()
     avoided = [session.query(position, "avoid") for position in avoid]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Target, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import and_frozen, grouped
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
@@ -88,7 +88,7 @@ def jacobian(
     given = None if positions is None else list(positions)
     session = Session.start(
         model, prompt, "jacobian",
-        query=query, positions=given, k=k, freeze=parts, between=as_dict(between),
+        query=query, positions=given, k=k, freeze=parts, between=between,
     )  # fmt: skip
     session.require_one()
     n, d = session.query(query), width(session.model)

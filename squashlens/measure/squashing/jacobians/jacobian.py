@@ -12,7 +12,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens._typing import Bridge, FrozenParts, Norm, SpansOfTokens, positive
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import and_frozen, grouped
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -108,7 +108,7 @@ def jacobian_norms(
     method = resolved(method, model, ("exact", "sketch", "sketch_upper", "lanczos"))
     session = Session.start(
         model, prompt, "jacobian_norms",
-        norm=norm, freeze=parts, method=as_dict(method), query=query, between=as_dict(between), spans=spans,
+        norm=norm, freeze=parts, method=method, query=query, between=between, spans=spans,
     )  # fmt: skip
     layers, (session, groups) = session.spans(between), Spans.of(session, spans)
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, positive
 from squashlens.bars import bar, write
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -143,7 +143,7 @@ def profile(
     method = resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
     session = Session.start(
         model, prompt, "profile",
-        queries=queries, layers=layers, method=as_dict(method), norm=norm, keep=keep, extras=as_dict(extras),
+        queries=queries, layers=layers, method=method, norm=norm, keep=keep, extras=extras,
     )  # fmt: skip
     session.require_one(tokens=2)
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
