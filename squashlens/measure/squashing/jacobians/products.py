@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -92,7 +91,8 @@ class Pullback:
         everywhere = everywhere.expand(-1, len(self.session.ids), *directions.shape[1:])
         passed = self._on_graph if self.replay is None else partial(self._replayed, self.replay)
         for _ in passed(query, everywhere, take):
-            yield [found[layer].to(found[self.bottom].device) for layer in self.layers]
+            device = found[self.bottom].device
+            yield [found.pop(layer).to(device) for layer in self.layers]
         check.require()
 
     def _on_graph(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
@@ -144,7 +144,8 @@ class Products:
 
     def way_to_keep(self, count: int) -> Way:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
-        return kept_rows(self.session, len(self.pullback.layers), self.reach, count)
+        blocks = len(self.session.ids) * len(self.pullback.layers) * self.reach
+        return way_to_keep(self.session.model, blocks, count)
 
     @property
     def count(self) -> int:
@@ -183,9 +184,3 @@ class Products:
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
     """Those of several layers one after the other; that of a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
-
-
-def kept_rows(session: Session, layers: int, reach: int, count: int) -> Way:
-    """Where `count` rows of blocks up to position `reach` are kept; the size is printed if it is large."""
-    like: Any = next(session.model.parameters())
-    return way_to_keep(len(session.ids) * layers, reach, count, width(session.model), like)

@@ -16,7 +16,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from squashlens._typing import Bridge
 from squashlens.bars import bar, write
+from squashlens.engine.anatomy import device_of, dtype_of, width
 from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.spans import Deferred
 from squashlens.engine.memory import available, human
@@ -29,10 +31,10 @@ Batches = Callable[[], Iterator[Batch]]  # each call goes through all of them ag
 Spectral = Callable[[Float[Tensor, "many out in"]], Tensor]  # a number for each matrix, or several
 
 
-def way_to_keep(prompts: int, reach: int, rows: int, d: int, like: Tensor) -> Way:
-    """Where `rows` rows of each block are kept, in memory or in a file; the size is printed if it is large."""
-    size = reach * prompts * rows * d * max(4, like.dtype.itemsize)
-    fits = size <= available(like.device) // 2
+def way_to_keep(model: Bridge, blocks: int, rows: int) -> Way:
+    """Where some rows of each block are kept, in memory or in a file; the size is printed if it is large."""
+    size = blocks * rows * width(model) * max(4, dtype_of(model).itemsize)
+    fits = size <= available(device_of(model)) // 2
     if not fits and size > (disk := free_on_disk() // 2):
         raise CapacityError(
             f"Writing all rows of the Jacobian needs {human(size)}, which exceeds the limit of {human(disk)} "
@@ -41,7 +43,7 @@ def way_to_keep(prompts: int, reach: int, rows: int, d: int, like: Tensor) -> Wa
         )
     if not fits or size > REPORT_ABOVE:
         where = "kept in memory" if fits else f"written to {tempfile.gettempdir()}"
-        write(f"jacobian: rows of {reach} blocks, {human(size)}, {where}; {rows} products")
+        write(f"jacobian: rows of {blocks} blocks, {human(size)}, {where}; {rows} products")
     return "hold" if fits else "spill"
 
 

@@ -28,8 +28,8 @@ from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
-from squashlens.measure.squashing.jacobians.products import Products, Pullback, kept_rows
-from squashlens.measure.squashing.jacobians.rows import Way
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.measure.squashing.jacobians.rows import Way, way_to_keep
 from squashlens.measure.squashing.jacobians.sketch import (
     EVENTS,
     FAILURE,
@@ -216,7 +216,8 @@ class _Work:
         count = width(self.session.model) if self.method == "exact" else self.options.n_probes
         if self.norm == "frobenius":
             return count, None
-        return count, kept_rows(self.session, len(self.layers), int(self.queries[-1]) + 1, count)
+        blocks = len(self.layers) * (int(self.queries[-1]) + 1)
+        return count, way_to_keep(self.session.model, blocks, count)
 
     def measured(self, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
