@@ -152,13 +152,13 @@ def _jacobian(
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
     count = method.n_probes if method.method == "sketch" else width(session.model)
     products = Products(Pullback(session, layers, tick=tick), opened)
-    way = products.way_to_keep(count) if norm == "spectral" else None
+    kept = products.storage(count) if norm == "spectral" else None
     text = f"{norm} norm of the Jacobian"
     if method.method == "exact":
-        found = {"jacobian": (products.exact(way), text)}
+        found = {"jacobian": (products.exact(kept), text)}
     else:
         chance = MISSED / 2 / (len(layers) * (opened + 1))
-        ends = sketched(products, norm, measure_of(session.model, method), chance, way)
+        ends = sketched(products, norm, measure_of(session.model, method), chance, kept)
         found = {"jacobian": (ends.estimate, f"sketched {text}")}
         found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
     return {

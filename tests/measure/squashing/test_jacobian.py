@@ -1,6 +1,5 @@
 """Jacobian norms against jacrev and central differences on the plain model, and against closed forms."""
 
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -155,7 +154,7 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
 
 
 @pytest.mark.slow
-def test_both_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7}
     held = flat.jacobian_norms(tiny, prompt, **read)
@@ -163,12 +162,13 @@ def test_both_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.M
     assert held.values[8:].max() == 0 < held.values[:8].min()
     d, size = 128, 128 * 128 * 4
     monkeypatch.setattr(_rows, "available", lambda device: 2 * 3 * size)  # of eight blocks, three fit
-    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * 8 * size)
-    found = flat.jacobian_norms(tiny, prompt, **read)
-    np.testing.assert_array_equal(found.values, held.values)
-    assert sl.results.provenance(found)["rows"] == "spill"
-    assert f"written to {tempfile.gettempdir()}; {d} products" in capsys.readouterr().out
-    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * 8 * size - 2)
+    for rows, disk in (("spill", 2 * 8 * size), ("repeat", 2 * 8 * size - 2)):
+        monkeypatch.setattr(_rows, "free_on_disk", lambda disk=disk: disk)
+        found = flat.jacobian_norms(tiny, prompt, **read)
+        np.testing.assert_array_equal(found.values, held.values)
+        assert sl.results.provenance(found)["rows"] == rows
+    assert f"computed repeatedly; 3 × {d} products" in capsys.readouterr().out  # eight positions, three at a time
+    monkeypatch.setattr(_rows, "available", lambda device: 2 * size - 2)
     with pytest.raises(CapacityError, match="Use norm='frobenius'"):
         flat.jacobian_norms(tiny, prompt, **read)
 

@@ -150,8 +150,8 @@ def _estimated(
         return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
     cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
     tell(session.model, "jacobian", d, len(session.ids) * products.reach, cheaper)
-    way = products.way_to_keep(d) if norm == "spectral" else None
-    return products.exact(way), {}, {} if way is None else {"rows": way}
+    kept = products.storage(d) if norm == "spectral" else None
+    return products.exact(kept), {}, {} if kept is None else {"rows": kept.way}
 
 
 def _require_possible(given: Estimation, norm: Norm, spans: Any) -> None:

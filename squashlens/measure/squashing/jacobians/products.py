@@ -21,11 +21,11 @@ from squashlens.measure.squashing.jacobians.rows import (
     Batch,
     Batches,
     Spectral,
-    Way,
+    Storage,
     causality,
     require_causal,
     spectral_of,
-    way_to_keep,
+    storage_for,
 )
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.theory.norms import missing_sizes, spectral_norms, squared_frobenius
@@ -142,25 +142,25 @@ class Products:
         """All products, on the CPU."""
         return torch.cat([rows.cpu() for rows in self.along(directions)()])
 
-    def way_to_keep(self, count: int) -> Way:
+    def storage(self, count: int, *, once: bool = False) -> Storage:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
-        blocks = len(self.session.ids) * len(self.pullback.layers) * self.reach
-        return way_to_keep(self.session.model, blocks, count)
+        each = len(self.session.ids) * len(self.pullback.layers)
+        return storage_for(self.session.model, each, self.reach, count, once=once)
 
     @property
     def count(self) -> int:
         """The number of norms: of tokens up to the query in all prompts, or of spans."""
         return len(self.session.ids) * self.reach if self.spans is None else len(self.spans.names)
 
-    def exact(self, way: Way | None) -> ByToken:
-        """The norms from all products; spectral ones if there is a way to keep rows."""
+    def exact(self, kept: Storage | None) -> ByToken:
+        """The norms from all products; spectral ones if rows are kept."""
         directions = torch.eye(width(self.session.model), dtype=torch.float64)
-        return self.frobenius(directions) if way is None else self.measured(directions, way, spectral_norms)
+        return self.frobenius(directions) if kept is None else self.measured(directions, kept, spectral_norms)
 
-    def measured(self, directions: Float[Tensor, "cotangent d"], way: Way, norms: Spectral) -> Tensor:
+    def measured(self, directions: Float[Tensor, "cotangent d"], kept: Storage, norms: Spectral) -> Tensor:
         """What `norms` gives for the rows of each position, or of each span."""
         spans = None if self.spans is None else self.spans.within(self.reach)
-        return spectral_of(self.along(directions), way, self.reach, len(directions), norms, spans)
+        return spectral_of(self.along(directions), kept, self.reach, len(directions), norms, spans)
 
     def rounded_away(self, chance: float, seed: int) -> ByToken:
         """What rounding did to each block J_i, forward pass included, as `Jittered` products of random cotangents show.

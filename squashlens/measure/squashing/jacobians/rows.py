@@ -1,13 +1,15 @@
 """Norms of Jacobian blocks from their rows, which are computed a few at a time and for all positions at once.
 
-A spectral norm needs all rows of a block together. They are kept in memory (*hold*), n · k · d numbers, or written to a
-temporary file and read back position by position (*spill*), which gives the same numbers.
+A spectral norm needs all rows of a block together. There are three ways to keep them, which give the same numbers, and
+the first that fits is taken: *hold* keeps the blocks of all positions in memory, n · k · d numbers; *spill* writes them
+to a temporary file and reads it back position by position; *repeat* keeps the blocks of a few positions and repeats the
+products for the next ones.
 """
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import psutil
@@ -25,26 +27,42 @@ from squashlens.engine.memory import available, human
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.norms import side_by_side
 
-Way = Literal["hold", "spill"]
+Way = Literal["hold", "spill", "repeat"]
 Batch = Float[Tensor, "cotangent prompt position in"]
 Batches = Callable[[], Iterator[Batch]]  # each call goes through all of them again
 Spectral = Callable[[Float[Tensor, "many out in"]], Tensor]  # a number for each matrix, or several
 
 
-def way_to_keep(model: Bridge, blocks: int, rows: int) -> Way:
-    """Where some rows of each block are kept, in memory or in a file; the size is printed if it is large."""
-    size = blocks * rows * width(model) * max(4, dtype_of(model).itemsize)
-    fits = size <= available(device_of(model)) // 2
-    if not fits and size > (disk := free_on_disk() // 2):
+class Storage(NamedTuple):
+    """How the rows of the blocks are kept: the way, and the number of positions at a time."""
+
+    way: Way
+    positions: int
+
+
+def storage_for(model: Bridge, each: int, reach: int, rows: int, *, once: bool = False) -> Storage:
+    """The first of hold, spill and repeat that fits `rows` rows of each block, of which a position has `each`.
+
+    With `once`, products are not repeated. The size is printed if it is large.
+    """
+    one = each * rows * width(model) * max(4, dtype_of(model).itemsize)
+    size, free, disk = reach * one, available(device_of(model)) // 2, free_on_disk() // 2
+    if size <= free:
+        found, where = Storage("hold", reach), "kept in memory"
+    elif size <= disk:
+        found, where = Storage("spill", reach), f"written to {tempfile.gettempdir()}"
+    elif one <= free and not once:
+        found, where = Storage("repeat", free // one), "computed repeatedly"
+    else:
+        what, needed, limit = ("All rows of the Jacobian", size, disk) if once else ("One block's rows", one, free)
         raise CapacityError(
-            f"Writing all rows of the Jacobian needs {human(size)}, which exceeds the limit of {human(disk)} "
-            "(half of the free space).",
-            "Use norm='frobenius', which needs no stored rows, or fewer n_probes=, or point TMPDIR to a larger disk.",
+            f"{what} need {human(needed)}, which exceeds the limit of {human(limit)} (half of the free space).",
+            "Use norm='frobenius', which needs no stored rows, or n_probes=, or point TMPDIR to a larger disk.",
         )
-    if not fits or size > REPORT_ABOVE:
-        where = "kept in memory" if fits else f"written to {tempfile.gettempdir()}"
-        write(f"jacobian: rows of {blocks} blocks, {human(size)}, {where}; {rows} products")
-    return "hold" if fits else "spill"
+    if size > REPORT_ABOVE or found.way != "hold":
+        passes = -(-reach // found.positions)
+        write(f"jacobian: rows of {reach} blocks, {human(size)}, {where}; {passes} × {rows} products")
+    return found
 
 
 def free_on_disk() -> int:
@@ -53,18 +71,29 @@ def free_on_disk() -> int:
 
 
 def spectral_of(
-    batches: Batches, way: Way, reach: int, rows: int, norms: Spectral, spans: Sequence[Sequence[int]] | None = None
-) -> Float[Tensor, "prompt position *several"]:
+    batches: Batches, kept: Storage, reach: int, count: int, norms: Spectral,
+    spans: Sequence[Sequence[int]] | None = None,
+) -> Float[Tensor, "prompt position *several"]:  # fmt: skip
     """The spectral norm of the block of each position, or what `norms` gives; zero from position `reach` on.
 
     With `spans`, positions below `reach`, the norm of the blocks of each span side by side.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        kept, n, device = collected(batches, way, reach, rows, folder)
-        each = bar(spans or range(reach), desc="norms", unit="token" if spans is None else "span")
-        parts = (kept[:, one] if spans is None else of_span([kept], one) for one in each)
-        found = torch.stack([norms(part.to(device)) for part in parts], dim=1)
-    return found if spans is not None else padded(found, n)
+    if spans is not None and kept.positions < reach:
+        raise CapacityError(
+            f"The rows of all {reach} blocks are needed for spans, and do not fit.",
+            "Point TMPDIR to a larger disk, or use norm='frobenius', which needs no stored rows.",
+        )
+    found: list[Tensor] = []
+    n = reach
+    for start in range(0, reach, kept.positions):
+        places = slice(start, min(reach, start + kept.positions))
+        with tempfile.TemporaryDirectory() as folder:
+            rows, n, device = collected(batches, kept.way, places, count, folder)
+            each = bar(spans or range(rows.shape[1]), desc="norms", unit="token" if spans is None else "span")
+            parts = (rows[:, one] if spans is None else of_span([rows], one) for one in each)
+            found.append(torch.stack([norms(part.to(device)) for part in parts], dim=1))
+            del rows
+    return found[0] if spans is not None else padded(torch.cat(found, dim=1), n)
 
 
 def of_span(
@@ -82,15 +111,16 @@ def padded(values: Float[Tensor, "prompt place *several"], n: int) -> Float[Tens
 
 
 def collected(
-    batches: Batches, way: Way, reach: int, rows: int, folder: str
+    batches: Batches, way: Way, places: slice, count: int, folder: str
 ) -> tuple[Float[Tensor, "prompt place out in"], int, torch.device]:
-    """All rows of the blocks up to `reach`, with the number of positions and the device of the products."""
+    """All rows of the blocks of some positions, with the number of positions and the device of the products."""
     kept, done, n, device = torch.empty(0), 0, 0, torch.device("cpu")
     for batch in batches():
         if not done:
             _, prompts, n, d = batch.shape
-            kept, device = _buffer((prompts, reach, rows, d), batch, way, folder), batch.device
-        kept[:, :, done : done + len(batch)] = rearrange(batch[:, :, :reach], "k p i d -> p i k d")
+            shape = (prompts, places.stop - places.start, count, d)
+            kept, device = _buffer(shape, batch, way, folder), batch.device
+        kept[:, :, done : done + len(batch)] = rearrange(batch[:, :, places], "k p i d -> p i k d")
         done += len(batch)
     return kept, n, device
 

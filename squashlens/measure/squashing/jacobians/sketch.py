@@ -41,7 +41,7 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
-from squashlens.measure.squashing.jacobians.rows import Spectral, Way, collected, of_span, padded
+from squashlens.measure.squashing.jacobians.rows import Spectral, Storage, collected, of_span, padded
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Estimation
 from squashlens.remarks import remark
@@ -165,14 +165,14 @@ def measure_of(model: Bridge, method: Estimation) -> Measure:
     return Measure(normals(seed_in(method))(width(model), method.n_probes).T)
 
 
-def sketched(products: Products, norm: Norm, measure: Measure, chance: float, way: Way | None = None) -> Ends:
+def sketched(products: Products, norm: Norm, measure: Measure, chance: float, kept: Storage | None = None) -> Ends:
     """Bounds and estimates from the directions of `measure`; each end fails with probability `chance`."""
     directions = measure.directions
     if norm == "frobenius":
         size, (low, high) = products.frobenius(directions).cpu(), sketch_factors(len(directions), chance)
         likely = size / math.sqrt(len(directions))
         return Ends(high * likely, low * likely, likely)
-    return measure.ends(products.measured(directions, way or products.way_to_keep(len(directions)), measure), chance)
+    return measure.ends(products.measured(directions, kept or products.storage(len(directions)), measure), chance)
 
 
 def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
@@ -263,8 +263,8 @@ def _grown(products: Products, chance: float, tightness: float, seed: int) -> tu
         parts: list[Tensor] = []
 
         def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
-            way = products.way_to_keep(len(new))
-            part, n, device = collected(products.along(new), way, reach, len(new), folder)
+            way = products.storage(len(new), once=True).way
+            part, n, device = collected(products.along(new), way, slice(0, reach), len(new), folder)
             parts.append(part)
             spans = [[place] for place in range(reach)] if products.spans is None else products.spans.within(reach)
             several = torch.stack([measure(of_span(parts, inside).to(device)) for inside in spans], dim=1)

@@ -29,7 +29,7 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.squashing.jacobians.rows import Way, way_to_keep
+from squashlens.measure.squashing.jacobians.rows import Storage, storage_for
 from squashlens.measure.squashing.jacobians.sketch import (
     EVENTS,
     FAILURE,
@@ -209,15 +209,14 @@ class _Work:
         tell(self.session.model, "profile", self.models * len(self.queries) * self._rows[0], self.n, cheaper)
 
     @cached_property
-    def _rows(self) -> tuple[int, Way | None]:
+    def _rows(self) -> tuple[int, Storage | None]:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
         if self.method == "none":
             return 0, None
         count = width(self.session.model) if self.method == "exact" else self.options.n_probes
         if self.norm == "frobenius":
             return count, None
-        blocks = len(self.layers) * (int(self.queries[-1]) + 1)
-        return count, way_to_keep(self.session.model, blocks, count)
+        return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
 
     def measured(self, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
@@ -282,7 +281,7 @@ class _Work:
         self._new(found, "jacobian")
         for end in ENDS[self.method] if self.keep == "positions" else ():
             found.kept[f"jacobian_{end}"] = torch.zeros_like(found.kept["jacobian"])
-        certifies, model, (count, way) = self.method == "sketch_upper", self.session.model, self._rows
+        certifies, model, (count, kept) = self.method == "sketch_upper", self.session.model, self._rows
         numbers = len(self.queries) * len(self.layers) * self.n
         chance = FAILURE / EVENTS / self.models if certifies else MISSED / 2
         # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
@@ -296,9 +295,9 @@ class _Work:
             for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
                 products = Products(pullback, int(self.queries[at]))
                 if measure is None:
-                    ends = Ends(*[products.exact(way).cpu()] * 3)
+                    ends = Ends(*[products.exact(kept).cpu()] * 3)
                 else:
-                    ends = sketched(products, self.norm, measure, chance / numbers, way)
+                    ends = sketched(products, self.norm, measure, chance / numbers, kept)
                 if certifies:
                     ends, lost = allowed(products, ends, seen, missing)
                     rounding = max(rounding, lost)
