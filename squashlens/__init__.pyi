@@ -22,8 +22,8 @@ from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.knockout import knockout_effect
 from .measure.squashing.profiles.profile import profile
 from .measure.squashing.sensitivity import needle, sensitivity
-from .measure.squashing.sinks import attention_sinks
 from .measure.squashing.substitution import substitution_effect
+from .measure.squashing.walks import attention_sinks
 from .reporting.paper.write import paper
 from .reporting.report_page import report
 from .study.atlas import Atlas

@@ -8,7 +8,7 @@ padded.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
 from squashlens.bars import bar
+from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.loading.gguf import ORIGIN
@@ -62,12 +63,16 @@ def measurement(
 
 @dataclass(frozen=True)
 class Session:
-    """A verified model, the checked token ids of its prompts, and the facts that the result's provenance states."""
+    """A verified model, the checked token ids of its prompts, and the facts that the result's provenance states.
+
+    `labels` are coordinates by position for results that have a value for each span of a prompt, and not each token.
+    """
 
     model: Bridge
     ids: Int[Tensor, "prompt position"]
     facts: Mapping[str, Any]
     capture: Capture | None = None
+    labels: Mapping[str, Any] | None = None
 
     @classmethod
     def start(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
@@ -84,7 +89,8 @@ class Session:
     def without_prompt(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """Check the model and the prompts, and collect the facts for the provenance of the result.
 
-        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
+        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them. Options
+        that are one value are recorded by the names of its fields.
         """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
@@ -92,7 +98,8 @@ class Session:
         config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),
-            "call": {"function": function} | arguments,
+            "call": {"function": function}
+            | {name: as_dict(value) if is_dataclass(value) else value for name, value in arguments.items()},
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),
@@ -208,38 +215,35 @@ class Session:
         return signed(long_name, coords, plain, self.facts)
 
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """The dimensions of values per token, and the coordinates that label the tokens."""
+        """The dimensions of values per token, and the coordinates that label the tokens; or those of spans."""
+        if self.labels is not None:
+            return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
         return position_coords(ids, display_tokens(self.model, self.ids))
 
 
-def require_places(positions: Sequence[int], first: int, last: int) -> None:
-    """Raise unless there is at least one position, all of them from `first` to `last`."""
+def require_places(positions: Sequence[int], first: int, last: int, *, different: bool = False) -> None:
+    """Raise unless there is at least one position, all of them from `first` to `last`, and `different` if asked for."""
     if not positions or not first <= min(positions) <= max(positions) <= last:
         raise InputError(
             f"positions={short_repr(positions)} are not positions from {first} to {last}.",
             f"Give at least one position from {first} to {last}.",
         )
-
-
-def different(positions: Sequence[int], last: int) -> list[int]:
-    """The positions. Raises if there are none, for one that is given twice, and for one that is beyond `last`."""
-    require_places(positions, 0, last)
-    if len({*positions}) < len(positions):
+    if different and len({*positions}) < len(positions):
         raise InputError(f"positions={short_repr(positions)} has a position twice.", "Give different positions.")
-    return [*positions]
 
 
 def streams_at(
-    model: Bridge, ids: Int[Tensor, "prompt position"], sites: Iterable[str], context: Mapping[str, Any] | None = None
-) -> dict[str, Tensor]:
-    """The activations at some hook points in one forward pass, detached."""
+    model: Bridge, ids: Int[Tensor, "prompt position"], sites: Iterable[str], context: Mapping[str, Any] | None = None,
+    at: Any = slice(None),
+) -> dict[str, Tensor]:  # fmt: skip
+    """The activations at some hook points, and positions, in one forward pass, detached."""
     seen: dict[str, Tensor] = {}
 
     def keep(site: str) -> Callable[[Tensor], None]:
-        return lambda tensor: seen.update({site: tensor.detach().clone()})
+        return lambda tensor: seen.update({site: tensor[:, at].detach().clone()})
 
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         forward(model, ids, [(site, keep(site)) for site in sites], context)
     return seen
 

@@ -203,3 +203,15 @@ def test_certificates_of_further_queries_add_their_probabilities(bridge_of: Any)
     chances = [sl.results.provenance(each)["certificate"]["failure_probability"] for each in (one, more)]
     both = sl.results.provenance(joined(one, more, 1))["certificate"]
     assert both["failure_probability"] == sum(chances) > max(chances)
+
+
+def test_a_sketched_map_takes_an_exact_row(bridge_of: Any) -> None:
+    """A live map measures further queries exactly, whose rows have no interval."""
+    model, ids = bridge_of("llama"), [[2, 7, 11, 30, 7]]
+    rest: Any = {"norm": "frobenius", "extras": MapExtras()}
+    held = measure(model, ids, query=-1, method=Estimation(method="sketch", n_probes=4), **rest)
+    more = measure(model, ids, query=2, method=Estimation(method="exact"), alone=True, **rest)
+    whole = joined(held, more, 2)
+    np.testing.assert_array_equal(whole["jacobian"].sel(query=2), more["jacobian"].sel(query=2))
+    np.testing.assert_array_equal(whole["jacobian_low"].sel(query=4), held["jacobian_low"].sel(query=4))
+    assert whole["jacobian_low"].sel(query=2).isnull().all()

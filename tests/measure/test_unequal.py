@@ -14,11 +14,11 @@ PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
 LENGTHS = [5, 7, 3]
 CALLS: list[tuple[Any, dict[str, Any]]] = [
     (sl.sensitivity, {"norm": "frobenius"}),
-    (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
-    (sl.jacobian_norms, {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "query": 1, "seed": 0}),
+    (sl.jacobian_norms, {"norm": "frobenius", "between": {"to_layer": ["y", 3]}}),
+    (sl.jacobian_norms, {"norm": "frobenius", "method": {"method": "sketch", "rtol": 0.5, "seed": 0}, "query": 1}),
     (sl.path_bound, {}),
-    (sl.path_bound, {"constants": "measured", "from_layer": 5, "seed": 0}),
-    (sl.substitution_effect, {"n_replacements": 2}),
+    (sl.certified_bound, {"edges": {"seed": 0}, "between": {"from_layer": 5}}),
+    (sl.substitution_effect, {"replacements": {"n_replacements": 2}}),
 ]
 
 
@@ -27,7 +27,6 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 def test_each_prompt_has_the_numbers_of_its_own_call(
     verb: Any, options: dict[str, Any], tiny: Any, tmp_path: Path
 ) -> None:
-    options = options if verb is sl.path_bound and not options else options | {}
     found = verb(tiny, PROMPTS, **options)
     assert found["n_tokens"].values.tolist() == LENGTHS
     assert found.sizes["prompt"] == 3

@@ -1,11 +1,10 @@
 """Attribution methods of other libraries, as scores of tokens at the query.
 
 captum and LXT come with the extra `compare`. All methods attribute the largest logit at the query, starting from the
-token embeddings, which is how their users call them. None of them is a norm of the Jacobian.
+token embeddings. None of them is a norm of the Jacobian.
 
 LXT 2.1 cannot be imported as a whole with transformers 5, and its `monkey_patch` replaces methods of classes for the
-whole process. Its rules for each architecture are modules of their own. They are imported alone, and put on the modules
-of one model.
+whole process. So its rules for each architecture are imported alone, and put on the modules of one model.
 """
 
 import importlib.util
@@ -80,57 +79,53 @@ def captum_for(what: str) -> Any:
 
 
 class _Outputs:
-    """The model as a function of the token embeddings of one prompt."""
+    """The largest logit at the query as a function of the token embeddings of one prompt."""
 
     def __init__(self, model: Bridge, ids: Int[Tensor, "1 position"], query: int) -> None:
         require_no_backward_hooks(model)
         self.model, self.ids, self.query = model, ids, query
         self.embeddings = streams_at(model, ids, [EMBEDDING])[EMBEDDING]
         self.batch = cotangents_on_graph(model, 1, ids.shape[1])
-        self.target: int | None = None
+        with torch.no_grad():
+            self.target = int(self.logits(self.embeddings)[0].argmax())
 
-    def y(self, embeddings: Float[Tensor, "variant position d"]) -> Float[Tensor, "variant d"]:
-        """The output of the final norm at the query, for each variant of the embeddings."""
+    def logits(self, embeddings: Float[Tensor, "variant position d"]) -> Float[Tensor, "variant outcome"]:
+        """The logits at the query, for each variant of the embeddings."""
         kept: list[Tensor] = []
         watch: list[tuple[str, Callable[[Tensor], Tensor | None]]] = [
             (EMBEDDING, lambda tensor: embeddings.to(tensor)),
             (residual_site("y", self.model), lambda tensor: kept.append(tensor[:, self.query])),
         ]
         forward(self.model, self.ids.expand(len(embeddings), -1).clone(), watch)
-        return kept[0]
+        return logits_of(self.model, kept[0])
 
     def score(self, embeddings: Float[Tensor, "variant position d"]) -> Float[Tensor, " variant"]:
         """The logit that is largest for the prompt itself."""
-        logits = logits_of(self.model, self.y(embeddings))
-        if self.target is None:
-            self.target = int(logits[0].argmax())
-        return logits[:, self.target]
-
-    def through(self, attribute: Callable[..., Tensor]) -> Float[Tensor, "position d"]:
-        """What a method of captum attributes to each coordinate of the embeddings."""
-        with differentiable():
-            self.score(self.embeddings)  # fixes the target before a method asks for other inputs
-            return attribute(self.embeddings.clone().requires_grad_())[0].detach()
+        return self.logits(embeddings)[:, self.target]
 
 
 def _gradient_times_input(model: Bridge, ids: Tensor, query: int) -> Tensor:
     captum, outputs = captum_for("Gradient times input"), _Outputs(model, ids, query)
-    return outputs.through(captum.InputXGradient(outputs.score).attribute).norm(dim=-1)
+    with differentiable():
+        found = captum.InputXGradient(outputs.score).attribute(outputs.embeddings.clone().requires_grad_())
+    return found[0].detach().norm(dim=-1)
 
 
 def _integrated_gradients(model: Bridge, ids: Tensor, query: int) -> Tensor:
     captum, outputs = captum_for("Integrated gradients"), _Outputs(model, ids, query)
-    method = captum.IntegratedGradients(outputs.score)
-    return outputs.through(lambda x: method.attribute(x, internal_batch_size=outputs.batch)).norm(dim=-1)
+    with differentiable():
+        leaf = outputs.embeddings.clone().requires_grad_()
+        found = captum.IntegratedGradients(outputs.score).attribute(leaf, internal_batch_size=outputs.batch)
+    return found[0].detach().norm(dim=-1)
 
 
 def _occlusion(model: Bridge, ids: Tensor, query: int) -> Tensor:
     captum, outputs = captum_for("Occlusion"), _Outputs(model, ids, query)
-    method, window = captum.Occlusion(outputs.score), (1, outputs.embeddings.shape[-1])
+    window = (1, outputs.embeddings.shape[-1])  # a token's coordinates are set to 0 together, and have the same number
     with torch.no_grad():
-        outputs.score(outputs.embeddings)
+        method = captum.Occlusion(outputs.score)
         found = method.attribute(outputs.embeddings, window, perturbations_per_eval=outputs.batch)
-    return found[0, :, 0].abs()  # a token's coordinates are set to 0 together, and have the same number
+    return found[0, :, 0].abs()
 
 
 def _value_weighted(model: Bridge, ids: Tensor, query: int) -> Tensor:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,23 +19,22 @@ import xarray as xr
 
 from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import and_frozen, grouped
 from squashlens.checks.results import require_reference, takes
-from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
+from squashlens.engine.anatomy import dtype_of, quantization, residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
+from squashlens.engine.differentiating.spans import differentiable, leaf_of
 from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session, measurement, require_places
+from squashlens.measure.session import Session, measurement, require_places, streams_at
 from squashlens.measure.squashing.attributions import attribution, captum_for
 from squashlens.measure.squashing.bound import certified_bound, composition, path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.jacobians.rows import norms_at
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
 from squashlens.options import Replaced, Replacements
-from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
 from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
 from squashlens.theory.statistics.trends import with_ends
@@ -61,11 +61,10 @@ class Estimate:
 
     name: str
     kind: str  # printed, bound, derivative, proxy, attribution, swap
-    measure: Callable[[Bridge, Any], xr.DataArray]
+    measure: Callable[[Bridge, Any], np.ndarray]
     bounds: str | None = None
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("audit")
 def audit(
     model: Bridge,
@@ -83,12 +82,12 @@ def audit(
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
     a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the proxies rollout,
-    all-ones cotangent and top-logit gradient; and attribution methods that other libraries offer: gradient times input,
-    integrated gradients and occlusion (captum), AttnLRP (LXT), and value-weighted attention. They are compared with
-    what changing a token does to the output: the substitution effect, and the KL divergence of the next token under
-    `knockout_effect` (*knockout KL*, and *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv
-    2601.16407, judges methods) and under replacement by a token that the model expects (*expected replacement KL*).
-    captum and LXT come with ``pip install "squashlens[compare]"``. All are of y at the query, and of the embeddings.
+    all-ones cotangent and top-logit gradient; and attributions: gradient times input, integrated gradients and
+    occlusion (captum), AttnLRP (LXT), and value-weighted attention. They are compared with what changing a token does:
+    the substitution effect, and the KL divergence of the next token under `knockout_effect` (*knockout KL*, and
+    *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv 2601.16407, judges methods) and under
+    replacement by a token that the model expects (*expected replacement KL*). captum and LXT come with
+    ``pip install "squashlens[compare]"``. All are of y at the query, and of the embeddings.
 
     Args:
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
@@ -107,17 +106,15 @@ def audit(
     Returns:
         Dataset. Over (estimate, prompt, position): `value`, dimensionless, in logits for attributions, in nats for
         KL divergences, in the model's units for the substitution effect and value-weighted attention; `tightness`, a
-        bound divided by the spectral norm of the Jacobian that it bounds (same freeze set), NaN for an estimate that is
-        not a bound; `over_jacobian`, the value divided by the true spectral norm, NaN for what is not the norm of a
-        derivative: attributions and the effects of changes. Over (estimate): `cost`, the time
-        divided by that of the exact spectral norm in this run. Over (estimate, reference, way): `agreement`, Spearman's
-        ρ with the Jacobian or one of the effects over `positions`, mean over prompts. The
-        coordinate `way` is ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides
-        the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % interval over
-        prompts, NaN for one prompt. `agreement_over_jacobian`, with `_low` and `_high`, is the mean over prompts of its
-        difference from the exact Jacobian's agreement in the same prompt, which says more than two separate intervals.
-        An estimate that the model does not support, or whose library is missing, is NaN, and the coordinate `refused`
-        has the reason.
+        bound divided by the spectral norm of the Jacobian that it bounds (same freeze set), NaN for others;
+        `over_jacobian`, the value divided by the true spectral norm, NaN for attributions and effects. Over (estimate):
+        `cost`, the time divided by that of the exact spectral norm in this run. Over (estimate, reference, way):
+        `agreement`, Spearman's ρ with the Jacobian or one of the effects over `positions`, mean over prompts, with
+        `way` ``"raw"``; ``"partial"``, which controls for the position; or ``"over_null"``, which divides the estimate
+        by the null; and `agreement_over_jacobian`, the mean over prompts of its difference from the exact Jacobian's
+        agreement in the same prompt. Both have `_low` and `_high`, the ends of 95 % intervals over prompts, NaN for
+        one prompt. An estimate that the model does not support, or whose library is missing, is NaN, and the coordinate
+        `refused` has the reason.
 
     Raises:
         InputError: a model in half precision or with quantized weights, whose bounds and Jacobians describe different
@@ -138,31 +135,27 @@ def audit(
             f"candidates={replacements.candidates!r} is one of the estimates.", "Leave it out, or give token ids."
         )
     positive(replacements.n_replacements, "n_replacements", "a number of tokens")
-    given = {"positions": positions, "estimates": estimates}
-    lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
+    chosen, names = (None if given is None else [*given] for given in (positions, estimates))
     seed = seed_of(seed)
     session = Session.start(
-        model, prompt, "audit", **lists,
-        n_probes=n_probes, replacements=as_dict(replacements), query=query, seed=seed,
+        model, prompt, "audit", positions=chosen, estimates=names,
+        n_probes=n_probes, replacements=replacements, query=query, seed=seed,
     )  # fmt: skip
-    _require_comparable(session)
-    n = session.query(query)
-    if lists["positions"] is None:
-        require_replaceable(session.facts["bos_count"], n)
-    places = _content(session, lists["positions"], n)
-    every_estimate = all_estimates(
-        query=n, n_probes=n_probes,
-        replacements=replacements, seed=seed,
-    )  # fmt: skip
-    selected = choose(list(every_estimate), lists["estimates"])
+    _require_comparable(session.model)
+    n, first = session.query(query), session.facts["bos_count"]
+    if chosen is None:
+        require_replaceable(first, n)
+    places = sorted({*(range(first, n) if chosen is None else chosen)})
+    require_places(places, 0, n)
+    selected = choose(list(all_estimates(n, n_probes, replacements, seed)), names)
     if any(estimate.name == SWAP for estimate in selected):
-        require_choices(session, replacements.candidates, range(session.facts["bos_count"], n + 1))
+        require_choices(session, replacements.candidates, range(first, n + 1))
     _warm_up(session, n)
     values, seconds, refused = {}, {}, {}
     for estimate in bar(selected, desc="audit", unit="estimate"):
         start = time.perf_counter()
         try:
-            found = estimate.measure(session.model, session.ids).values
+            found = estimate.measure(session.model, session.ids)
         except (UnsoundModelError, InputError) as error:  # a model that does not support one may support the others
             missing = isinstance(error, InputError) and estimate.kind != "attribution"
             if estimate.name in (TRUTH, NULL) or missing:
@@ -170,14 +163,12 @@ def audit(
             found, refused[estimate.name] = np.full(session.ids.shape, np.nan), str(error)
         seconds[estimate.name] = np.nan if estimate.name in refused else time.perf_counter() - start
         values[estimate.name] = np.atleast_2d(found)[:, : n + 1]
-    dataset = _assemble(session, selected, values, seconds, places, n)
-    return dataset.assign_coords(refused=("estimate", [refused.get(estimate.name, "") for estimate in selected]))
+    return _assemble(session, selected, values, seconds, refused, places, n)
 
 
-def _require_comparable(session: Session) -> None:
+def _require_comparable(model: Bridge) -> None:
     """Raise, before any work, for a model whose bounds and Jacobians describe different functions."""
-    kind = quantization(session.model)
-    dtype = dtype_of(session.model)
+    kind, dtype = quantization(model), dtype_of(model)
     if kind is not None or dtype.itemsize < 4:
         what = f"quantized ({kind})" if kind is not None else dtype_name(dtype)
         raise InputError(
@@ -190,38 +181,20 @@ def _warm_up(session: Session, query: int) -> None:
     """Run all checks that happen once per model before any estimate is timed."""
     with suppress(InputError):  # the row of a method says that its library is missing
         captum_for("The audit")
+    once = {"method": "sketch", "n_probes": 1}
     for freeze in ((), *choices_of(Freezable)):
         with suppress(UnsoundModelError):  # the estimate itself raises it again
-            jacobian_norms(
-                session.model,
-                session.ids[:1],
-                norm="frobenius",
-                freeze=freeze,
-                method={"method": "sketch", "n_probes": 1},
-                query=query,
-            )
-
-
-def _content(session: Session, positions: Iterable[int] | None, query: int) -> list[int]:
-    """The positions over which agreement is computed."""
-    if positions is None:
-        return list(range(session.facts["bos_count"], query))
-    places = sorted({*positions})
-    require_places(places, 0, query)
-    return places
+            jacobian_norms(session.model, session.ids[:1], norm="frobenius", freeze=freeze, method=once, query=query)
 
 
 def _assemble(
     session: Session, estimates: list[Estimate], values: dict[str, np.ndarray], seconds: dict[str, float],
-    places: list[int], query: int,
+    refused: dict[str, str], places: list[int], query: int,
 ) -> xr.Dataset:  # fmt: skip
     """The Dataset of an audit, from the values and times of its estimates."""
     names = [estimate.name for estimate in estimates]
     stacked = np.stack([values[name] for name in names])
-    tight = np.full_like(stacked, np.nan)
-    for place, estimate in enumerate(estimates):
-        if estimate.bounds is not None:
-            tight[place] = values[estimate.name] / values[estimate.bounds]
+    tight = stacked / np.stack([values[one.bounds] if one.bounds else np.nan * stacked[0] for one in estimates])
     over = stacked / values[TRUTH]
     over[[estimate.kind in ("swap", "attribution") for estimate in estimates]] = np.nan  # not norms of a derivative
     references = [name for name in REFERENCES if name in values]
@@ -236,17 +209,19 @@ def _assemble(
     table = torch.stack([each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in mean_interval(each))])
     ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
     paired = torch.stack([ahead.nanmean(dim=-1), *mean_interval(ahead)])
-    dims = ("estimate", "prompt", "position")
+    dims, grid = ("estimate", "prompt", "position"), ("estimate", "reference", "way")
     text = "Spearman correlation with the reference over content positions, mean over prompts"
-    grid = ("estimate", "reference", "way")
-    _, coords = session.coords()
-    coords = {name: coord for name, coord in coords.items() if name in ("token", "token_id")}
-    dataset = session.dataset(
-        "audit of sensitivity measures",
-        {"estimate": names, "kind": ("estimate", [r.kind for r in estimates]), "reference": references,
-        "way": list(WAYS),
-         "bounds": ("estimate", [r.bounds or "" for r in estimates]), "prompt": np.arange(len(session.ids)),
-         "position": np.arange(query + 1), "content": ("position", np.isin(np.arange(query + 1), places))},
+    at = np.arange(query + 1)
+    tokens = {name: np.atleast_2d(session.coords()[1][name][1])[:, : query + 1] for name in ("token", "token_id")}
+    coords = {
+        "estimate": names, "kind": ("estimate", [one.kind for one in estimates]), "reference": references,
+        "way": list(WAYS), "bounds": ("estimate", [one.bounds or "" for one in estimates]),
+        "prompt": np.arange(len(session.ids)), "position": at, "content": ("position", np.isin(at, places)),
+        **{name: (("prompt", "position"), label) for name, label in tokens.items()},
+        "refused": ("estimate", [refused.get(name, "") for name in names]),
+    }  # fmt: skip
+    return session.dataset(
+        "audit of sensitivity measures", coords,
         {
             "value": (dims, stacked, "sensitivity measure", "1, or the unit of the estimate"),
             "tightness": (dims, tight, "bound divided by the Jacobian norm that it bounds", "1"),
@@ -256,8 +231,6 @@ def _assemble(
             **with_ends("agreement_over_jacobian", grid, paired, f"{text}, minus that of the Jacobian"),
         },
     )  # fmt: skip
-    labels = {name: np.atleast_2d(coord[1])[:, : query + 1] for name, coord in coords.items()}
-    return dataset.assign_coords({name: (("prompt", "position"), values) for name, values in labels.items()})
 
 
 @takes(
@@ -286,27 +259,26 @@ def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
     return pd.DataFrame({name: column.values for name, column in columns.items()}, index=audit["estimate"].values)
 
 
-def all_estimates(
-    *, query: int, n_probes: int, replacements: Replacements, seed: int
-) -> Iterator[Estimate]:  # fmt: skip
+def all_estimates(query: int, n_probes: int, replacements: Replacements, seed: int) -> Iterator[Estimate]:
     """All estimates, from the printed path bound to the replacement of tokens."""
-    read: dict[str, Any] = {"query": query}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
-    def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
-        arguments: dict[str, Any] = read | {"freeze": freeze, "edges": {"seed": seed} | options}
-        measure: Any = lambda model, ids: certified_bound(model, ids, **arguments)  # noqa: E731
-        return Estimate(name + _frozen_suffix(freeze), "bound", measure, TRUTH + _frozen_suffix(freeze))
+    def made(
+        name: str, kind: str, measure: Any, bounds: str | None = None, /, *, of: str = "", **options: Any
+    ) -> Estimate:
+        def values(model: Bridge, ids: Any) -> np.ndarray:
+            found = measure(model, ids, query=query, **options)
+            return (found[of] if of else found).values
 
-    def attribute(name: str, kind: str, of: Attribution) -> Estimate:
-        return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **read))
+        return Estimate(name, kind, values, bounds)
 
-    def derivative(name: str, **options: Any) -> Estimate:
-        arguments: dict[str, Any] = read | options
-        return Estimate(name, "derivative", lambda model, ids: jacobian_norms(model, ids, **arguments))
+    def bound(name: str, freeze: tuple[str, ...] = (), **edges: Any) -> Estimate:
+        frozen = _frozen_suffix(freeze)
+        how = {"seed": seed} | edges
+        return made(name + frozen, "bound", certified_bound, TRUTH + frozen, freeze=freeze, edges=how)
 
-    yield Estimate("paper form", "printed", lambda model, ids: path_bound(model, ids, **read))
-    yield Estimate(NULL, "printed", lambda model, ids: path_bound(model, ids, attention="uniform", **read))
+    yield made("paper form", "printed", path_bound)
+    yield made(NULL, "printed", path_bound, attention="uniform")
     for freeze in sets:
         yield bound("analytic edges", freeze)
     yield bound("local edges", edges="local")
@@ -314,27 +286,25 @@ def all_estimates(
     yield bound("exact edges", edges="exact")
     yield bound("exact edges", ("attention",), edges="exact")
     yield bound("two blocks composed", edges="exact", n_composed=2)
-    yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
-    for name, of in ATTRIBUTIONS.items():
-        yield attribute(name, "attribution", of)
-    top: Any = lambda model, ids: one_cotangent(model, ids, of="top_logit", **read)  # noqa: E731
-    yield Estimate("top-logit gradient", "proxy", top)
-    yield Estimate("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **read))
-    options = {"method": "sketch", "n_probes": n_probes, "seed": seed}
-    yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", method=options)
-    yield derivative(f"sketch of {n_probes}, spectral", method=options)
-    raised = derivative(f"sketch of {n_probes}, certified", method=options | {"method": "sketch_upper"})
-    yield replace(raised, kind="bound", bounds=TRUTH)
+    yield made("rollout", "proxy", rollout)
+    for name, method in ATTRIBUTIONS.items():
+        yield made(name, "attribution", partial(attribution, of=method))
+    yield made("top-logit gradient", "proxy", partial(one_cotangent, of="top_logit"))
+    yield made("all-ones cotangent", "proxy", one_cotangent)
+    sketch = {"method": "sketch", "n_probes": n_probes, "seed": seed}
+    yield made(f"sketch of {n_probes}, Frobenius", "derivative", jacobian_norms, norm="frobenius", method=sketch)
+    yield made(f"sketch of {n_probes}, spectral", "derivative", jacobian_norms, method=sketch)
+    certified = sketch | {"method": "sketch_upper"}
+    yield made(f"sketch of {n_probes}, certified", "bound", jacobian_norms, TRUTH, method=certified)
     for freeze in reversed(sets[1:]):
-        yield derivative(TRUTH + _frozen_suffix(freeze), freeze=freeze)
-    yield derivative("Frobenius norm", norm="frobenius")
-    yield derivative(TRUTH)
-    drawn: dict[str, Any] = read | {"replacements": replacements, "seed": seed}
-    expected: dict[str, Any] = drawn | {"replacements": replace(replacements, candidates="predicted")}
-    yield Estimate(LEFT_OUT, "swap", lambda model, ids: knockout_effect(model, ids, kind="embedding", **read)["kl"])
-    yield Estimate(KNOCKOUT, "swap", lambda model, ids: knockout_effect(model, ids, **read)["kl"])
-    yield Estimate(EXPECTED, "swap", lambda model, ids: substitution_effect(model, ids, **expected)["kl"])
-    yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **drawn)["effect"])
+        yield made(TRUTH + _frozen_suffix(freeze), "derivative", jacobian_norms, freeze=freeze)
+    yield made("Frobenius norm", "derivative", jacobian_norms, norm="frobenius")
+    yield made(TRUTH, "derivative", jacobian_norms)
+    expected = replace(replacements, candidates="predicted")
+    yield made(LEFT_OUT, "swap", knockout_effect, of="kl", kind="embedding")
+    yield made(KNOCKOUT, "swap", knockout_effect, of="kl")
+    yield made(EXPECTED, "swap", substitution_effect, of="kl", replacements=expected, seed=seed)
+    yield made(SWAP, "swap", substitution_effect, of="effect", replacements=replacements, seed=seed)
 
 
 def _frozen_suffix(parts: tuple[str, ...]) -> str:
@@ -342,20 +312,19 @@ def _frozen_suffix(parts: tuple[str, ...]) -> str:
     return ", all frozen" if len(parts) == len(choices_of(Freezable)) else and_frozen(parts)
 
 
-def choose(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:
+def choose(estimates: list[Estimate], names: list[str] | None) -> list[Estimate]:
     """The estimates whose names start with one of `names`, the estimates that they bound, the Jacobian and the null."""
     if names is None:
         return estimates
-    wanted = list(names)
-    for name in wanted:
+    for name in names:
         if not any(estimate.name.startswith(name) for estimate in estimates):
             raise InputError(
                 f"estimates= has {name!r}, and no estimate's name starts so.",
-                f"Choose from: {', '.join(r.name for r in estimates)}.",
+                f"Choose from: {', '.join(estimate.name for estimate in estimates)}.",
             )
-    kept = {r.name for r in estimates if r.name.startswith(tuple(wanted))} | {TRUTH, NULL}
-    kept |= {r.bounds for r in estimates if r.name in kept and r.bounds}
-    return [r for r in estimates if r.name in kept]
+    chosen = [one for one in estimates if one.name.startswith(tuple(names))]
+    kept = {TRUTH, NULL} | {name for one in chosen for name in (one.name, one.bounds)}
+    return [one for one in estimates if one.name in kept]
 
 
 @measured
@@ -368,21 +337,21 @@ def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1) -> xr.D
 def one_cotangent(model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1) -> xr.DataArray:
     """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
     session = Session.start(model, prompts, "one_cotangent", of=of, query=query)
-    n, top = session.query(query), n_blocks(session.model)
+    n = session.query(query)
     rows = []
     for ids in session.ids:
-        span = open_spans(session.model, ids[None], [], [0], top)[0]
-        output = span.outputs["y"]
-        direction = torch.ones_like(output[:, 0]) if of == "ones" else _top_logit(session, output[:, n])
-        rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms)[0])
+        one = replace(session, ids=ids[None])
+        direction = torch.ones(1, width(session.model)) if of == "ones" else _top_logit(one, n)
+        rows.append(Products(Pullback(one, [0]), n).frobenius(direction)[0])
     return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
 
 
-def _top_logit(session: Session, y: torch.Tensor) -> torch.Tensor:
+def _top_logit(session: Session, query: int) -> torch.Tensor:
     """The gradient of the largest logit at y."""
     require_understood(session.model)
+    site = residual_site("y", session.model)
+    y = streams_at(session.model, session.ids, [site], at=query)[site]
     with differentiable():
         leaf = leaf_of(y)
-        logits = logits_of(session.model, leaf)
-        (gradient,) = torch.autograd.grad(logits.max(), leaf)
+        (gradient,) = torch.autograd.grad(logits_of(session.model, leaf).max(), leaf)
     return gradient

@@ -1,6 +1,7 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,21 +11,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens, Target, positive
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import and_frozen, grouped
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.certificates.certified import certified_bounds
-from squashlens.measure.squashing.token_spans import Spans, recorded
-from squashlens.measure.squashing.walks import of_attention, one_hot, patterns_of
+from squashlens.measure.squashing.certificates.certified import certified_rows
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.options import Between, BetweenLayers, EdgeMethod, Edges
-from squashlens.theory.bounds.path_sums import sweep
+from squashlens.theory.bounds.path_sums import Pattern, sweep
 from squashlens.theory.probes import seed_of
 
 # Constants of the printed formula, which are 1 unless given, with their letters in the paper.
 LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "σ_ψ"}
+PAPER = dict.fromkeys(LETTERS, 1.0)
 
 
 @measurement("by_token")
@@ -50,24 +52,21 @@ def path_bound(
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
             (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
-        constants: the constants of the bound: ``"paper"`` (the default), all β and σ_ψ 1; or a dict with some of
-            ``"beta1"`` (β₁, the effect of the norm before attention), ``"beta2"`` (β₂, that of the norm before the
-            MLP), ``"beta3"`` (β₃, that of the final norm) and ``"sigma_psi"`` (σ_ψ, the Lipschitz constant of the MLPs,
-            which may be 0).
+        constants: ``"paper"`` (the default), all β and σ_ψ 1; or a dict with some of ``"beta1"``, ``"beta2"`` and
+            ``"beta3"``, the effects of the norms before attention, before the MLP and at the end, and ``"sigma_psi"``,
+            the Lipschitz constant of the MLPs, which may be 0.
         attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
             each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
             visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the
             residual stream are two different edges).
-        query: query position n, an index into the tokens; negative values count from the end. The last token by
-            default.
+        query: query position n; negative values count from the end. The last token by default.
         between: layers at which the paths start and end, from the embeddings to y by default; see `options.Between`.
         spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, dimensionless, zero for positions
         after the query. Results of prompts of unequal lengths are padded: after a prompt's own tokens, whose number is
-        the coordinate `length`, values are NaN, `token` is "" and `token_id` is −1. With `spans`, one value for each,
-        labelled as in `jacobian_norms`.
+        the coordinate `n_tokens`, values are NaN, `token` is "" and `token_id` is −1.
 
     Raises:
         InputError: a constant, a query or a layer that does not exist.
@@ -85,10 +84,14 @@ def path_bound(
     betas = _constants(constants)
     session = Session.start(
         model, prompt, "path_bound",
-        constants=betas, attention=attention, query=query, between=as_dict(between), **recorded(spans),
+        constants=betas, attention=attention, query=query, between=between, spans=spans,
     )  # fmt: skip
-    layers, groups = session.spans(between), Spans.of(session, spans)
-    found = _as_printed(session, layers, attention, query, between.from_layer, betas, groups)
+    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
+    most = max(layers.values())
+    down = top_down(session, attention, between.from_layer, most)
+    found = {
+        to: printed(session, groups, attention, down[most - top :], query, betas, to) for to, top in layers.items()
+    }
     return session.by_layer(between.to_layer, found)
 
 
@@ -108,15 +111,13 @@ def certified_bound(
 
     It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is computed from the model at this
     input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative of
-    the model with its stored weights in exact arithmetic; all steps run in float64. It is at least `jacobian_norms`
-    with the same `freeze`, apart from the rounding of a model that computes in float32. On every call, random probes
-    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos each fail
-    with half of one in a million at most, over all edges of the call.
+    the model with its stored weights in exact arithmetic; all steps run in float64. On every call, random probes
+    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos iteration
+    each fail with half of one in a million at most, over all edges of the call.
 
     Args:
         model, prompt, query, between: as in `path_bound`.
-        edges: method for the edges, ``"local"``, ``"analytic"`` (the default), ``"attention"`` or ``"exact"``, and how
-            many blocks are composed; see `options.Edges`.
+        edges: ``"local"``, ``"analytic"`` (the default), ``"attention"`` or ``"exact"``; see `options.Edges`.
         freeze: parts of the model held constant, as in `jacobian_norms`.
         spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
 
@@ -128,9 +129,9 @@ def certified_bound(
     Raises:
         InputError: a query or layer that does not exist, composed blocks without exact edges, or quantized weights.
         UnsoundModelError: a block of an unknown form (unless with exact edges), hooks that let later tokens influence
-            earlier ones, attention logits so large or terms that cancel so far that float64 leaves no correct digit;
-            with local edges also a model that has hooks, or cannot run without materialised attention patterns.
-        CapacityError: the matrices do not fit into memory; the message states their size.
+            earlier ones, numbers of which float64 leaves no correct digit; with local edges also a model that has
+            hooks, or cannot run without materialised attention patterns.
+        CapacityError: the matrices do not fit into memory.
 
     Source: Barbero et al. 2024, Theorem 5.1; the edges are derived in docs/certificates.md.
 
@@ -150,89 +151,74 @@ def certified_bound(
             f"n_composed={edges.n_composed} is possible only with exact edges.",
             "Use edges={'edges': 'exact', 'n_composed': …}, or leave it out.",
         )
-    parts, seed = frozen_parts(freeze), seed_of(edges.seed)
+    parts, edges = frozen_parts(freeze), replace(edges, seed=seed_of(edges.seed))
     session = Session.start(
         model, prompt, "certified_bound",
-        edges=as_dict(edges) | {"seed": seed}, freeze=parts, query=query, between=as_dict(between), **recorded(spans),
+        edges=edges, freeze=parts, query=query, between=between, spans=spans,
     )  # fmt: skip
-    layers, groups = session.spans(between), Spans.of(session, spans)
-    rows, certificate = certified_bounds(
-        session, layers, between.from_layer, session.query(query), parts, edges.edges, edges.n_composed,
-        edges.vjp_batch_size, seed,
-    )  # fmt: skip
+    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
+    rows, certificate = certified_rows(session, layers, between.from_layer, [session.query(query)], edges, parts)
     composed = f" of {edges.n_composed} composed blocks" if edges.n_composed != 1 else ""
     long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
-    labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
-        for to, row in rows.items()
-    }
-    return session.by_layer(between.to_layer, labelled)
+    found = {to: one[between.from_layer][:, 0] for to, one in rows.items()}
+    labelled = {to: _label(session, groups, row, long_name, certificate=certificate) for to, row in found.items()}
+    return session.by_layer(between.to_layer, {to: one.assign_attrs(stated) for to, one in labelled.items()})
 
 
 def _constants(given: str | Mapping[str, float]) -> dict[str, float]:
     """The constants of the printed formula. Raises for an unknown name or an impossible value."""
-    betas: dict[str, float] = {name: 1.0 for name in LETTERS}
     if isinstance(given, str):
-        return betas
+        return PAPER
     for name, value in given.items():
-        if name not in betas:
+        if name not in LETTERS:
             raise InputError(f"constants= has the unknown name {name!r}.", f"Use some of {', '.join(LETTERS)}.")
         if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
             raise InputError(
                 f"constants= has {name}={value!r}, which is not a positive finite number.",
                 "Give a positive number; sigma_psi may also be 0.",
             )
-    return betas | dict(given)
+    return PAPER | dict(given)
 
 
-def _as_printed(
-    session: Session, layers: Mapping[Target, int], attention: AttentionKind, query: int, from_layer: int,
-    betas: Mapping[str, float], groups: Spans | None,
-) -> dict[Target, xr.DataArray]:  # fmt: skip
-    """The printed formula of Theorem 5.1 for each target."""
-    patterns = patterns_of(session, attention, range(from_layer, max(layers.values())))
-    gain = betas["sigma_psi"] / betas["beta2"] + 1
+def printed(
+    session: Session, groups: Spans | None, attention: AttentionKind, down: Sequence[Pattern], query: int,
+    betas: Mapping[str, float] = PAPER, to: Target = "y",
+) -> xr.DataArray:  # fmt: skip
+    """The printed formula of Theorem 5.1, from patterns of this kind of attention from the top block down."""
+    start = one_hot(session, query)
+    scale, gain = 1 / betas["beta1"], betas["sigma_psi"] / betas["beta2"] + 1
+    rows = [start, *sweep(start, down, attention_scale=scale, gain=gain)]
+    row = rows[-1].cpu()
+    row = row / betas["beta3"] if to == "y" else row
     long_name = {
         "model": "path bound of Theorem 5.1",
         "uniform": "path bound under uniform attention",
         "topological": "path bound with all attention weights 1",
     }[attention]
     other = [f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1]
-    long_name = ", ".join([long_name, *other])
-    found: dict[Target, xr.DataArray] = {}
-    for to, top in layers.items():
-        stack = [patterns[b] for b in reversed(range(from_layer, top))]
-        start = one_hot(session, query)
-        rows = [start, *sweep(start, stack, attention_scale=1 / betas["beta1"], gain=gain)]
-        row = rows[-1].cpu()
-        row = row / betas["beta3"] if to == "y" else row
-        found[to] = _label(session, groups, row, long_name)
-        if not np.isfinite(found[to].values).all():
-            require_range([*rows, row, torch.as_tensor(found[to].values)], betas, attention)
-    return found
-
-
-def require_range(rows: Iterable[Tensor], betas: Mapping[str, float], attention: AttentionKind) -> None:
-    """Raise an error if a row overflowed. NaN without infinity before it is the model's own."""
-    first = next(row for row in rows if not bool(row.isfinite().all()))
-    if bool(first.isinf().any()):
+    found = _label(session, groups, row, ", ".join([long_name, *other]))
+    if np.isfinite(found.values).all():
+        return found
+    steps = [*rows, row, torch.as_tensor(found.values)]
+    first = next(one for one in steps if not bool(one.isfinite().all()))
+    if bool(first.isinf().any()):  # NaN without infinity before it is the model's own
         given = ", ".join(f"{name}={value:g}" for name, value in betas.items())
         raise RangeError(
             f"The bound is beyond the range of float64, {np.finfo(float).max:.2g}, with attention={attention!r} and "
             f"the constants {given}.",
             "Give constants= with a larger beta1, beta2 or beta3, or a smaller sigma_psi.",
         )
+    return found
 
 
 def _label(
     session: Session, groups: Spans | None, row: Float[Tensor, "prompt position"], long_name: str, **extra: Any
 ) -> xr.DataArray:
     """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""
-    if groups is None:
-        return session.label(row, "path_bound", long_name, "1", **extra)
-    long_name += ", root of the sum of squares over the span"
-    return groups.label(session, groups.root_sum_squares(row), "path_bound", long_name, "1", **extra)
+    if groups is not None:
+        row, long_name = groups.root_sum_squares(row), f"{long_name}, root of the sum of squares over the span"
+    return session.label(row, "path_bound", long_name, "1", **extra)
 
 
 @measurement("composition")
@@ -246,14 +232,12 @@ def composition(
     """The share of attention paths into position n that start at v⁽ℓ⁾_i, for every layer ℓ and position i.
 
     It is row n of ``∏ ½ (A + I)`` over the blocks from ℓ on, with A averaged over heads: a probability distribution
-    over positions for each layer ℓ = 0…L. At layer L all of it is at the query. At layer 0 it is the path bound with
-    all constants 1, divided by 4^L.
+    over positions for each layer ℓ = 0…L. At layer 0 it is the path bound with all constants 1, divided by 4^L.
 
     Args:
         model, query: as in `path_bound`.
-        prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
-        attention: attention weights to compose: ``"model"`` (the default), those of the model, or ``"uniform"``, in
-            which each token attends evenly to all tokens that its block lets it see.
+        prompt: as in `path_bound`, several only of equal length.
+        attention: ``"model"`` (the default) or ``"uniform"``, as in `path_bound`.
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
@@ -271,9 +255,8 @@ def composition(
     """
     session = Session.start(model, prompt, "composition", attention=attention, query=query)
     top = n_blocks(session.model)
-    patterns = patterns_of(session, attention, range(top))
     row = one_hot(session, query)
-    rows = [row, *sweep(row, (patterns[b] for b in reversed(range(top))), gain=0.5)]
+    rows = [row, *sweep(row, top_down(session, attention, 0, top), gain=0.5)]
     stacked = torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
     dims, coords = session.coords()
     shares = stacked[:, 0] if len(session.ids) == 1 else stacked

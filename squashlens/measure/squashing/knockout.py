@@ -23,7 +23,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence, total_variation
 
@@ -64,10 +64,8 @@ def knockout_effect(
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
         of the next token, in nats; `total_variation` of the two, from 0 to 2. Positions up to the query that are not
-        knocked out are NaN, those after it 0. The query, which no later token reads, has 0 up to rounding with
-        ``kind="attention"``.
-        Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is one value for each,
-        labelled as in `jacobian_norms`.
+        knocked out are NaN, those after it 0. Padded as in `path_bound`, and with `spans` labelled as in
+        `jacobian_norms`.
 
     Raises:
         InputError: a position after the query; spans of several prompts, or together with positions.
@@ -84,7 +82,7 @@ def knockout_effect(
     """
     session = Session.start(
         model, prompt, "knockout_effect",
-        kind=kind, positions=None if positions is None else [*positions], query=query, **recorded(spans),
+        kind=kind, positions=None if positions is None else [*positions], query=query, spans=spans,
     )  # fmt: skip
     if kind == "attention":
         require_attention_alone(session.model)
@@ -94,7 +92,7 @@ def knockout_effect(
             "as with embeddings for each layer.",
             "Use kind='attention'.",
         )
-    n, groups = session.query(query), Spans.of(session, spans)
+    n, (session, groups) = session.query(query), Spans.of(session, spans)
     together = choose_places(positions, groups, 0, n)
     found = empty_effects(session, groups, together, n, ("effect", "kl", "total_variation"))
     hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)  # the first row is the prompt itself
@@ -114,7 +112,7 @@ def knockout_effect(
         "kl": (f"KL divergence of the next token {WITHOUT[kind]}", "nats"),
         "total_variation": (f"total variation of the next token {WITHOUT[kind]}", "1"),
     }
-    return label_effects("knockout effect", session, groups, found, texts)
+    return label_effects("knockout effect", session, found, texts)
 
 
 def _knock_out(

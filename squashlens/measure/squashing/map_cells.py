@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Norm, positive
-from squashlens.checks.arguments import as_dict
+from squashlens._typing import Bridge, Norm, SpansOfTokens, positive
 from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -21,18 +21,18 @@ from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward, log_probabilities
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.pullback import Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, resolved, seed_in
-from squashlens.measure.squashing.profiles.profile import ENDS, profile
-from squashlens.measure.squashing.profiles.pullbacks import Sketch, norms_of, require_held
+from squashlens.measure.session import Session, streams_at
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.measure.squashing.jacobians.sketch import MISSED, measure_of, resolved, seed_in, sketched
+from squashlens.measure.squashing.profiles.profile import profile
 from squashlens.measure.squashing.substitution import substitution_effect
-from squashlens.measure.squashing.token_spans import Given, Spans, recorded
-from squashlens.measure.squashing.walks import patterns_of, strongest, without, written_out
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
 from squashlens.options import Estimation, MapExtras, ProfileExtras, Replacements
-from squashlens.records.results import Variable, provenance, signed
+from squashlens.records.results import Variable, attributes, provenance, sealed
 from squashlens.theory.spread import first_has_nearly_all, first_share
 
+ENDS, TEXTS = ("low", "high"), ("long_name", "units")
 BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
@@ -40,7 +40,6 @@ RATIO = ("path bound over that under uniform attention", "1")
 SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks", "replaced_functions")  # of joined results
 
 
-# More than ten parameters: all of `squash_map`, and how a live map measures a further query.
 @measured
 def measure(
     model: Bridge,
@@ -50,7 +49,7 @@ def measure(
     method: Estimation,
     norm: Norm,
     extras: MapExtras,
-    spans: Given | None = None,
+    spans: SpansOfTokens = None,
     alone: bool = False,
     accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
     tick: Callable[[float], None] | None = None,
@@ -67,48 +66,51 @@ def measure(
     seed = seed_in(method)
     session = Session.start(
         model, prompt, "squash_map",
-        query=query, method=as_dict(method), norm=norm, extras=as_dict(extras), **recorded(spans),
+        query=query, method=method, norm=norm, extras=extras, spans=spans,
     )  # fmt: skip
     session.require_one(tokens=2)
     if accept is not None:
         accept(session.facts, session.ids[0].tolist())
-    groups = Spans.of(session, spans)
+    _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(
         model, prompt, queries=queries, method=Estimation(method="none", seed=seed),
         extras=ProfileExtras(certified=certified, n_random_models=0),
     )  # fmt: skip
-    variables, coords = variables_of(whole), coords_of(whole)
-    variables["bound_over_null"] = ratio(whole)
+    variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
-    sketch: dict[str, Any] = {}
     with suppress(UnsoundModelError):  # a model whose logits do not follow from y
         coords["next_token"], variables["next_probability"] = _predict(session, queries)
+    known = {name: one for name, one in provenance(whole).items() if name == "certificate"}
     if method.method != "none":
-        norms = _jacobian(session, queries, opened, layers, norm, method, tick)
-        variables |= norms
-        facts = {"n_probes": method.n_probes, "seed": seed, "failure_probability": MISSED}
-        sketch = {"sketch": facts} if len(norms) > 1 else {}
+        variables |= _jacobian(session, queries, opened, layers, norm, method, tick)
+        if method.method == "sketch":
+            known["sketch"] = {"n_probes": method.n_probes, "seed": seed, "failure_probability": MISSED}
     if n_replacements:
         variables |= _replace(session, opened, queries, n_replacements, seed)
     if session.positions <= LONGEST:
         chosen = spread(queries, opened, len(layers), CELLS)
-        rows = whole["path_bound"].sel(query=chosen).values
-        ways, labels = traces(session, chosen, rows)
+        ways, labels = traces(session, chosen, whole["path_bound"].sel(query=chosen).values)
         variables, coords = variables | ways, coords | labels
-    known = provenance(whole)
-    facts = {**session.facts, **sketch, **{name: known[name] for name in ("certificate",) if name in known}}
-    return signed("squash map of a prompt", coords, variables, facts)
+    found = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
+    return sealed(found, {**session.facts, **known})
+
+
+def with_variables(found: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:
+    """A Dataset with further variables, each given as (dimensions, values, long name, units)."""
+    return found.assign(
+        {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
+    )
 
 
 def _predict(session: Session, queries: list[int]) -> tuple[tuple[str, np.ndarray], Variable]:
     """The most likely token after each query as a coordinate, and its probability."""
-    model, kept = session.model, []
+    model, site = session.model, residual_site("y", session.model)
     with torch.no_grad():
-        forward(model, session.ids, [(residual_site("y", model), lambda y: kept.append(y[0, queries].clone()))])
-        best = [logs.max(dim=-1) for logs in log_probabilities(model, kept[0])]
+        y = streams_at(model, session.ids, [site], at=queries)[site][0]
+        best = [logs.max(dim=-1) for logs in log_probabilities(model, y)]
     ids, chances = (torch.cat(parts).cpu() for parts in zip(*((one.indices, one.values) for one in best), strict=True))
     texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(one)}" for one in ids]
     probability: Variable = (("query",), chances.exp(), "probability of the most likely next token", "1")
@@ -125,10 +127,7 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
 
 def of_profile(found: xr.Dataset) -> xr.Dataset:
     """The result of `profile` with the ratio of path bound and null, under the same provenance."""
-    return signed(
-        str(found.attrs["long_name"]), coords_of(found), variables_of(found) | {"bound_over_null": ratio(found)},
-        provenance(found),
-    )  # fmt: skip
+    return sealed(with_variables(found, {"bound_over_null": ratio(found)}), provenance(found))
 
 
 def ratio(found: xr.Dataset) -> Variable:
@@ -138,16 +137,12 @@ def ratio(found: xr.Dataset) -> Variable:
         return BY_QUERY, np.where(null > 0, bound / null, np.nan), *RATIO
 
 
-def variables_of(found: xr.Dataset) -> dict[str, Variable]:
-    """The variables of a result, as they were given to it."""
-    return {
-        str(name): (tuple(map(str, one.dims)), one.values, str(one.attrs["long_name"]), str(one.attrs["units"]))
-        for name, one in found.data_vars.items()
-    }
-
-
-def coords_of(found: xr.Dataset) -> dict[str, Any]:
-    return {str(name): (one.dims, one.values) for name, one in found.coords.items()}
+def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:
+    """Values of the opened query as a row among all queries; NaN for the others, which were not measured."""
+    row = np.asarray(values)
+    found = np.full((len(queries), *row.shape), np.nan)
+    found[queries.index(opened)] = row
+    return found
 
 
 def _jacobian(
@@ -155,23 +150,20 @@ def _jacobian(
     tick: Callable[[float], None] | None,
 ) -> dict[str, Variable]:  # fmt: skip
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
-    rows = method.n_probes if method.method == "sketch" else width(session.model)
-    if norm == "spectral":
-        require_held(session, layers, opened + 1, rows)
-    pullback = Pullback(session, layers, tick=tick)
+    count = method.n_probes if method.method == "sketch" else width(session.model)
+    products = Products(Pullback(session, layers, tick=tick), opened)
+    kept = products.storage(count) if norm == "spectral" else None
     text = f"{norm} norm of the Jacobian"
     if method.method == "exact":
-        found = {"jacobian": (norms_of(pullback, opened, norm, torch.eye(rows, dtype=torch.float64)), text)}
+        found = {"jacobian": (products.exact(kept), text)}
     else:
-        ends = Sketch(pullback, norm, rows, seed_in(method), MISSED / 2 / (len(layers) * (opened + 1))).of(opened)
+        chance = MISSED / 2 / (len(layers) * (opened + 1))
+        ends = sketched(products, norm, measure_of(session.model, method), chance, kept)
         found = {"jacobian": (ends.estimate, f"sketched {text}")}
         found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
-    variables: dict[str, Variable] = {}
-    for name, (norms, label) in found.items():
-        values = np.full((len(queries), len(layers), session.positions), np.nan)
-        values[queries.index(opened)] = norms.numpy()
-        variables[name] = BY_QUERY, values, label, "1"
-    return variables
+    return {
+        name: (BY_QUERY, at_query(queries, opened, norms.cpu()), label, "1") for name, (norms, label) in found.items()
+    }
 
 
 def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
@@ -181,25 +173,20 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
         raise InputError(
             "The model was changed since the map was made.", "Make the map again, with `squashlens.squash_map`."
         )
-    variables, coords = variables_of(found), coords_of(found)
+    whole = found
     for dim in [dim for dim in ("query", "traced") if dim in found.dims and query in more[dim].values]:
         labels = sorted({*map(int, found[dim].values), query})
-        coords[dim] = np.array(labels)
-        for name, one in found.data_vars.items():
-            if dim in one.dims:
-                fill: Any = -1 if np.issubdtype(one.dtype, np.integer) else np.nan
-                whole = one.reindex({dim: labels}, fill_value=fill).copy(deep=True)
-                whole.loc[{dim: query}] = more[str(name)].sel({dim: query}).values
-                variables[str(name)] = (*variables[str(name)][:1], whole.values, *variables[str(name)][2:])
-    if "next_token" in found.coords:
-        new, old = (one["next_token"].to_series() for one in (more, found))
-        coords["next_token"] = ("query", new.combine_first(old).loc[coords["query"]].to_numpy())
+        fill = {str(name): -1 if np.issubdtype(one.dtype, np.integer) else np.nan for name, one in found.items()}
+        whole = whole.reindex({dim: labels}, fill_value=fill | {"next_token": ""}).copy(deep=True)
+        for name in [*found.data_vars, *({"next_token"} & {*found.coords})]:
+            if dim in whole[name].dims and name in more.variables:
+                whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
     for part in ("certificate", "sketch"):
-        if part in facts:
+        if part in facts and part in others:
             both = [one[part]["failure_probability"] for one in (facts, others)]
             later[part] = facts[part] | {"failure_probability": sum(both)}
-    return signed(str(found.attrs["long_name"]), coords, variables, facts | later)
+    return sealed(whole, facts | later)
 
 
 def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
@@ -207,13 +194,10 @@ def _replace(session: Session, opened: int, queries: list[int], n_replacements: 
     found = substitution_effect(
         session.model, session.ids, replacements=Replacements(n_replacements=n_replacements), query=opened, seed=seed
     )
-    variables: dict[str, Variable] = {}
-    for name in ("effect", "kl"):
-        values = np.full((len(queries), session.positions), np.nan)
-        values[queries.index(opened)] = found[name].values
-        text, unit = (str(found[name].attrs[key]) for key in ("long_name", "units"))
-        variables[name] = (("query", "position"), values, text, unit)
-    return variables
+    return {
+        name: (("query", "position"), at_query(queries, opened, found[name]), *map(found[name].attrs.get, TEXTS))
+        for name in ("effect", "kl")
+    }  # pyright: ignore[reportReturnType]
 
 
 PATHS, RANKS = 5, 3  # strongest paths of a query, and most important ways of a cell
@@ -226,8 +210,8 @@ def traces(
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """Paths into the queries `traced`, and the ways of each cell; `bounds` are their path bounds from every layer.
 
-    Where the first token is an attention sink, the strongest paths all start there. Those of other tokens are kept
-    then, with the share of the paths that were left out.
+    Where nearly all paths start at the first token, as with an attention sink or in a deep model, so do the strongest.
+    Those of other tokens are kept then, with the share of the paths that were left out.
 
     The path bound obeys ``B⁽ℓ⁾_i = Σ_j 2 (α_ji + δ_ji) B⁽ℓ⁺¹⁾_j``, so that the terms divided by the sum are shares of
     the ways from cell (ℓ, i): one for each later token j that reads it, and one for its residual connection.
@@ -236,12 +220,9 @@ def traces(
     require_room(top * n * n * 8, torch.device("cpu"), "The attention patterns", "Use a shorter prompt.")
     above = torch.from_numpy(np.ascontiguousarray(bounds))
     ways = _Ways(traced, above, top)
-    means: dict[int, Tensor] = {}
-    for block, pattern in _by_head(session, ways.take).items():
-        means[block] = pattern
+    means = _by_head(session, ways.take)
     down = [means[block] for block in reversed(range(top))]
-    null = patterns_of(session, "uniform", range(top))
-    uniform = [written_out(session, null[block]) for block in reversed(range(top))]
+    uniform = [written_out(session, pattern) for pattern in top_down(session, "uniform", 0, top)]
     places = torch.full((len(traced), PATHS, top + 1), -1, dtype=torch.int64)
     weight, share, over_null = (torch.full((len(traced), PATHS), torch.nan, dtype=torch.float64) for _ in range(3))
     sink = np.zeros(len(traced))
@@ -302,22 +283,19 @@ def _by_head(
     """The patterns of all blocks, averaged over heads; `take` gets them by head, one block at a time."""
     means: dict[int, Tensor] = {}
 
-    def keep(block: int) -> Callable[[Tensor], None]:
-        def read(pattern: Tensor) -> None:
-            heads = pattern[0].detach().float().cpu()
-            means[block] = heads.mean(dim=0)
-            take(block, heads)
-
-        return read
+    def keep(block: int, pattern: Tensor) -> None:
+        heads = pattern[0].detach().float().cpu()
+        means[block] = heads.mean(dim=0)
+        take(block, heads)
 
     blocks = range(n_blocks(session.model))
     held = {} if session.capture is None else session.capture.patterns
     if all(block in held for block in blocks):
         for block in blocks:
-            keep(block)(held[block])
+            keep(block, held[block])
     else:
         with torch.no_grad():
-            forward(session.model, session.ids, [(pattern_site(block), keep(block)) for block in blocks])
+            forward(session.model, session.ids, [(pattern_site(block), partial(keep, block)) for block in blocks])
     return means
 
 
@@ -330,13 +308,8 @@ def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[in
     [1, 3, 5, 7]
     """
     whole = sorted({*queries, opened})
-    if sum(cost * (query + 1) for query in whole) <= room:
-        return whole
-    step = 2
-    while step <= len(whole):
-        place = whole.index(opened)
-        kept = whole[place % step :: step]
+    for step in range(1, len(whole) + 1):
+        kept = whole[whole.index(opened) % step :: step]
         if sum(cost * (query + 1) for query in kept) <= room:
             return kept
-        step += 1
     return [opened]

@@ -1,6 +1,6 @@
 """Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,21 +8,22 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import AttentionKind, Bridge, Norm, SpansOfTokens
+from squashlens._typing import Bridge, FrozenParts, Norm, SpansOfTokens
 from squashlens.bars import bar
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
+from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.last_tokens import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.bound import certified_bound, path_bound
+from squashlens.measure.squashing.bound import certified_bound, path_bound, printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import resolved
-from squashlens.measure.squashing.sinks import shares_beyond_uniform
 from squashlens.measure.squashing.substitution import substitution_effect
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform, top_down
 from squashlens.options import Edges, Estimation, Method, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
 from squashlens.theory.probes import seed_of
@@ -52,10 +53,8 @@ def sensitivity(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        norm: norm of the Jacobian: ``"spectral"`` (the default), the largest singular value, or ``"frobenius"``, the
-            root of the sum of squares.
-        method: way to compute the Jacobian norms, ``"auto"``, ``"exact"`` or ``"sketch"``, as in `jacobian_norms`; both
-            have the same directions.
+        norm: as in `jacobian_norms`.
+        method: ``"auto"`` (the default), ``"exact"`` or ``"sketch"``, as in `jacobian_norms`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
 
@@ -71,10 +70,7 @@ def sensitivity(
         null, with `_low` and `_high`; `compared_tokens`, the number of tokens in the correlations. Correlations leave
         out the query token, a leading BOS and attention sinks (`sink` is 1, as in `attention_sinks`), whose values are
         of another kind. ρ is NaN for a constant quantity or with fewer than three tokens; intervals need four tokens.
-
-        Several prompts have a leading dimension `prompt`, and each has the numbers of a call for it alone. After a
-        prompt's own tokens, whose number is the coordinate `length`, values are NaN, `token` is "" and `token_id` is
-        −1. With `spans`, values are those of spans, labelled as in `jacobian_norms`.
+        Several prompts have a leading dimension `prompt`, and are padded as in `path_bound`.
 
     Raises:
         InputError: a query or span outside the prompt, or spans of several prompts.
@@ -90,44 +86,36 @@ def sensitivity(
     method = grouped(method, Estimation)
     model = require_sound(model)
     method = resolved(method, model, ("exact", "sketch"))
-    session = Session.start(
-        model, prompt, "sensitivity", norm=norm, method=as_dict(method), query=query, **recorded(spans)
+    session = Session.start(model, prompt, "sensitivity", norm=norm, method=method, query=query, spans=spans)
+    n, first, blocks = session.query(query), session.facts["bos_count"], range(n_blocks(session.model))
+    session, groups = Spans.of(session, spans)
+    sizes = [[i] for i in range(session.positions)] if groups is None else groups.positions
+    patterns = patterns_of(session, "model", blocks)
+    found = {
+        "path_bound": printed(session, groups, "model", [*reversed(patterns.values())], n),
+        "null": printed(session, groups, "uniform", top_down(session, "uniform", 0, len(blocks)), n),
+    }
+    found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
+        attributes("path bound relative to uniform attention", "1")
     )
-    groups = Spans.of(session, spans)
-    named = None if groups is None else dict(zip(map(str, range(len(groups.names))), groups.positions, strict=True))
-    shared: dict[str, Any] = {"query": session.query(query), "spans": named}
-    ids, reach = session.ids, session.query(query) + 1
-    derived = {"jacobian_frozen": ("attention",), "jacobian": ()}
-    found: dict[str, xr.DataArray] = {}
-    with bar(total=2 + len(derived), desc="sensitivity", unit="quantity") as progress_bar:
-        kinds: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
-        for name, attention in kinds.items():
-            found[name] = path_bound(model, ids, attention=attention, **shared)
-            progress_bar.update()
-        found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
-            attributes("path bound relative to uniform attention", "1")
-        )
-        for name, freeze in derived.items():
-            norms = jacobian_norms(model, ids, norm=norm, freeze=freeze, method=method, **shared)
-            found[name] = norms.drop_vars(ENDS, errors="ignore")
-            found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
-            progress_bar.update()
+    named = None if groups is None else {str(k): inside for k, inside in enumerate(sizes)}
+    derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
+    for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
+        norms = jacobian_norms(
+            session.model, session.ids, norm=norm, freeze=freeze, method=method, query=n, spans=named
+        ).assign_coords(session.coords()[1])
+        found[name] = norms.drop_vars(ENDS, errors="ignore")
+        found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
     dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()})
-    first, facts = session.facts["bos_count"], session.facts
-    sinks = are_sinks(shares_beyond_uniform(session)).tolist()
-    if groups is None:
-        kept, sizes = list(range(reach)), [[i] for i in range(reach)]
-        compared = list(range(first, reach - 1))
-    else:
-        kept, sizes = groups.places(0, reach, some=True), groups.positions
-        facts = {**facts, "spans": [sizes[k] for k in kept]}
-        dataset, compared = dataset.assign_coords(groups.coords()), groups.places(first, reach - 1)
+    sinks = are_sinks(shares_beyond_uniform(session, patterns)).tolist()
+    kept = [k for k, inside in enumerate(sizes) if min(inside) <= n]
     has_sink = np.array([any(sinks[i] for i in sizes[k]) for k in kept])
     dataset = dataset.isel(position=kept)
     dataset["sink"] = ("position", has_sink.astype(float), attributes("whether the token is an attention sink", "1"))
-    inner = dataset.isel(position=[at for at, k in enumerate(kept) if k in compared and not has_sink[at]])
-    for name, (dims, values, text, units) in _ranks(inner, norm).items():
+    compared = [at for at, k in enumerate(kept) if not has_sink[at] and all(first <= i < n for i in sizes[k])]
+    for name, (dims, values, text, units) in _ranks(dataset.isel(position=compared), norm).items():
         dataset[name] = (dims, np.asarray(values), attributes(text, units))
+    facts = session.facts if groups is None else {**session.facts, "spans": [sizes[k] for k in kept]}
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
     return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)
 
@@ -160,10 +148,14 @@ MEASURES = {
     "certified": ("certified path bound at the token", "1"),
 }
 
+SIDES = {
+    "mean": "mean",
+    "low": "lower end of the 95 % interval of the mean",
+    "high": "upper end of the 95 % interval of the mean",
+}
 TOGETHER = 16  # prompts of one length that are measured together
 
 
-# More than ten parameters, since each is an independent option of the measurement; most have defaults.
 @measurement("needle", command=False)
 def needle(
     model: Bridge,
@@ -185,8 +177,7 @@ def needle(
         positions: position of the token of interest in each prompt; negative values count from the end.
         groups: group of each prompt: a name, and a number that orders its prompts, such as the needle's place or the
             length, as in ``("zero", 8)``.
-        norm: norm of the Jacobian: ``"frobenius"`` (the default), the root of the sum of squares, or ``"spectral"``,
-            the largest singular value.
+        norm: as in `jacobian_norms`; ``"frobenius"`` by default.
         certified: whether to compute the certified path bound with analytic edges too; no by default.
         replacements: tokens that replace the token of interest; by default eight of the distinct tokens of all prompts
             of the same length except BOS; see `options.Replacements`.
@@ -222,28 +213,28 @@ def needle(
         )
     seed = seed_of(seed, certifies=certified)
     found: dict[str, np.ndarray] = {}
-    tokens = [""] * len(prompt)
-    counter = bar(total=len(prompt), desc="needle", unit="prompt")
+    tokens = np.full(len(prompt), "", dtype=object)
     asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
     sessions = []
-    for length, rows in batches(map(len, prompt), lambda _: TOGETHER):
+    for length, rows in bar([*batches(map(len, prompt), lambda _: TOGETHER)], desc="needle", unit="batch"):
         ids = torch.tensor([list(prompt[k]) for k in rows])
-        present = {token for one in prompt if len(one) == length for token in one}
-        session = Session.without_prompt(model, ids, "needle", **asked, replacements=as_dict(replacements), seed=seed)
+        session = Session.without_prompt(model, ids, "needle", **asked, replacements=replacements, seed=seed)
         sessions.append(session)
         places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
-        shown = display_tokens(session.model, session.ids)
-        every = replacements
-        if replacements.candidates is None:
-            every = replace(replacements, candidates=sorted(present - {bos_id(session.model)}))
-        for name, values in _by_position(session, places, norm, certified, every, seed).items():
+        tokens[rows] = np.array(display_tokens(session.model, session.ids), dtype=object)[range(len(rows)), places]
+        swaps = replacements
+        if swaps.candidates is None:
+            present = {token for one in prompt if len(one) == length for token in one} - {bos_id(session.model)}
+            swaps = replace(swaps, candidates=sorted(present))
+        for name, values in _by_position(session, places, norm, certified, swaps, seed).items():
             found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
-        for place, (k, position) in enumerate(zip(rows, places, strict=True)):
-            tokens[k] = shown[place][position]
-        counter.update(len(rows))
-    counter.close()
-    texts = {name: (text.format(norm=norm), units) for name, (text, units) in MEASURES.items()}
-    return _group(sessions[0], found, texts, groups, positions, tokens, seed)
+    variables, coords = _with_means(found, groups, norm)
+    of_prompt = {
+        "position": list(positions), "token": tokens, "group_of": [name for name, _ in groups],
+        "at_of": [at for _, at in groups],
+    }  # fmt: skip
+    coords |= {"prompt": np.arange(len(prompt)), **{name: ("prompt", each) for name, each in of_prompt.items()}}
+    return sessions[0].dataset("sensitivity to one token of each prompt", coords, variables)
 
 
 def _check_position(session: Session, position: int, argument: str) -> int:
@@ -263,48 +254,38 @@ def _by_position(
     def here(values: xr.DataArray) -> np.ndarray:
         return np.atleast_2d(values.values)[rows, at]
 
-    bound = here(path_bound(model, ids))
-    null = here(path_bound(model, ids, attention="uniform"))
+    bound, null = (here(path_bound(model, ids, attention=kind)) for kind in ("model", "uniform"))
     found = {"path_bound": bound, "bound_over_null": bound / null}
     found["jacobian"] = here(jacobian_norms(model, ids, norm=norm))
     if certified:
         found["certified"] = here(certified_bound(model, ids, edges=Edges(seed=seed)))
     effects = [
-        substitution_effect(model, row, positions=[place], replacements=swaps, seed=seed)
+        substitution_effect(model, row, positions=[place], replacements=swaps, seed=seed).isel(position=place)
         for row, place in zip(ids, at, strict=True)
     ]
-    for name in ("effect", "kl"):
-        found[name] = np.array([e[name].values[place] for e, place in zip(effects, at, strict=True)])
-    return found
+    return found | {name: np.array([one[name].item() for one in effects]) for name in ("effect", "kl")}
 
 
-def _group(
-    session: Session, found: dict[str, np.ndarray], texts: dict[str, tuple[str, str]],
-    groups: Sequence[tuple[str, int]], positions: Sequence[int], tokens: list[str], seed: int,
-) -> xr.Dataset:  # fmt: skip
-    """The Dataset of all prompts, with means and intervals of the groups."""
-    group_of, at = [name for name, _ in groups], [number for _, number in groups]
-    names, numbers = list(dict.fromkeys(group_of)), sorted(set(at))
-    member = np.array([[(np.array(group_of) == g) & (np.array(at) == x) for x in numbers] for g in names])
-    sides = {
-        "mean": "mean",
-        "low": "lower end of the 95 % interval of the mean",
-        "high": "upper end of the 95 % interval of the mean",
-    }
-    variables: dict[str, Any] = {name: (("prompt",), values, *texts[name]) for name, values in found.items()}
-    for name, values in found.items():
-        text, units = texts[name]
-        table = np.full((3, len(names), len(numbers)), np.nan)
-        for i, j in np.argwhere(member.any(axis=-1)):
-            part = torch.from_numpy(values[member[i, j]])
-            low, high = mean_interval(part)
-            table[:, i, j] = part.mean(), low, high
-        for (side, statistic), cells in zip(sides.items(), table, strict=True):
-            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
-    variables["prompts"] = (("group", "at"), member.sum(axis=-1), "number of prompts in the mean", "prompts")
-    coords = {
-        "prompt": np.arange(len(positions)), "group": names, "at": numbers, "position": ("prompt", list(positions)),
-        "token": ("prompt", np.array(tokens, dtype=object)), "group_of": ("prompt", group_of),
-        "at_of": ("prompt", at),
+def _with_means(
+    found: Mapping[str, np.ndarray], groups: Sequence[tuple[str, int]], norm: Norm
+) -> tuple[dict[str, Variable], dict[str, Any]]:
+    """All values by prompt, with means and intervals of the groups, and the labels of the groups."""
+    names, numbers = list(dict.fromkeys(name for name, _ in groups)), sorted({at for _, at in groups})
+    members = {
+        (i, j): [k for k, group in enumerate(groups) if group == (name, at)]
+        for i, name in enumerate(names) for j, at in enumerate(numbers)
     }  # fmt: skip
-    return session.dataset("sensitivity to one token of each prompt", coords, variables)
+    shape, variables = (len(names), len(numbers)), dict[str, Variable]()
+    for name, values in found.items():
+        text, units = MEASURES[name][0].format(norm=norm), MEASURES[name][1]
+        variables[name] = (("prompt",), values, text, units)
+        table = np.full((len(SIDES), *shape), np.nan)
+        for (i, j), rows in members.items():
+            if rows:
+                part = torch.from_numpy(values[rows])
+                table[:, i, j] = part.mean(), *mean_interval(part)
+        for (side, statistic), cells in zip(SIDES.items(), table, strict=True):
+            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
+    counts = np.array([len(rows) for rows in members.values()]).reshape(shape)
+    variables["prompts"] = (("group", "at"), counts, "number of prompts in the mean", "prompts")
+    return variables, {"group": names, "at": numbers}

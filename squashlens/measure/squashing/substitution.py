@@ -1,7 +1,6 @@
 """The substitution effect: how far the output moves when a token is replaced, which a derivative cannot tell you."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import torch
@@ -10,19 +9,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, SpansOfTokens, Target, positive
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import forward, log_probabilities
+from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement, one_by_one, require_places
+from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
 from squashlens.measure.squashing.jacobians.rows import not_causal
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
@@ -32,7 +31,6 @@ from squashlens.theory.statistics.ranks import noise_ceiling
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("substitution")
 @one_by_one(independent=False)  # candidates are the tokens of all prompts, and draws go on from one to the next
 def substitution_effect(
@@ -72,8 +70,7 @@ def substitution_effect(
         NaN; positions after the query are zero, by causality, which one more prompt tests. Without a position,
         `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
         few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
-        have a larger one. Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is
-        one value for each, labelled as in `jacobian_norms`.
+        have a larger one. Padded as in `path_bound`, and with `spans` labelled as in `jacobian_norms`.
 
     Raises:
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
@@ -94,12 +91,12 @@ def substitution_effect(
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
         model, prompt, "substitution_effect",
-        replacements=as_dict(replacements), query=query, to_layer=to_layer, seed=seed, **recorded(spans),
+        replacements=replacements, query=query, to_layer=to_layer, seed=seed, spans=spans,
     )  # fmt: skip
     session.span(Between(to_layer=to_layer))
     n, natural = session.query(query), isinstance(candidates, str)
     first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
-    groups = Spans.of(session, spans)
+    session, groups = Spans.of(session, spans)
     if groups is None:
         require_replaceable(first, n)
     together = choose_places(positions, groups, first, n)
@@ -107,8 +104,8 @@ def substitution_effect(
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
     found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
     ceilings = torch.full((len(session.ids),), torch.nan, dtype=torch.float64)
-    drawn = _draw_variants(session, together, None if natural else choices, n_replacements, seed)
-    for row, (ids, variants) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
+    drawn = _draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
+    for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
         if n + 1 < len(ids):
             _require_causal(session, ids, choices, n, to_layer, moved[:1])
@@ -117,7 +114,7 @@ def substitution_effect(
         if to_layer == "y":
             parts = beside_the_first(session.model, moved)
             apart = torch.cat([divergence(own, logs).cpu() for own, logs in parts])[1:]
-        owners = torch.tensor([variant.of for variant in variants[1:]])
+        owners = owners[1:]
         before = [k for k, inside in together.items() if max(inside) < n]
         ceilings[row] = noise_ceiling([gaps[owners == k] for k in before], seed)
         for place in together:
@@ -133,40 +130,49 @@ def substitution_effect(
     }
     kept = {name: text for name, text in texts.items() if name != "kl" or to_layer == "y"}
     found["noise_ceiling"], kept["noise_ceiling"] = ceilings, (CEILING, "1")
-    return label_effects("substitution effect", session, groups, found, kept)
+    return label_effects("substitution effect", session, found, kept)
 
 
 def empty_effects(
     session: Session, groups: Spans | None, together: Mapping[int, Sequence[int]], query: int, names: Iterable[str]
 ) -> dict[str, Float[Tensor, "prompt place"]]:
     """Zeros for every token or span, NaN for tokens up to the query that are not changed."""
-    shape = session.ids.shape if groups is None else (1, len(groups.names))
-    found = {name: torch.zeros(shape, dtype=torch.float64) for name in names}
-    for values in found.values():
-        values[:, [place for place in range(query + 1) if place not in together] if groups is None else []] = torch.nan
-    return found
+    empty = torch.zeros(session.ids.shape if groups is None else (1, len(groups.names)), dtype=torch.float64)
+    if groups is None:
+        empty[:, [place for place in range(query + 1) if place not in together]] = torch.nan
+    return {name: empty.clone() for name in names}
 
 
 def label_effects(
-    long_name: str, session: Session, groups: Spans | None, found: Mapping[str, Tensor],
-    texts: Mapping[str, tuple[str, str]],
-) -> xr.Dataset:  # fmt: skip
+    long_name: str, session: Session, found: Mapping[str, Tensor], texts: Mapping[str, tuple[str, str]]
+) -> xr.Dataset:
     """The Dataset of effects per token or span; `texts` has the long name and unit of each."""
-    dims, coords = session.coords() if groups is None else (("position",), groups.coords())
+    dims, coords = session.coords()
     kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
-    variables = {name: (dims[: kept[name].ndim], kept[name], *text) for name, text in texts.items()}
-    return session.knowing(**({} if groups is None else groups.facts())).dataset(long_name, coords, variables)
+    return session.dataset(
+        long_name, coords, {name: (dims[: kept[name].ndim], kept[name], *text) for name, text in texts.items()}
+    )
 
 
 def choose_places(
     positions: Iterable[int] | None, groups: Spans | None, first: int, query: int
 ) -> dict[int, list[int]]:
-    """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number."""
-    if groups is not None:
-        return _within(groups, positions, first, query)
-    places = list(range(first, query + 1) if positions is None else positions)
-    require_places(places, first, query)
-    return {place: [place] for place in places}
+    """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number.
+
+    Spans after the query are left out.
+    """
+    if groups is None:
+        places = list(range(first, query + 1) if positions is None else positions)
+        require_places(places, first, query)
+        return {place: [place] for place in places}
+    if positions is not None:
+        raise InputError("positions= and spans= are given, which exclude each other.", "Give one of them.")
+    if any(place < first for inside in groups.positions for place in inside):
+        raise InputError("A span of spans= has the BOS token, which is not replaced.", f"Give positions from {first}.")
+    found = {number: inside for number, inside in enumerate(groups.within(query + 1)) if inside}
+    if not found:
+        raise InputError("All spans= come after the query.", "Give spans of tokens up to it, or a later query.")
+    return found
 
 
 def require_replaceable(first: int, query: int) -> None:
@@ -176,18 +182,6 @@ def require_replaceable(first: int, query: int) -> None:
             f"The query is at position {query}, and no token up to it can be replaced.",
             "Give a longer prompt, or a later query=.",
         )
-
-
-def _within(groups: Spans, positions: Iterable[int] | None, first: int, query: int) -> dict[int, list[int]]:
-    """The tokens of each span, by its number, that are replaced together; spans after the query are left out."""
-    if positions is not None:
-        raise InputError("positions= and spans= are given, which exclude each other.", "Give one of them.")
-    if any(place < first for inside in groups.positions for place in inside):
-        raise InputError("A span of spans= has the BOS token, which is not replaced.", f"Give positions from {first}.")
-    found = {number: inside for number, inside in enumerate(groups.within(query + 1)) if inside}
-    if not found:
-        raise InputError("All spans= come after the query.", "Give spans of tokens up to it, or a later query.")
-    return found
 
 
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
@@ -214,30 +208,21 @@ def require_choices(session: Session, candidates: Sequence[int] | None, places: 
     return choices
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A prompt with some tokens replaced, for the position or span `of`."""
-
-    of: int
-    places: list[int]
-    tokens: list[int]
-
-
 def _draw_variants(
-    session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int, seed: int
-) -> list[list[Variant]]:
-    """The variants of each prompt, which differ from each other; the first is the prompt itself.
+    session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int,
+    query: int, seed: int,
+) -> Iterator[tuple[Int[Tensor, " variant"], list[Branch]]]:  # fmt: skip
+    """For each prompt, variants up to the query that differ from each other, with the place or span that is replaced.
 
-    Tokens come from `choices`, or from what the model expects. The variants are not written out as prompts, because
-    those of a long prompt would not fit into memory.
+    Tokens come from `choices`, or from what the model expects. The first variant, of place -1, is the prompt itself.
     """
-    generator, found, places = torch.Generator().manual_seed(seed), [], [*chain(*together.values())]
+    generator, places = torch.Generator().manual_seed(seed), [*chain(*together.values())]
     for ids in session.ids.cpu():
         if choices is None:
             others = _draw_expected(session.model, ids, places, n_replacements, generator)
         else:
             others = {p: torch.tensor([token for token in choices if token != int(ids[p])]) for p in places}
-        variants = [Variant(-1, [], [])]
+        owners, branches = [-1], [Branch(query + 1, ())]
         for number, inside in together.items():
             if len(inside) == 1:
                 each = others[inside[0]]
@@ -245,9 +230,12 @@ def _draw_variants(
             else:
                 picked = [torch.randint(len(others[p]), (n_replacements,), generator=generator) for p in inside]
                 rows = torch.stack([others[p][k] for p, k in zip(inside, picked, strict=True)], dim=1).unique(dim=0)
-            variants += [Variant(number, list(inside), row) for row in rows.tolist()]
-        found.append(variants)
-    return found
+            for row in rows:
+                changed = ids[: query + 1].clone()
+                changed[inside] = row
+                branches.append(Branch(inside[0], tuple(changed[inside[0] :].tolist())))
+            owners += [number] * len(rows)
+        yield torch.tensor(owners), branches
 
 
 def _draw_expected(
@@ -257,12 +245,10 @@ def _draw_expected(
 
     The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
     """
-    kept: list[Tensor] = []
-    device, before, bos = device_of(model), torch.tensor(places) - 1, bos_id(model)
-    with torch.no_grad():
-        forward(model, ids[None].to(device), [(residual_site("y", model), lambda y: kept.append(y[0, before]))])
+    site, bos = residual_site("y", model), bos_id(model)
+    y = streams_at(model, ids[None].to(device_of(model)), [site], at=torch.tensor(places) - 1)[site][0]
     found: list[Tensor] = []
-    for logs in log_probabilities(model, kept[0]):
+    for logs in log_probabilities(model, y):
         uniform = torch.rand(logs.shape, generator=generator, dtype=torch.float64)
         keys = logs.cpu() - (-uniform.log()).log()
         here = ids[places[len(found) : len(found) + len(logs)]]
@@ -277,27 +263,19 @@ def _require_causal(
     session: Session, ids: Int[Tensor, " position"], choices: list[int], query: int, to_layer: Target, found: Tensor
 ) -> None:
     """Raise an error if the target at the query changes when all tokens after it are replaced."""
-    kept: list[Tensor] = []
+    site = residual_site(to_layer, session.model)
     later = [next((t for t in choices if t != int(token)), choices[0]) for token in ids[query + 1 :]]
     other = torch.cat([ids[: query + 1], torch.tensor(later, dtype=ids.dtype)])[None].to(session.ids.device)
-    with torch.no_grad():
-        forward(session.model, other, [(residual_site(to_layer, session.model), lambda t: kept.append(t[:, query]))])
-    if not agree(kept[0].cpu(), found, dtype_of(session.model)):
+    stream = streams_at(session.model, other, [site], at=query)[site]
+    if not agree(stream.cpu(), found, dtype_of(session.model)):
         raise not_causal("The model", query)
 
 
-def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Variant], to_layer: Target) -> Tensor:
+def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Branch], to_layer: Target) -> Tensor:
     """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
-    model, trunk, site = session.model, tuple(ids.tolist()), residual_site(to_layer, session.model)
-    require_room(pass_bytes(model, 1, len(trunk)), session.ids.device, "A forward pass", "Use a shorter prompt.")
-    branches: list[Branch] = []
-    for variant in variants:
-        changed = list(trunk)
-        for place, token in zip(variant.places, variant.tokens, strict=True):
-            changed[place] = token
-        first = min(variant.places, default=len(trunk))
-        branches.append(Branch(first, tuple(changed[first:])))
-    return read(model, trunk, branches, [site]).values[site]
+    model, site = session.model, residual_site(to_layer, session.model)
+    require_room(pass_bytes(model, 1, len(ids)), session.ids.device, "A forward pass", "Use a shorter prompt.")
+    return read(model, tuple(ids.tolist()), variants, [site]).values[site]
 
 
 def beside_the_first(

@@ -5,24 +5,19 @@ The Jacobian with respect to a span is its tokens' blocks side by side, ``J_S = 
 norms over a span is another number, and no norm of a matrix.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Pieces, short_repr
+from squashlens._typing import SpansOfTokens, short_repr
 from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
 from squashlens.engine.text.tokens import escape, require_tokenizer
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.records.results import attributes, sealed
-
-Given = Pieces | Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -33,10 +28,13 @@ class Spans:
     positions: list[list[int]]
 
     @classmethod
-    def of(cls, session: Session, given: Given | None) -> "Spans | None":
-        """The spans that were asked for. Raises unless there is a single prompt that has them."""
+    def of(cls, session: Session, given: SpansOfTokens) -> "tuple[Session, Spans | None]":
+        """The spans that were asked for, and the session whose results are labelled by them; None for none.
+
+        Raises unless there is a single prompt that has them.
+        """
         if given is None:
-            return None
+            return session, None
         if len(session.ids) != 1:
             raise InputError(
                 f"spans= is for a single prompt, and this call has {len(session.ids)}.",
@@ -61,16 +59,20 @@ class Spans:
         taken = [i for inside in positions for i in inside]
         if len(set(taken)) < len(taken):
             raise InputError("Some spans= have a token in common.", "Measure overlapping spans in different calls.")
-        return cls([escape(names[k]) for k in order], [positions[k] for k in order])
+        spans = cls([escape(names[k]) for k in order], [positions[k] for k in order])
+        labels = {
+            "position": np.array([inside[0] for inside in spans.positions]),
+            "token": ("position", np.array(spans.names, dtype=object)),
+            "token_id": ("position", np.full(len(order), -1)),
+            "span_size": (
+                "position", np.array([*map(len, spans.positions)]), {"long_name": "number of tokens of the span"}
+            ),
+        }  # fmt: skip
+        return replace(session.knowing(spans=spans.positions), labels=labels), spans
 
     def within(self, reach: int) -> list[list[int]]:
         """The positions of each span below `reach`; others have no influence."""
         return [[i for i in inside if i < reach] for inside in self.positions]
-
-    def places(self, first: int, stop: int, *, some: bool = False) -> list[int]:
-        """The spans of which all tokens, or some, are from `first` to before `stop`."""
-        test = any if some else all
-        return [k for k, inside in enumerate(self.positions) if test(first <= i < stop for i in inside)]
 
     def and_all(self, n: int) -> "Spans":
         """The same spans, and one of all n positions."""
@@ -83,35 +85,3 @@ class Spans:
     def root_sum_squares(self, values: Float[Tensor, "prompt position"]) -> Float[Tensor, "prompt span"]:
         """The root of the sum of squares over each span."""
         return self.sums(values.square()).sqrt()
-
-    def coords(self) -> dict[str, Any]:
-        """The labels of the spans: the position of the first token, and as token the name of the span."""
-        ids = np.full(len(self.names), -1)
-        sizes = np.array([len(inside) for inside in self.positions])
-        return {
-            "position": np.array([inside[0] for inside in self.positions]),
-            "token": ("position", np.array(self.names, dtype=object)),
-            "token_id": ("position", ids),
-            "span_size": ("position", sizes, {"long_name": "number of tokens of the span"}),
-        }
-
-    def facts(self) -> dict[str, Any]:
-        """What the provenance says: the positions of every span."""
-        return {"spans": self.positions}
-
-    def label(
-        self, session: Session, values: Float[Tensor, "prompt span"], name: str, long_name: str, units: str,
-        **extra: Any,
-    ) -> xr.DataArray:  # fmt: skip
-        """A DataArray of one value for each span of a single prompt."""
-        array = values[0].detach().cpu().numpy()
-        found = xr.DataArray(array, self.coords(), ("position",), name, attributes(long_name, units))
-        return sealed(found, {**session.facts, **self.facts(), **extra})
-
-
-def recorded(given: Given | None) -> dict[str, Any]:
-    """The argument as a call's record has it; nothing by default."""
-    if given is None:
-        return {}
-    plain = {str(name): list(inside) for name, inside in given.items()} if isinstance(given, Mapping) else given
-    return {"spans": plain}

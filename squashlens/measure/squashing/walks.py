@@ -1,7 +1,7 @@
-"""The attention patterns that path bounds multiply, and paths: by hops, the strongest, and their depth limit."""
+"""Attention patterns: what path bounds multiply; paths by hops, the strongest, their depth limit; attention sinks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import ATTENTION, AttentionKind, Bridge, positive, short_repr
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
@@ -22,6 +22,7 @@ from squashlens.measure.session import Session, measurement
 from squashlens.options import Between, BetweenLayers
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.path_sums import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
+from squashlens.theory.spread import are_sinks, beyond_uniform, received
 
 
 def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
@@ -40,7 +41,8 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
         return {b: make(native[b]) for b in blocks}
     held = {} if session.capture is None else session.capture.patterns
     if not held:
-        return dict(attention_of(session.model, session.ids, blocks))
+        found = attention_of(session.model, session.ids, blocks)
+        return {b: found[b] for b in blocks}
     missing = sorted(set(blocks) - set(held))
     if missing:
         raise InputError(
@@ -48,6 +50,11 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
             "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
         )
     return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
+
+
+def top_down(session: Session, attention: AttentionKind, from_layer: int, top: int) -> list[Pattern]:
+    """The attention patterns between two layers, from the top block down, in the order in which rows are multiplied."""
+    return [*reversed(patterns_of(session, attention, range(from_layer, top)).values())]
 
 
 def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:
@@ -77,8 +84,7 @@ def hops(
     """The share of attention paths into the query by number of attention steps (hops) and by starting token.
 
     For k hops it is the coefficient of t^k in row n of ``∏ (tA + I)``, divided by the sum over all k and positions. A
-    path with 0 hops stays in the residual stream of the query; a path with L hops attends in every block. Summed over
-    hops, it is the path bound with constants 1, normalised to sum to 1.
+    path with 0 hops stays in the residual stream of the query; a path with L hops attends in every block.
 
     Args:
         model, attention, query: as in `path_bound`.
@@ -87,7 +93,7 @@ def hops(
 
     Returns:
         DataArray (hop, position): float64, dimensionless, sums to 1. The coordinate `null` has the same shares under
-        uniform attention, which is what causality alone gives.
+        uniform attention.
 
     Raises:
         InputError: several prompts, or a query or layer that does not exist.
@@ -101,14 +107,12 @@ def hops(
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
     between = grouped(between, Between)
-    session = Session.start(model, prompt, "hops", attention=attention, query=query, between=as_dict(between))
+    session = Session.start(model, prompt, "hops", attention=attention, query=query, between=between)
     session.require_one()
     from_layer, (_, top) = between.from_layer, session.span(between)
-    patterns = patterns_of(session, attention, range(from_layer, top))
-    counts = by_hops(one_hot(session, query), [patterns[b] for b in reversed(range(from_layer, top))])[:, 0].cpu()
+    start, kinds = one_hot(session, query), (attention, "uniform")
+    counts, null = (by_hops(start, top_down(session, kind, from_layer, top))[:, 0].cpu() for kind in kinds)
     dims, coords = session.coords()
-    uniform = patterns_of(session, "uniform", range(from_layer, top))
-    null = by_hops(one_hot(session, query), [uniform[b] for b in reversed(range(from_layer, top))])[:, 0]
     coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
     text = f"share of attention paths{of_attention(attention)}"
     return session.array("hops", coords, (("hop", *dims), counts / counts.sum(), text, "1"))
@@ -159,8 +163,7 @@ def strongest_paths(
     positive(k, "k", "a number of paths")
     session = Session.start(
         model, prompt, "strongest_paths",
-        k=k, attention=attention, query=query, between=as_dict(between),
-        **({"avoid": list(avoid)} if len(avoid) else {}),
+        k=k, avoid=list(avoid), attention=attention, query=query, between=between,
     )  # fmt: skip
     session.require_one()
     avoided = [session.query(position, "avoid") for position in avoid]
@@ -170,11 +173,11 @@ def strongest_paths(
             "Give positions before the query, counted from 0.",
         )
     from_layer, (_, top) = between.from_layer, session.span(between)
-    patterns = patterns_of(session, attention, range(from_layer, top))
-    down = [written_out(session, patterns[b]) for b in reversed(range(from_layer, top))]
+    down, null = (
+        [written_out(session, pattern) for pattern in top_down(session, kind, from_layer, top)]
+        for kind in (attention, "uniform")
+    )
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
-    uniform = patterns_of(session, "uniform", range(from_layer, top))
-    null = [written_out(session, uniform[b]) for b in reversed(range(from_layer, top))]
     best = strongest(without(down, avoided), null, session.query(query), k)
     _, coords = session.coords()
     weights = of_attention(attention)
@@ -235,10 +238,9 @@ def depth_limit(
 ) -> xr.Dataset:
     """The limit of attention paths when one block's attention is repeated: all paths start at the first token.
 
-    This is Proposition 5.2 (B.8). For each block with head-averaged attention Λ, it follows row n of
-    ``(½(Λ + I))^k`` for k = 0 … `depth`. Λ is triangular, so that its eigenvalues are its diagonal entries. All parts
-    with an eigenvalue below 1 decay, the slowest at the rate ``(1 + max_{i>1} α_ii) / 2``. Repeated diagonal entries
-    may add a polynomial factor; the limit is the same, but the rate is reached later.
+    For each block with head-averaged attention Λ, it follows row n of ``(½(Λ + I))^k`` for k = 0 … `depth`. Λ is
+    triangular, so that its eigenvalues are its diagonal entries. All parts with an eigenvalue below 1 decay, the
+    slowest at the rate ``(1 + max_{i>1} α_ii) / 2``, which is reached later if diagonal entries are repeated.
 
     Args:
         model, query: as in `path_bound`.
@@ -249,8 +251,8 @@ def depth_limit(
         Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
         first token and at later tokens. Over (block): `predicted_rate`, the rate above; `observed_rate`, the factor by
         which the rest shrinks with each repetition, over the last quarter of the depths at which it is above rounding
-        error; `absorbing`, the number of later tokens that attend only to themselves. The proposition assumes that
-        there are none, since paths that reach them stay there.
+        error; `absorbing`, the number of later tokens that attend only to themselves, of which the proposition assumes
+        that there are none.
 
     Raises:
         InputError: several prompts, a query outside the prompt, or a depth below 4.
@@ -308,3 +310,45 @@ def _rate(rest: torch.Tensor) -> float:
         return math.nan
     start = clear - 1 - max(1, clear // 4)
     return float((rest[clear - 1] / rest[start]) ** (1 / (clear - 1 - start)))
+
+
+@measurement("attention_sinks")
+def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
+    """The attention that each token gets from later tokens, beyond what uniform attention would give it.
+
+    ``e = (a − u)/(1 − u)``: a is the mean attention of all later tokens that see the token, over heads, and u the same
+    under uniform attention. A token is a sink if e is above 0.3 in more than half of the blocks
+    (`squashlens.theory.spread` has the reasons).
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+
+    Returns:
+        DataArray (block, position), dimensionless: 0 for uniform attention, 1 if a token gets all attention. It is NaN
+        for tokens that fewer than four later tokens see. The coordinate `sink` says which tokens are sinks.
+
+    Raises:
+        InputError: several prompts, or a capture without the patterns of some block.
+        UnsoundModelError: if something besides attention passes between tokens, or attention is in chunks.
+
+    Source: the threshold is that of Gu et al. 2025, arXiv 2410.10781, which has no correction for uniform attention.
+
+    >>> import squashlens as sl
+    >>> found = sl.attention_sinks(sl.load("tiny-gemma"), "How many ones are in the following sequence? 110 =")
+    >>> found["token"].values[found["sink"].values].tolist()
+    []
+    """
+    session = Session.start(model, prompt, "attention_sinks")
+    session.require_one()
+    share = shares_beyond_uniform(session, patterns_of(session, "model", range(n_blocks(session.model))))
+    dims, coords = session.coords()
+    coords |= {"block": np.arange(len(share)), "sink": (dims, are_sinks(share).numpy())}
+    text = "attention from later tokens, beyond uniform attention"
+    return session.array("attention_sinks", coords, (("block", *dims), share, text, "1"))
+
+
+def shares_beyond_uniform(session: Session, patterns: Mapping[int, Pattern]) -> Float[Tensor, "block position"]:
+    """The share of every token in every block, from the patterns of a session with one prompt."""
+    reach = windows(session.model, session.positions)
+    return torch.stack([beyond_uniform(received(patterns[block]), reach[block]) for block in patterns])  # pyright: ignore

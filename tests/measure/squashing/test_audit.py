@@ -16,7 +16,6 @@ from tests.grouped import flat
 from tests.references import jacobian_by_jacrev, plain_outputs, raw
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
-SHARED: Any = {}
 
 
 def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
@@ -55,19 +54,17 @@ def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
 @pytest.mark.slow
 def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
-    found = flat.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, replacements={"n_replacements": 3}, **SHARED)
+    found = flat.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, replacements={"n_replacements": 3})
     assert found["value"].dims == ("estimate", "prompt", "position")
     value = found["value"]
     parts = {
         "paper form": sl.path_bound(model, IDS),
         "null": sl.path_bound(model, IDS, attention="uniform"),
-        "analytic edges, attention and norms frozen": flat.certified_bound(
-            model, IDS, freeze=("attention", "norms"), **SHARED
-        ),
-        "two blocks composed": flat.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": 2}, **SHARED),
-        "Jacobian, norms frozen": flat.jacobian_norms(model, IDS, freeze="norms", **SHARED),
-        "Frobenius norm": flat.jacobian_norms(model, IDS, norm="frobenius", **SHARED),
-        "Jacobian": flat.jacobian_norms(model, IDS, **SHARED),
+        "analytic edges, attention and norms frozen": flat.certified_bound(model, IDS, freeze=("attention", "norms")),
+        "two blocks composed": flat.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": 2}),
+        "Jacobian, norms frozen": flat.jacobian_norms(model, IDS, freeze="norms"),
+        "Frobenius norm": flat.jacobian_norms(model, IDS, norm="frobenius"),
+        "Jacobian": flat.jacobian_norms(model, IDS),
     }
     for name, part in parts.items():
         np.testing.assert_allclose(value.sel({"estimate": name}).values, part.values, rtol=1e-9, err_msg=name)

@@ -376,3 +376,22 @@ def test_local_edges_allow_for_what_cancels(tmp_path: Path) -> None:
         assert certificate["rounding_per_step"] > missed[-1]
     assert 0 < missed[0] < 1e-11
     assert missed[1] > 1e-9
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("edges", "group"), KINDS[1:5])
+@pytest.mark.parametrize("form", ["bfloat16", "float8_e4m3fn"])
+def test_certificates_hold_of_a_model_with_hooks_that_round(form: Any, edges: str, group: int, bridge_of: Any) -> None:
+    hook, model = sl.hooks.rounding(form, blocks=(1,)), bridge_of("llama")
+    with sl.applied(model, hook):
+        found = certified(model, edges, group).values
+    wide = bridge_of("llama", torch.float64)
+    with sl.applied(wide, hook):
+        truth = sl.jacobian_norms(wide, IDS).values
+    assert (found >= truth * (1 - 1e-6)).all()
+
+
+def test_a_hook_that_computes_in_half_precision_has_no_certificate(bridge_of: Any) -> None:
+    model, hook = bridge_of("llama"), ("blocks.1.hook_resid_pre", lambda z: z.bfloat16().to(z.dtype))
+    with sl.applied(model, hook), pytest.raises(UnsoundModelError, match="or a hook on it, computes in bfloat16"):
+        certified(model, "exact", 1)

@@ -175,53 +175,44 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_groups_run_from_the_edges_to_the_jacobian(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
-    shared: Any = {}
-    truth = flat.jacobian_norms(model, IDS, **shared).values
-    bounds = {
-        g: flat.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": g}, **shared).values
-        for g in (1, 2, 3)
-    }
+    truth = flat.jacobian_norms(model, IDS).values
+    bounds = {g: flat.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": g}).values for g in (1, 2, 3)}
     np.testing.assert_allclose(bounds[3], truth, rtol=1e-4)  # of a model whose norms run in float32
     assert (bounds[2] >= truth).all()
     # group 2 of three blocks: the lowest by itself, the upper two and the final norm together
-    upper = flat.jacobian_norms(model, IDS, between={"from_layer": 1}, **shared).values
-    lower = [
-        flat.certified_bound(model, IDS, edges="exact", query=j, between={"to_layer": 1}, **shared).values
-        for j in range(7)
-    ]
+    upper = flat.jacobian_norms(model, IDS, between={"from_layer": 1}).values
+    lower = [flat.certified_bound(model, IDS, edges="exact", query=j, between={"to_layer": 1}).values for j in range(7)]
     np.testing.assert_allclose(bounds[2], upper @ np.stack(lower), rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
-    shared: Any = {"constants": "measured"}
-    together = flat.path_bound(model, IDS, between={"to_layer": [2, 3, "y"], "from_layer": 1}, query=4, **shared)
+    above: dict[str, Any] = {"from_layer": 1, "to_layer": [2, 3, "y"]}
+    together = sl.certified_bound(model, IDS, between=above, query=4)
     for to in (2, 3, "y"):
-        alone: Any = flat.path_bound(model, IDS, between={"to_layer": to, "from_layer": 1}, query=4, **shared)
+        alone = sl.certified_bound(model, IDS, between={"to_layer": to, "from_layer": 1}, query=4)
         np.testing.assert_allclose(together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6)
     assert (together.values[:, 5:] == 0).all()
-    short = flat.path_bound(model, IDS[:5], between={"to_layer": [2, 3, "y"], "from_layer": 1}, **shared)
+    short = sl.certified_bound(model, IDS[:5], between=above)
     np.testing.assert_allclose(together.values[:, :5], short.values, rtol=1e-5)
     prompts = torch.stack([IDS, IDS.flip(0)])
-    both = flat.path_bound(model, prompts, **shared)
-    for row, ids in zip(both.values, prompts, strict=True):
-        np.testing.assert_allclose(row, flat.path_bound(model, ids, **shared).values, rtol=1e-6)
-    top = flat.path_bound(model, IDS, between={"from_layer": 3}, **shared)  # no block at all: the final norm
+    for row, ids in zip(sl.certified_bound(model, prompts).values, prompts, strict=True):
+        np.testing.assert_allclose(row, sl.certified_bound(model, ids).values, rtol=1e-6)
+    top = sl.certified_bound(model, IDS, between={"from_layer": 3})  # no block at all: the final norm
     np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, between={"from_layer": 3}).values, rtol=1e-6)
 
 
 @pytest.mark.slow
 def test_large_matrices_go_by_lanczos_and_say_so(bridge_of: Callable[..., Any], monkeypatch: Any) -> None:
     model = bridge_of("gemma3", torch.float64)
-    shared: Any = {"constants": "measured"}
-    exact = {kind: flat.path_bound(model, IDS[:4], edges=kind, **shared) for kind in KINDS}
+    exact = {kind: sl.certified_bound(model, IDS[:4], edges=kind) for kind in KINDS}  # pyright: ignore
     assert exact["local"].attrs["failure_probability"] == 5e-7
     assert 0 < exact["exact"].attrs["rounding"] < 1e-9
     monkeypatch.setattr(certified, "SMALL", 4)
     monkeypatch.setattr(certified, "FEW", 4)
     for kind in KINDS:
-        found = flat.path_bound(model, IDS[:4], edges=kind, **shared)
+        found = sl.certified_bound(model, IDS[:4], edges=kind)  # pyright: ignore
         assert sl.results.provenance(found)["certificate"]["failure_probability"] in (5e-7, 1e-6)
         ratio = found.values / exact[kind].values
         assert ratio.min() >= 1 - 1e-9
@@ -241,11 +232,10 @@ def test_lanczos_inflates_by_its_share_of_the_whole() -> None:
 
 def test_standing_hooks_are_in_the_edges(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
-    shared: Any = {}
-    plain = flat.certified_bound(model, IDS, **shared)
+    plain = flat.certified_bound(model, IDS)
     with sl.applied(model, sl.hooks.mask_tokens([1, 2]), sl.hooks.zero_values([3])):
-        hooked = flat.certified_bound(model, IDS, **shared)
-        truth = flat.jacobian_norms(model, IDS, **shared)
+        hooked = flat.certified_bound(model, IDS)
+        truth = flat.jacobian_norms(model, IDS)
     assert (hooked.values >= truth.values * (1 - 1e-4)).all()
     assert (hooked.values[[1, 2]] < 0.5 * plain.values[[1, 2]]).all()
 
@@ -268,7 +258,6 @@ def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
 @pytest.mark.parametrize("edges", KINDS)
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_cuda_equals_cpu(family: str, edges: Any, bridge_of: Callable[..., Any], folder_of: Any) -> None:
-    shared: Any = {"constants": "measured", "edges": edges}
-    expected = flat.path_bound(bridge_of(family), IDS, **shared)
+    expected = sl.certified_bound(bridge_of(family), IDS, edges=edges)
     model = sl.load(folder_of(family), device="cuda")
-    np.testing.assert_allclose(flat.path_bound(model, IDS, **shared).values, expected.values, rtol=1e-3)
+    np.testing.assert_allclose(sl.certified_bound(model, IDS, edges=edges).values, expected.values, rtol=1e-3)

@@ -14,7 +14,6 @@ from tests.references import model_without, plain_outputs
 
 IDS = [2, 7, 11, 30, 7, 9, 59, 12]
 QUERY = 6
-GIVEN: dict[str, Any] = {}
 
 
 def without(plain: Any, places: list[int], kind: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,7 +40,7 @@ def test_it_is_the_change_of_a_plain_model(
         expected["effect"].append(float((y - own_y).double().norm()))
         expected["kl"].append(float((own.exp() * (own - logs)).sum()))
         expected["total_variation"].append(float((own.exp() - logs.exp()).abs().sum()))
-    found = sl.knockout_effect(bridge_of(family), IDS, kind=kind, query=QUERY, **GIVEN)
+    found = sl.knockout_effect(bridge_of(family), IDS, kind=kind, query=QUERY)
     for name, values in expected.items():
         size = max(values)
         assert size > 1e-4
@@ -55,7 +54,7 @@ def test_nothing_of_a_token_passes_a_knockout(family: str, bridge_of: Callable[.
     model, place, read = bridge_of(family), 3, []
     for token in (4, 30, 55):
         ids = [*IDS[:place], token, *IDS[place + 1 :]]
-        found = sl.knockout_effect(model, ids, positions=[place], **GIVEN)["effect"].values
+        found = sl.knockout_effect(model, ids, positions=[place])["effect"].values
         assert np.isnan(found[:place]).all()
         own, hidden = y_of(model, ids), y_of(model, ids, sl.hooks.mask_tokens([place]))
         assert found[place] == pytest.approx(float((own - hidden).norm()), rel=1e-4)
@@ -74,22 +73,22 @@ def y_of(model: Any, ids: list[int], *hooks: Any) -> torch.Tensor:
 
 def test_a_span_is_knocked_out_at_once(bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]) -> None:
     model, plain = bridge_of("llama"), plain_of("llama")
-    found = sl.knockout_effect(model, IDS, spans={"a": [1, 3], "b": [4]}, query=QUERY, **GIVEN)
+    found = sl.knockout_effect(model, IDS, spans={"a": [1, 3], "b": [4]}, query=QUERY)
     (own, _), (y, _) = without(plain, [], "attention"), without(plain, [1, 3], "attention")
     assert float(found["effect"][0]) == pytest.approx(float((y - own).double().norm()), rel=1e-3)
     assert found["span_size"].values.tolist() == [2, 1]
     with pytest.raises(InputError, match="exclude each other"):
-        sl.knockout_effect(model, IDS, spans={"a": [1]}, positions=[1], **GIVEN)
+        sl.knockout_effect(model, IDS, spans={"a": [1]}, positions=[1])
     with pytest.raises(InputError, match="positions from 0 to 6"):
-        sl.knockout_effect(model, IDS, positions=[7], query=QUERY, **GIVEN)
+        sl.knockout_effect(model, IDS, positions=[7], query=QUERY)
 
 
 def test_several_prompts_and_batches(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model, other = bridge_of("gemma"), [*IDS[:4], *reversed(IDS[4:])]
-    both = sl.knockout_effect(model, [IDS, other], **GIVEN)
+    both = sl.knockout_effect(model, [IDS, other])
     monkeypatch.setattr("squashlens.measure.squashing.knockout.batch_memory", lambda _: 0.0)  # one variant at a time
     for number, ids in enumerate((IDS, other)):
-        alone = sl.knockout_effect(model, ids, **GIVEN)
+        alone = sl.knockout_effect(model, ids)
         for name in ("effect", "kl", "total_variation"):
             size = float(alone[name].max())
             np.testing.assert_allclose(both[name][number], alone[name], rtol=1e-3, atol=1e-4 * size)

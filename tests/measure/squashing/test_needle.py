@@ -28,14 +28,13 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     )
     for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
         ids, one = torch.tensor(prompt), found.isel(prompt=k)
-        shared: Any = {}
         bound = sl.path_bound(model, ids).values[place]
         null = sl.path_bound(model, ids, attention="uniform").values[place]
-        swap = flat.substitution_effect(model, ids, replacements={"candidates": among, "n_replacements": 9}, **shared)
+        swap = flat.substitution_effect(model, ids, replacements={"candidates": among, "n_replacements": 9})
         wanted = {
             "path_bound": bound, "bound_over_null": bound / null,
-            "jacobian": flat.jacobian_norms(model, ids, norm="frobenius", **shared).values[place],
-            "certified": flat.certified_bound(model, ids, **shared).values[place],
+            "jacobian": flat.jacobian_norms(model, ids, norm="frobenius").values[place],
+            "certified": flat.certified_bound(model, ids).values[place],
             "effect": swap["effect"].values[place], "kl": swap["kl"].values[place],
         }  # fmt: skip
         for name, value in wanted.items():

@@ -14,14 +14,13 @@ from tests.grouped import flat
 from tests.references import raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
-SHARED: dict[str, Any] = {}
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
-    found = flat.profile(model, IDS, extras={"n_random_models": 0}, **SHARED)
+    found = flat.profile(model, IDS, extras={"n_random_models": 0})
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query in (0, 4, 6):
         for layer in (0, 2):
@@ -32,7 +31,7 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
             np.testing.assert_allclose(one["null"], null, rtol=1e-12)
             truth = flat.jacobian_norms(model, IDS, **place)
             np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max()))
-    final = flat.jacobian_norms(model, IDS, between={"from_layer": 3}, query=4, **SHARED)
+    final = flat.jacobian_norms(model, IDS, between={"from_layer": 3}, query=4)
     np.testing.assert_allclose(found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5)
     assert final[4] > 0
 
@@ -40,11 +39,11 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
 @pytest.mark.slow
 def test_certified_bounds_of_all_queries_are_those_of_calls(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma3")
-    asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 1, 3], "method": "none", "n_random_models": 0, **SHARED}
+    asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 1, 3], "method": "none", "n_random_models": 0}
     found = flat.profile(model, IDS, extras={"certified": True}, **asked)
     for query in (3, 6):
         for layer in (0, 1):
-            place: dict[str, Any] = {"query": query, "from_layer": layer, **SHARED}
+            place: dict[str, Any] = {"query": query, "from_layer": layer}
             truth = flat.certified_bound(model, IDS, **place)
             np.testing.assert_allclose(found["certified"].sel(query=query, layer=layer), truth, rtol=1e-6)
             assert (found["certified"].sel(query=query, layer=layer) >= flat.jacobian_norms(model, IDS, **place)).all()
@@ -59,7 +58,7 @@ def test_certified_bounds_of_all_queries_are_those_of_calls(bridge_of: Callable[
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma", torch.float64)
-    asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3], "norm": norm, "n_random_models": 0, **SHARED}
+    asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3], "norm": norm, "n_random_models": 0}
     exact = flat.profile(model, IDS, **asked)["jacobian"]
     found = flat.profile(model, IDS, method={"method": "sketch_upper", "n_probes": 8, "seed": 1}, **asked)
     there = exact.values > 0
@@ -80,7 +79,6 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
             norm=norm,
             query=6,
             between={"from_layer": layer},
-            **SHARED,
         )
         np.testing.assert_allclose(sketched["jacobian"].sel(query=6, layer=layer), one, rtol=1e-5)
 

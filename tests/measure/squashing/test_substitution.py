@@ -15,7 +15,6 @@ from tests.grouped import flat
 from tests.references import plain_outputs
 
 IDS = [2, 7, 11, 30, 7, 9]
-GIVEN: dict[str, Any] = {}
 
 
 def test_tokens_are_drawn_with_the_probabilities_of_the_model(
@@ -45,17 +44,17 @@ def test_effects_of_expected_tokens(bridge_of: Callable[..., Any]) -> None:
     """With as many replacements as there are other tokens, the two ways to choose them are the same."""
     model = bridge_of("gemma")
     every = [token for token in range(60) if token != 2]
-    options: dict[str, Any] = {"n_replacements": 60, **GIVEN}
+    options: dict[str, Any] = {"n_replacements": 60}
     natural = flat.substitution_effect(model, IDS, replacements={"candidates": "predicted"}, **options)
     given = flat.substitution_effect(model, IDS, replacements={"candidates": every}, **options)
     np.testing.assert_allclose(natural["effect"], given["effect"], rtol=1e-4)
     np.testing.assert_allclose(natural["kl"], given["kl"], rtol=1e-3)
     few = flat.substitution_effect(
-        model, IDS, replacements={"candidates": "predicted", "n_replacements": 4}, spans={"a": [1, 2]}, **GIVEN
+        model, IDS, replacements={"candidates": "predicted", "n_replacements": 4}, spans={"a": [1, 2]}
     )
     assert few["effect"].shape == (1,)
     with pytest.raises(InputError, match="positions from 1 to 4"):
-        flat.substitution_effect(model, IDS[1:], replacements={"candidates": "predicted"}, positions=[0], **GIVEN)
+        flat.substitution_effect(model, IDS[1:], replacements={"candidates": "predicted"}, positions=[0])
 
 
 @pytest.mark.parametrize("spread", [0.5, 2.0])
@@ -72,9 +71,7 @@ def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(spread:
 
 
 def test_there_is_no_ceiling_without_replacements(bridge_of: Callable[..., Any]) -> None:
-    one = flat.substitution_effect(bridge_of("gemma"), IDS, replacements={"n_replacements": 1}, **GIVEN)
+    one = flat.substitution_effect(bridge_of("gemma"), IDS, replacements={"n_replacements": 1})
     assert np.isnan(float(one["noise_ceiling"]))
-    both = flat.substitution_effect(
-        bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], replacements={"n_replacements": 4}, **GIVEN
-    )
+    both = flat.substitution_effect(bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], replacements={"n_replacements": 4})
     assert both["noise_ceiling"].dims == ("prompt",)

@@ -8,13 +8,13 @@ edge. The last block includes the final norm and ends at y, so that the final no
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import EdgeKind, Target
+from squashlens._typing import Target
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tell, tokens_at_a_time
@@ -47,7 +47,7 @@ from squashlens.measure.squashing.certificates.edges import (
     share_of,
 )
 from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
-from squashlens.measure.squashing.walks import one_hot
+from squashlens.options import Edges
 from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.bounds.path_sums import Pattern, pushed
@@ -98,60 +98,42 @@ class Norms:
         return 0.0 if d <= FEW else (1 + INFLATION) ** (1 / self.steps) - 1
 
 
-def certified_bounds(
-    session: Session, spans: Mapping[Target, int], from_layer: int, query: int,
-    freeze: Sequence[str], edges: EdgeKind, group: int, chunk: int | None, seed: int,
-) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
-    """Row `query` of the product of edge matrices for each target, and the certificate of these values."""
-    stretches: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in spans.items()}
-    # Row `query` of the product needs all edges, except in the last stretch, where it needs only those into the query.
-    wanted: dict[Stretch, range] = {}
-    for chain in stretches.values():
-        for place, stretch in enumerate(reversed(chain)):
-            last_only = place == 0 and stretch not in wanted
-            wanted[stretch] = range(query, query + 1) if last_only else range(query + 1)
-    n, steps = query + 1, max(map(len, stretches.values()))
-    each = 2 if edges == "local" else n  # norms per query
-    total = len(session.ids) * sum(len(queries) * each for queries in wanted.values())
-    found: dict[Target, Tensor] = {to: one_hot(session, query) for to in spans}
-    require_one_device(session.model)
-    with certifying(session.model):
-        work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed)
-        size = _tokens_at_a_time(session, freeze, norms, chunk) if edges == "local" else None
-        if size is None:
-            _check_cost(session, group, wanted, n)
-        for prompt in range(len(session.ids)):
-            made = _local(work, prompt, size) if size is not None else _matrices(work, prompt, edges, group, chunk)
-            for stretch, matrix in made:
-                for to in spans:
-                    if stretch in stretches[to]:
-                        found[to][prompt] = pushed(found[to][prompt][None], matrix)[0]
-                del matrix
-    return found, work.certificate()
+Rows = Float[Tensor, "prompt query position"]
 
 
 def certified_rows(
-    session: Session, queries: Sequence[int], layers: Sequence[int], seed: int
-) -> tuple[dict[int, Float[Tensor, "query position"]], dict[str, Any]]:
-    """The bounds of several queries of one prompt from each of `layers` below the last, with analytic edges.
+    session: Session, targets: Mapping[Target, int], from_layer: int, queries: Sequence[int], options: Edges,
+    freeze: Sequence[str] = (),
+) -> tuple[dict[Target, dict[int, Rows]], dict[str, Any]]:  # fmt: skip
+    """For each target the rows `queries` of the product of edge matrices, from every layer where a stretch starts.
 
     Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
     """
-    chain = _stretches(min(layers), n_blocks(session.model), "y", 1)
-    n = max(queries) + 1
-    wanted = {stretch: range(n) for stretch in chain} | {chain[-1]: range(min(queries), n)}
-    pairs = n * sum(map(len, wanted.values()))
-    found: dict[int, Tensor] = {}
+    group, seed = options.n_composed, cast(int, options.seed)
+    chains: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in targets.items()}
+    # Rows of the product need all edges, except in the last stretch, where they need only those into the queries.
+    n, wanted = max(queries) + 1, {chain[-1]: range(min(queries), max(queries) + 1) for chain in chains.values()}
+    wanted |= {stretch: range(n) for chain in chains.values() for stretch in chain[:-1]}
+    steps = max(map(len, chains.values()))
+    each = 2 if options.edges == "local" else n  # norms per query
+    total = len(session.ids) * sum(len(rows) * each for rows in wanted.values())
+    start = torch.nn.functional.one_hot(torch.tensor(queries), session.positions).double()
+    found: dict[Target, dict[int, list[Tensor]]] = {to: {} for to in targets}
     require_one_device(session.model)
     with certifying(session.model):
-        work = _Work(session, wanted, (), Norms(pairs, len(chain), seed), len(chain), seed)
-        _check_cost(session, 1, wanted, n)
-        rows = torch.nn.functional.one_hot(torch.tensor(queries), session.positions).double()
-        for (bottom, _), matrix in _matrices(work, 0, "analytic", 1, None):
-            rows = pushed(rows, matrix)
-            if bottom in layers:
-                found[bottom] = rows
-    return found, work.certificate()
+        work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed)
+        size = _tokens_at_a_time(session, freeze, norms, options.vjp_batch_size) if options.edges == "local" else None
+        if size is None:
+            _check_cost(session, group, wanted, n)
+        for prompt in range(len(session.ids)):
+            rows = dict.fromkeys(targets, start)
+            for stretch, matrix in _matrices(work, prompt, options) if size is None else _local(work, prompt, size):
+                for to in [to for to, chain in chains.items() if stretch in chain]:
+                    rows[to] = pushed(rows[to], matrix)
+                    found[to].setdefault(stretch[0], []).append(rows[to])
+                del matrix
+    stacked = {to: {bottom: torch.stack(parts) for bottom, parts in one.items()} for to, one in found.items()}
+    return stacked, work.certificate()
 
 
 @dataclass
@@ -213,11 +195,11 @@ def _stretches(from_layer: int, top: int, to: Target, group: int) -> list[Stretc
 StretchEdges = Iterator[tuple[Stretch, Pattern]]  # the edges of each stretch, from the top down
 
 
-def _matrices(work: _Work, prompt: int, edges: EdgeKind, group: int, chunk: int | None) -> StretchEdges:
+def _matrices(work: _Work, prompt: int, options: Edges) -> StretchEdges:
     """The edges of every stretch on one prompt, as matrices on the CPU."""
-    session, wanted, norms = work.session, work.wanted, work.norms
+    session, wanted, edges, group = work.session, work.wanted, options.edges, options.n_composed
     model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
-    batch = chunk or cotangents_on_graph(model, 1, session.positions)
+    batch = options.vjp_batch_size or cotangents_on_graph(model, 1, session.positions)
     bottoms = sorted({bottom for bottom, _ in wanted})
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
     blocks = range(bottoms[0], max(tops.values()))
@@ -237,7 +219,7 @@ def _matrices(work: _Work, prompt: int, edges: EdgeKind, group: int, chunk: int 
         if bottom in cut:
             with allowed:
                 maps = maps_of(cut[bottom], to, work.freeze, queries)
-                derived = edges_of(maps, edges, queries, norms)
+                derived = edges_of(maps, edges, queries, work.norms)
                 lost = missing(bottom, moved, to, maps.pulled, derived, queries, work.chance, batch, work.seed)
                 require_small(model, bottom, lost, derived)
                 found = work.completed(derived, lost)

@@ -10,9 +10,9 @@ from squashlens._typing import Bridge, EdgeKind, Target
 from squashlens.bars import bar
 from squashlens.engine.budget import BATCH_MEMORY
 from squashlens.engine.differentiating.dissection import OpenBlock
-from squashlens.engine.differentiating.spans import Span, vjps
+from squashlens.engine.differentiating.spans import Span, differentiable, vjps
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.squashing.jacobians.rows import causality, norms_at, require_causal
+from squashlens.measure.squashing.jacobians.rows import causality, require_causal
 from squashlens.theory.bounds.edge_bounds import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
 from squashlens.theory.norms import missing_sizes
 from squashlens.theory.probes import PROBES, normals
@@ -67,10 +67,15 @@ def edges_by_autograd(
 ) -> Float[Tensor, "query key"]:
     """Exact norms for a stretch of blocks of any form, from d vector–Jacobian products per query."""
     output, leaf = span.outputs[to], span.leaf
-    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)
+    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[:, None]
     found = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
     for j in bar(queries, desc="exact edges", unit="token", leave=False):
-        found[j] = norms_at(output, j, leaf, "spectral", every, batch, norms)[0]
+        check = causality("The model", j)
+        with differentiable():
+            alone = output[:, j]
+        rows = torch.cat([require_causal(part, j, check) for (part,) in vjps(alone, [leaf], every, batch)])[:, 0]
+        check.require()
+        found[j, : j + 1] = torch.cat([norms(rows[None, :, i]) for i in range(j + 1)])
     return found
 
 

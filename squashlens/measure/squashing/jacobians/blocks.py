@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Target, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import and_frozen, grouped
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import forward, logits_of, require_understood
+from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.session import Session, different, measurement
-from squashlens.measure.squashing.jacobians.products import Products
+from squashlens.measure.session import Session, measurement, require_places, streams_at
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.options import Between, BetweenLayers
 from squashlens.records.results import Variable
 
@@ -30,7 +30,6 @@ COPIES = 4  # of the blocks: rows, the result, and what a singular value decompo
 Logits = Float[Tensor, "place direction outcome"]
 
 
-# Ten parameters besides model and prompt are the options of a derivative, as in `jacobian_norms`; all have defaults.
 @measurement("jacobian")
 def jacobian(
     model: Bridge,
@@ -61,16 +60,15 @@ def jacobian(
 
     Returns:
         Dataset, dimensionless unless it says so. `jacobian` (position, out, in), the blocks in float64, from products
-        in the model's dtype. Over (position, direction): `singular_value`; `share`, σ² divided by the sum of all σ²,
-        which is the square of the Frobenius norm. `left` (position, direction, out) and `right` (position, direction,
-        in), unit vectors. Their signs belong together and are otherwise arbitrary: the entry of `left` with the largest
-        absolute value is positive. Where several σ are equal, so are their directions, up to rotation.
+        in the model's dtype. Over (position, direction): `singular_value`; `share`, σ² divided by the sum of all σ².
+        `left` (position, direction, out) and `right` (position, direction, in), unit vectors with arbitrary common
+        signs: the entry of `left` with the largest absolute value is positive. Where several σ are equal, so are their
+        directions, up to rotation.
 
         With ``to_layer="y"``, over (position, direction, rank): `raised_token` and `lowered_token`, the tokens whose
-        logits change most, and `raised` and `lowered`, the change σ ∂logit/∂y · a for a step of length 1 along b,
-        without the mean over the vocabulary, which changes no probability. It is a derivative, including a soft cap of
-        the logits. They are left out for another `to_layer`, whose streams no output matrix reads, and for a model
-        whose logits do not follow from y; the provenance says so (`unembedded`).
+        logits change most, and `raised` and `lowered`, the change σ ∂logit/∂y · a for a step of length 1 along b, in
+        nats, less its mean over the vocabulary. They are left out for another `to_layer`, and for a model whose logits
+        do not follow from y; the provenance says so (`unembedded`).
 
     Raises:
         InputError: several prompts, or a query, position or layer that does not exist.
@@ -90,35 +88,39 @@ def jacobian(
     given = None if positions is None else list(positions)
     session = Session.start(
         model, prompt, "jacobian",
-        query=query, positions=given, k=k, freeze=parts, between=as_dict(between),
+        query=query, positions=given, k=k, freeze=parts, between=between,
     )  # fmt: skip
     session.require_one()
     n, d = session.query(query), width(session.model)
-    places = sorted(range(n + 1) if given is None else different(given, n))
+    places = sorted(range(n + 1) if given is None else given)
+    require_places(places, 0, n, different=True)
     positive(k, "k", "a number of directions", most=d)
     to_layer, top = session.span(between)
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    products = Products(session, freezing(parts), between.from_layer, top, to_layer, n, vjp_batch_size)
+    pullback = Pullback(session, [between.from_layer], freezing(parts), top, to_layer, vjp_batch_size)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
-    for rows in products.along(torch.eye(d, dtype=torch.float64))():
+    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64))():
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k)
+    shares = values.square() / blocks.square().sum(dim=(1, 2))[:, None]  # NaN for a block of zeros
     held = and_frozen(parts)
     places_by_k = "position", "direction"
     variables: dict[str, Variable] = {
         "jacobian": (("position", "out", "in"), blocks, f"blocks of the Jacobian{held}", "1"),
         "singular_value": (places_by_k, values, f"singular values of the blocks{held}", "1"),
-        "share": (places_by_k, _shares(values, blocks), f"share of the squared Frobenius norm{held}", "1"),
+        "share": (places_by_k, shares, f"share of the squared Frobenius norm{held}", "1"),
         "left": (("position", "direction", "out"), left, f"left singular vectors{held}", "1"),
         "right": (("position", "direction", "in"), right, f"right singular vectors{held}", "1"),
     }
     why = _why_not_unembedded(session, to_layer)
     if why is None:
-        variables |= _tokens(session, _logit_changes(session, _output(session, n), values[..., None] * left))
+        site = residual_site("y", session.model)
+        y = streams_at(session.model, session.ids.clone(), [site], at=n)[site]  # which freezing does not change
+        variables |= _tokens(session, _logit_changes(session, y, values[..., None] * left))
     _, coords = session.coords()
     coords = {
         "position": np.array(places), "token": ("position", coords["token"][1][places]),
@@ -127,7 +129,7 @@ def jacobian(
     }  # fmt: skip
     if why is None:
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
-    ran = {"attention_implementation": products.attention, "unembedded": why or "yes"}
+    ran = {"attention_implementation": pullback.attention, "unembedded": why or "yes"}
     return session.knowing(**ran).dataset("Jacobian of the query's representation", coords, variables)
 
 
@@ -150,13 +152,6 @@ def _leading(
     return left, values, right
 
 
-def _shares(
-    values: Float[Tensor, "place direction"], blocks: Float[Tensor, "place out in"]
-) -> Float[Tensor, "place direction"]:
-    """σ² relative to the sum of all σ²; NaN for a block of zeros."""
-    return values.square() / blocks.square().sum(dim=(1, 2))[:, None]
-
-
 def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
     """Why the directions are not read as changes of logits; None if they are."""
     if to_layer != "y":
@@ -166,15 +161,6 @@ def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
     except UnsoundModelError as error:
         return f"no: {error}"
     return None
-
-
-def _output(session: Session, query: int) -> Float[Tensor, "1 d"]:
-    """y at the query, which freezing does not change."""
-    kept: list[Tensor] = []
-    watch = [(residual_site("y", session.model), lambda t: kept.append(t[:, query].detach().clone()))]
-    with torch.inference_mode(False), torch.no_grad():
-        forward(session.model, session.ids.clone(), watch)
-    return kept[0]
 
 
 def _logit_changes(session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]) -> Logits:
@@ -193,12 +179,7 @@ def _tokens(session: Session, changes: Logits) -> dict[str, Variable]:
     dims = ("position", "direction", "rank")
     for name, largest in (("raised", True), ("lowered", False)):
         values, ids = changes.topk(min(RANKS, changes.shape[-1]), largest=largest)
-        found[f"{name}_token"] = (dims, _named(session, ids), f"tokens whose logits are {name} most", "text")
+        texts = np.array(display_tokens(session.model, ids.flatten(0, 1)), dtype=object).reshape(ids.shape)
+        found[f"{name}_token"] = (dims, texts, f"tokens whose logits are {name} most", "text")
         found[name] = (dims, values.numpy(), f"change of the logits that are {name} most", "nats")
     return found
-
-
-def _named(session: Session, ids: Int[Tensor, "place direction rank"]) -> np.ndarray:
-    """The text of every token."""
-    texts: Any = display_tokens(session.model, ids.flatten(0, 1))
-    return np.array(texts, dtype=object).reshape(ids.shape)

@@ -1,44 +1,44 @@
 """The true sensitivity: norms of ∂y_n/∂v⁽⁰⁾_i by automatic differentiation, for all positions at once.
 
 One vector–Jacobian product (VJP) with the k-th unit cotangent at position n gives row k of J_i for every i, so that d
-products give all blocks J_i. The products run in batches. If the model has no hooks, they run block by block, so that a
-long prompt needs the memory of one block only. A sketch takes fewer than d products.
+products give all blocks J_i. If the model has no hooks, they run block by block, so that a long prompt needs the memory
+of one block only.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
-from torch import Tensor
 
-from squashlens._typing import (
-    Bridge,
-    FrozenParts,
-    Norm,
-    SpansOfTokens,
-    Target,
-    positive,
-)
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
-from squashlens.engine.anatomy import dtype_of
+from squashlens._typing import Bridge, FrozenParts, Norm, SpansOfTokens, positive
+from squashlens.checks.arguments import and_frozen, grouped
+from squashlens.engine.anatomy import dtype_of, width
+from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
+from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
-from squashlens.measure.squashing.jacobians.products import Products
-from squashlens.measure.squashing.jacobians.sketch import resolved, seed_in, sketched, until
-from squashlens.measure.squashing.jacobians.upper import Ends, upper_sketch
-from squashlens.measure.squashing.token_spans import Spans, recorded
+from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
+from squashlens.measure.squashing.jacobians.sketch import (
+    MISSED,
+    certified_norms,
+    measure_of,
+    resolved,
+    seed_in,
+    sketched,
+    until,
+)
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, BetweenLayers, Estimation, Method
 from squashlens.remarks import remark
 
+STATED = ("rounding", "failure_probability", "estimated_tightness")  # by the attributes of a certified bound
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults. They alone make
-# the function a little longer than 60 lines.
+
 @measurement("by_token")
 @one_by_one()
 def jacobian_norms(
@@ -55,13 +55,11 @@ def jacobian_norms(
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
     The exact norm takes d vector–Jacobian products (VJPs). A sketch takes k = `n_probes` of them, the rows of
-    ``G J_i`` with a Gaussian G, and gives an estimate with an interval: for the Frobenius norm ``‖G J_i‖_F / √k``,
-    whose square is unbiased; for the spectral norm an estimate from the moments of ``G J_i`` and from what one part of
-    it sees of the direction that the others find. On Gemma 3 270M, 64 products take a tenth of the time of the exact
-    norm, and estimates are 0.73 to 1.25 times it. ``method="sketch_upper"`` gives an **upper bound** that is certified
-    for the exact derivative of the model with its stored weights: all steps run in float64, and rounding is allowed
-    for, as 16 more products show it. All upper and lower bounds of the result hold together except with probability one
-    in a million, of which upper bounds, lower bounds and what rounding is found to do have a third each.
+    ``G J_i`` with a Gaussian G, and gives an estimate with an interval. On Gemma 3 270M, 64 products take a tenth of
+    the time of the exact norm, and estimates of the spectral norm are 0.73 to 1.25 times it. ``method="sketch_upper"``
+    gives an **upper bound** that is certified for the exact derivative of the model with its stored weights: all steps
+    run in float64, and rounding is allowed for, as 16 more products show it. All upper and lower bounds of the result
+    hold together except with probability one in a million.
 
     Args:
         model: as in `path_bound`.
@@ -74,28 +72,25 @@ def jacobian_norms(
         method: ``"auto"`` (the default), ``"exact"``, ``"sketch"``, ``"sketch_upper"`` or ``"lanczos"``, and their
             options; see `options.Estimation`.
         query, between: as in `path_bound`.
-        spans: groups of tokens of a single prompt, whose blocks are put side by side, so that the norm is that of the
-            derivative with respect to all tokens of the span at once: ``"words"``, ``"sentences"``, ``"lines"``,
-            ``"fields"`` of a JSON object in the prompt (values with their keys), or positions by name. By default every
-            token is measured by itself.
+        spans: groups of tokens of a single prompt that are measured at once, with their blocks side by side:
+            ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
+            keys), or positions by name. By default every token is measured by itself.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
-        dimensionless, the change of the target per unit change of the residual stream; exactly zero for positions
-        after the query. A sketch has the coordinates `low` and `high`, intervals that all hold together with 95 %
-        probability. A certified upper bound has the coordinate `low`, a certified lower bound; the provenance has the
-        failure probability of both, and of a spectral norm the estimated tightness.
-        Results of prompts of unequal lengths are padded as in `path_bound`. With `spans` there is one value for
-        each: `position` is that of its first token, `token` its text or name, `token_id` −1, and `span_size` the number
-        of its tokens; the provenance has all positions (`spans`).
+        dimensionless; exactly zero for positions after the query; padded as in `path_bound` for prompts of unequal
+        lengths. A sketch has the coordinates `low` and `high`, intervals that all hold together with 95 % probability.
+        A certified upper bound has the coordinate `low`, a certified lower bound; the provenance has the failure
+        probability of both, and of a spectral norm the estimated tightness. With `spans` there is one value for each:
+        `position` is that of its first token, `token` its text or name, `token_id` −1, and `span_size` the number of
+        its tokens; the provenance has all positions (`spans`).
 
     Raises:
         UnsoundModelError: with an upper bound or Lanczos iteration, terms of the derivative that cancel so that
             rounding may change it by more than a tenth.
-        InputError: `rtol` without a sketched Frobenius norm, `tightness` without an upper bound on the spectral norm,
-            a query, layer or span that does not exist, or spans of several prompts.
-        CapacityError: the rows for a spectral norm do not fit into memory or a temporary file; the message has their
-            size.
+        InputError: options that the method does not have, a query, layer or span that does not exist, or spans of
+            several prompts.
+        CapacityError: the rows for a spectral norm do not fit into memory or a temporary file.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -106,56 +101,61 @@ def jacobian_norms(
     True
     """
     method, between = grouped(method, Estimation), grouped(between, Between)
-    _require_goal(method, norm)
-    _require_lanczos(method, norm, spans)
-    if method.vjp_batch_size is not None:
-        positive(method.vjp_batch_size, "vjp_batch_size", "a batch size")
+    _require_possible(method, norm, spans)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     model = require_sound(model)
     method = resolved(method, model, ("exact", "sketch", "sketch_upper", "lanczos"))
     session = Session.start(
         model, prompt, "jacobian_norms",
-        norm=norm, freeze=parts, method=as_dict(method), query=query, between=as_dict(between), **recorded(spans),
+        norm=norm, freeze=parts, method=method, query=query, between=between, spans=spans,
     )  # fmt: skip
-    layers, groups = session.spans(between), Spans.of(session, spans)
+    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
     long_name = f"{kinds[method.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
-    n, found, label = session.query(query), {}, session.label if groups is None else partial(groups.label, session)
-    start, batch, seed = between.from_layer, method.vjp_batch_size, seed_in(method)
+    n, start, found = session.query(query), between.from_layer, {}
     if method.method == "sketch_upper":
-        bounds, certificate = upper_sketch(
-            session, layers, hooks, start, n, norm, method.n_probes, method.tightness, seed, batch, groups
-        )
-        sketch = {"kind": "upper bound", "n_probes": method.n_probes, "seed": seed} | certificate
-        sketch |= {} if method.tightness is None else {"tightness": method.tightness}
-        return session.by_layer(between.to_layer, _labelled_bounds(label, bounds, long_name, sketch))
+        bounds, sketch = certified_norms(session, layers, hooks, start, n, norm, method, groups)
+        stated = {name: sketch[name] for name in STATED if name in sketch}
+        for to, ends in bounds.items():
+            found[to] = session.label(ends.high, "jacobian_norm", long_name, "1", sketch=sketch).assign_attrs(stated)
+            found[to]["low"] = session.label(ends.low, "low", "lower bound on the norm", "1")
+        return session.by_layer(between.to_layer, found)
     if dtype_of(session.model).itemsize < 4:
         remark("In half precision, small Jacobian entries are several times too large. Load the model in float32.")
     for to, top in layers.items():
-        products = Products(session, hooks, start, top, to, n, batch, groups)
-        ends: dict[str, Tensor] = {}
-        facts: dict[str, Any]
-        if method.method == "lanczos":
-            values, ends, facts = lanczos_norms(session, hooks, products, start, to, method, len(layers))
-        elif method.rtol is not None:
-            values, ends, facts = until(products, method.rtol, seed)
-        elif method.method == "sketch":
-            values, ends, facts = sketched(products, norm, method.n_probes, seed, len(layers))
-        else:
-            values, facts = products.exact(norm)
-        ran = {"attention_implementation": products.attention}
-        labelled = label(values, "jacobian_norm", long_name, "1", **facts, **ran)
+        pullback = Pullback(session, [start], hooks, top, to, method.vjp_batch_size)
+        values, ends, facts = _estimated(Products(pullback, n, groups), norm, method, hooks, len(layers))
+        ran = {"attention_implementation": pullback.attention}
+        found[to] = session.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
         for name, end in ends.items():
             kind = "lower bound on the norm" if method.method == "lanczos" else f"{name} end of the 95 % interval"
-            labelled[name] = label(end, name, kind, "1")
-        found[to] = labelled
+            found[to][name] = session.label(end, name, kind, "1")
     return session.by_layer(between.to_layer, found)
 
 
-def _require_goal(given: Estimation, norm: Norm) -> None:
-    """Raise for a goal of a sketch that cannot be reached or does not belong to the method."""
+def _estimated(
+    products: Products, norm: Norm, method: Estimation, hooks: Sequence[Hook | Recipe], targets: int
+) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
+    """The norms for one target, the ends of their intervals, and what the provenance says of them."""
+    session, d = products.session, width(products.session.model)
+    if method.method == "lanczos":
+        return lanczos_norms(products, hooks, method, targets)
+    if method.rtol is not None:
+        return until(products, method.rtol, seed_in(method))
+    if method.method == "sketch":
+        found = sketched(products, norm, measure_of(session.model, method), MISSED / 2 / (targets * products.count))
+        facts = {"n_probes": method.n_probes, "seed": method.seed, "failure_probability": MISSED}
+        return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
+    cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
+    tell(session.model, "jacobian", d, len(session.ids) * products.reach, cheaper)
+    kept = products.storage(d) if norm == "spectral" else None
+    return products.exact(kept), {}, {} if kept is None else {"rows": kept.way}
+
+
+def _require_possible(given: Estimation, norm: Norm, spans: Any) -> None:
+    """Raise for options that do not belong to the method, or a goal that cannot be reached."""
     method, rtol, tightness = given.method, given.rtol, given.tightness
     stops = method == "lanczos" or (method == "sketch" and norm == "frobenius")
     if rtol is not None and not (stops and 0 < rtol < 1):
@@ -163,33 +163,15 @@ def _require_goal(given: Estimation, norm: Norm) -> None:
             f"rtol={rtol!r} cannot be used here.",
             "Give a number between 0 and 1, with method='lanczos', or with method='sketch' and norm='frobenius'.",
         )
-    if tightness is None:
-        return
-    if not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
+    if tightness is not None and not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
         raise InputError(
             f"tightness={tightness!r} cannot be used here.",
             "Give a number above 1, with method='sketch_upper' and norm='spectral'.",
         )
-
-
-def _require_lanczos(given: Estimation, norm: Norm, spans: Any) -> None:
-    """Raise for options that do not belong to Lanczos iteration, or that it has not."""
-    if given.method != "lanczos" and given.positions is not None:
+    if method != "lanczos" and given.positions is not None:
         raise InputError("positions= is for method='lanczos' only.", "Leave it out: all positions cost the same.")
-    if given.method == "lanczos" and (norm != "spectral" or spans is not None):
+    if method == "lanczos" and (norm != "spectral" or spans is not None):
         what = f"norm={norm!r}" if norm != "spectral" else "spans="
         raise InputError(f"{what} cannot be used with method='lanczos'.", "Use method='exact'.")
-
-
-def _labelled_bounds(
-    label: Callable[..., xr.DataArray], bounds: Mapping[Target, Ends], long_name: str,
-    sketch: Mapping[str, Any],
-) -> dict[Target, xr.DataArray]:  # fmt: skip
-    """Certified bounds as DataArrays that state their allowance for rounding, failure probability and tightness."""
-    names = ("rounding", "failure_probability", "estimated_tightness")
-    stated = {name: sketch[name] for name in names if name in sketch}
-    found: dict[Target, xr.DataArray] = {}
-    for to, ends in bounds.items():
-        found[to] = label(ends.high, "jacobian_norm", long_name, "1", sketch=sketch).assign_attrs(stated)
-        found[to]["low"] = label(ends.low, "low", "lower bound on the norm", "1")
-    return found
+    if given.vjp_batch_size is not None:
+        positive(given.vjp_batch_size, "vjp_batch_size", "a batch size")

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, pattern_site, residual_site, width
 from squashlens.engine.budget import batch_memory, pass_bytes, tell
@@ -26,8 +25,8 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.session import Session, different
-from squashlens.measure.squashing.jacobians.products import Products
+from squashlens.measure.session import require_places
+from squashlens.measure.squashing.jacobians.products import ByToken, Products
 from squashlens.measure.squashing.jacobians.sketch import seed_in
 from squashlens.options import Estimation
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
@@ -36,24 +35,21 @@ FAILURE = 1e-6  # probability that any norm is outside its bounds
 WIDTH = 0.01  # relative distance of the two bounds at which the iteration ends, unless it is given
 EACH = 3  # vector–Jacobian products that a step takes as long as; a product in forward mode also runs the model
 REMEDY = "Use method='exact'."
-ByToken = Float[Tensor, "prompt position"]
 
 
 class Forward:
     """Products Jv at some positions, each from a copy of the prompt whose token at that position has a tangent."""
 
-    def __init__(
-        self, session: Session, hooks: Sequence[Hook | Recipe], from_layer: int, to: Target, query: int,
-        places: Sequence[int],
-    ) -> None:  # fmt: skip
-        self.session, self.query, self.places = session, query, list(places)
-        self.start, self.end = (residual_site(layer, session.model) for layer in (from_layer, to))
+    def __init__(self, products: Products, hooks: Sequence[Hook | Recipe], places: Sequence[int]) -> None:
+        self.session, self.query, self.places = products.session, products.query, torch.tensor(places)
+        ends = (products.pullback.bottom, products.pullback.to)
+        self.start, self.end = (residual_site(layer, self.session.model) for layer in ends)
         self.frozen, self.hooks = split_frozen_attention(hooks)
-        self.size = max(1, int(batch_memory(session.model) / (4 * pass_bytes(session.model, 1, session.positions))))
+        memory = 4 * pass_bytes(self.session.model, 1, self.session.positions)
+        self.size = max(1, int(batch_memory(self.session.model) / memory))
 
     def __call__(self, vectors: Float[Tensor, "operator d"]) -> Float[Tensor, "operator d"]:
-        places = torch.tensor(self.places)
-        parts = zip(vectors.split(self.size), places.split(self.size), strict=True)
+        parts = zip(vectors.split(self.size), self.places.split(self.size), strict=True)
         return torch.cat([self._pushed(part, at) for part, at in parts])
 
     def _pushed(self, vectors: Float[Tensor, "operator d"], places: Tensor) -> Float[Tensor, "operator d"]:
@@ -83,17 +79,17 @@ class Forward:
 
 
 def lanczos_norms(
-    session: Session, hooks: Sequence[Hook | Recipe], products: Products, from_layer: int, to: Target,
-    method: Estimation, targets: int,
-) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:  # fmt: skip
+    products: Products, hooks: Sequence[Hook | Recipe], method: Estimation, targets: int
+) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """‖J_i‖₂ at some positions, NaN elsewhere, with lower bounds, and what the provenance says of them.
 
     The upper bounds hold together, also with those for the other ones of `targets`.
     """
+    session, seed, rtol, query = products.session, seed_in(method), method.rtol, products.reach - 1
     session.require_one()
-    seed, rtol = seed_in(method), method.rtol
-    places = [products.query] if method.positions is None else different([*method.positions], products.query)
-    ahead = Forward(session, hooks, from_layer, to, products.query, places)
+    places = [query] if method.positions is None else [*method.positions]
+    require_places(places, 0, query, different=True)
+    ahead = Forward(products, hooks, places)
     allowed = 1e-3 if dtype_of(session.model).itemsize < 8 else 1e-5
     rows, at = torch.arange(len(places)), torch.tensor(places)
     steps = bar(desc="Lanczos", unit="step")
@@ -112,7 +108,7 @@ def lanczos_norms(
     inflation, d, jointly = WIDTH if rtol is None else rtol, width(session.model), targets * len(places)
     most = lanczos_steps(d, jointly, inflation, FAILURE / 4)
     tell(
-        session.model, f"Lanczos, up to {most} steps", EACH * most * len(places), products.query + 1,
+        session.model, f"Lanczos, up to {most} steps", EACH * most * len(places), products.reach,
         f"method='exact' takes as long as {d // EACH} steps at one position, and measures all positions.",
     )  # fmt: skip
     try:
@@ -125,7 +121,7 @@ def lanczos_norms(
     share = float((lost / bounds.upper).nan_to_num(0.0).max())  # 0 where nothing reaches the query
     require_digits(share)
     spread = torch.full((2, 1, session.positions), torch.nan, dtype=torch.float64)
-    spread[..., products.query + 1 :] = 0.0
+    spread[..., products.reach :] = 0.0
     spread[0, 0, at], spread[1, 0, at] = bounds.upper + lost, (bounds.lower - lost).clamp(min=0)
     facts = {
         "kind": "Lanczos", "steps": bounds.steps, "products": 2 * bounds.steps * len(places), "seed": seed,

@@ -1,37 +1,72 @@
-"""Estimates of Jacobian norms from products with random cotangents, each with an interval.
+"""Estimates of Jacobian norms, and certified bounds on them, from products with random cotangents.
 
 The rows of G are standard normal cotangents, and the products are the rows of ``GJ_i``. For k = `n_probes`:
 
 - Frobenius norm: ``‖GJ_i‖_F / √k``, whose square is unbiased. The ends of the interval are it times `sketch_factors`.
-- Spectral norm: the upper end is `spike_sizes` times `direction_factor`; the lower end is the larger of the norm of
-  J_i in the row space of G and the lengths that quarters of G see of the direction that the others find (`upper`).
+- Spectral norm: the upper end is `spike_sizes` times `direction_factor`. The lower end is the larger of two: the norm
+  of J_i in the row space of G, which holds always, and the length that a quarter of G sees of the direction that the
+  others find, which may fail, as the upper end may.
 
 All intervals of a result hold together, except with probability `MISSED`; with ``rtol=`` it is that of each of them.
+Bounds are certified if everything runs in float64 and rounding is allowed for. A third thing may fail then: the
+comparison with `Jittered` results, which shows what rounding did. Each of the three has a third of `FAILURE`, and of
+that each norm an equal share.
+
+With ``tightness=`` a certified sketch grows until its bounds are tight enough. The numbers of rows at which it is
+looked at are fixed beforehand, and each of these stages has an equal share of an end's failure probability. So the
+bounds of all stages hold together, wherever the sketch stops, and the smallest of them may be used.
 """
 
-from collections.abc import Collection
-from dataclasses import replace
+import math
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Norm, positive
+from squashlens._typing import Bridge, Norm, Target, positive
 from squashlens.engine.anatomy import device_of, n_blocks, width
+from squashlens.engine.differentiating.exact import CERTIFIES, certifying
+from squashlens.engine.differentiating.visibility import (
+    Visibility,
+    derivative_rounding,
+    require_digits,
+    tokens_reaching,
+    visibilities,
+)
+from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
-from squashlens.measure.squashing.jacobians.products import Products
-from squashlens.measure.squashing.jacobians.upper import Measure, frobenius_ends
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
+from squashlens.measure.squashing.jacobians.rows import Spectral, Storage, collected, of_span, padded
+from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Estimation
 from squashlens.remarks import remark
-from squashlens.theory.norms import mean_interval
+from squashlens.theory.bounds.edge_bounds import with_rounding
+from squashlens.theory.norms import (
+    FOLDS,
+    crossed,
+    direction_factor,
+    length_factor,
+    mean_interval,
+    moment_sizes,
+    sketch_factors,
+    sketch_stages,
+    spectral_norms,
+    spike_sizes,
+    unmixing,
+)
 from squashlens.theory.probes import normals, seed_of
 
-FIRST = 16  # probes with rtol= before the interval is computed for the first time
+FIRST = 16  # rows of a growing sketch at its first stage
 MISSED = 0.05  # probability that any norm of a result is outside its interval
+FAILURE = 1e-6  # probability that any certified upper bound is too low or any lower bound too high
+EVENTS = 3  # what may fail of each norm: its upper end, its lower end, and what rounding is found to do to it
 # Operations for each token up to which "auto" takes the exact norm: a second for ten tokens on two cores.
 EXACT = {"cpu": 2e10, "cuda": 2e12}
-ByToken = Float[Tensor, "prompt position"]
 
 
 def resolved(given: Estimation, model: Bridge, allowed: Collection[str], *, certifies: bool = False) -> Estimation:
@@ -58,20 +93,86 @@ def seed_in(method: Estimation) -> int:
     return cast(int, method.seed)
 
 
-def sketched(
-    products: Products, norm: Norm, n_probes: int, seed: int, targets: int
-) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
-    """The estimates, the ends of their intervals, and what the provenance says of them."""
-    d = width(products.session.model)
-    facts: dict[str, Any] = {"kind": "estimate", "n_probes": n_probes, "seed": seed}
-    directions = normals(seed)(d, n_probes).T
-    each = MISSED / 2 / (targets * products.count)
+@dataclass(frozen=True)
+class Ends:
+    """Upper and lower bounds on the norm of each block, and an estimate of it that is rarely too large."""
+
+    high: ByToken
+    low: ByToken
+    likely: ByToken
+
+    @property
+    def tightness(self) -> float:
+        """The largest quotient of upper bound and estimate; 1 where both are 0."""
+        return float((self.high / torch.maximum(self.low, self.likely)).nan_to_num(1.0, posinf=math.inf).max())
+
+    @property
+    def estimate(self) -> ByToken:
+        """The estimate, if it is between the bounds, and the nearer bound otherwise."""
+        return torch.minimum(torch.maximum(self.likely, self.low), self.high)
+
+    def narrowed(self, other: "Ends") -> "Ends":
+        """The narrower of two intervals that both hold; the estimate is the second one's."""
+        return Ends(torch.minimum(self.high, other.high), torch.maximum(self.low, other.low), other.likely)
+
+    def rounded(self, reached: Tensor, lost: Tensor) -> "Ends":
+        """The bounds with an allowance for rounding, which is relative to the largest of them."""
+        rows = zip(self.high[:, None], reached, lost[:, None], strict=True)
+        high = torch.cat([with_rounding(row, near, rounding) for row, near, rounding in rows])
+        off = lost * (self.low + self.high.amax(dim=1, keepdim=True))
+        return Ends(high, (self.low - off).clamp(min=0), self.likely)
+
+    def by_span(self, reached: Tensor, lost: Float[Tensor, "prompt 1"], spans: Spans) -> "Ends":
+        """The same for spans, the last of which has all positions; it is left out of the result.
+
+        The blocks of m positions side by side are off by at most ``√Σ ρ²(e_i + e)² ≤ ρ√m (e_S + e)``, where e_i are the
+        norms of the blocks, e is the largest of the row, which the last span bounds, and e_S is the norm of the span.
+        """
+        near = spans.sums(reached[:, 0].double())[:, None] > 0
+        sizes = torch.tensor([len(inside) for inside in spans.positions], dtype=torch.float64)
+        found = self.rounded(near, lost * sizes.sqrt())
+        return Ends(found.high[:, :-1], found.low[:, :-1], found.likely[:, :-1])
+
+
+class Measure:
+    """What is computed from the rows GJ_i: their `spike_sizes`, the norm of J_i in their row space, estimates of ‖J_i‖₂
+    from their moments, and the lengths `crossed`."""
+
+    def __init__(self, directions: Float[Tensor, "cotangent d"]) -> None:
+        self.directions, self.unmixed = directions, unmixing(directions)
+        self.each = len(directions) // FOLDS  # rows in a quarter
+
+    def __call__(self, rows: Float[Tensor, "many out in"]) -> Float[Tensor, "many several"]:
+        straight = self.unmixed.to(rows.device) @ rows.double()
+        found = torch.stack([spike_sizes(rows), spectral_norms(straight), moment_sizes(rows)], dim=-1)
+        return torch.cat([found, crossed(rows[:, : FOLDS * self.each])], dim=-1) if self.each else found
+
+    def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
+        """The bounds that follow, each of which fails with probability `chance`."""
+        size, least, moments, *lengths = several.cpu().double().unbind(dim=-1)
+        sure, likely = least, least
+        if lengths:
+            seen = torch.stack(lengths)
+            sure = torch.maximum(least, length_factor(self.each, chance / FOLDS) * seen.amax(dim=0))
+            likely = torch.maximum(least, seen.square().mean(dim=0).sqrt() / math.sqrt(self.each))
+            likely = torch.fmax(likely, moments)  # which may be NaN
+        high = direction_factor(len(self.directions), chance) * size
+        return Ends(high, torch.minimum(sure, high), likely)
+
+
+def measure_of(model: Bridge, method: Estimation) -> Measure:
+    """What a sketch with these options is measured with."""
+    return Measure(normals(seed_in(method))(width(model), method.n_probes).T)
+
+
+def sketched(products: Products, norm: Norm, measure: Measure, chance: float, kept: Storage | None = None) -> Ends:
+    """Bounds and estimates from the directions of `measure`; each end fails with probability `chance`."""
+    directions = measure.directions
     if norm == "frobenius":
-        ends = frobenius_ends(products.frobenius(directions), n_probes, each)
-    else:
-        measure = Measure(directions)
-        ends = measure.ends(products.measured(directions, products.storage(n_probes), measure), each)
-    return ends.estimate, {"low": ends.low, "high": ends.high}, {"sketch": facts | {"failure_probability": MISSED}}
+        size, (low, high) = products.frobenius(directions).cpu(), sketch_factors(len(directions), chance)
+        likely = size / math.sqrt(len(directions))
+        return Ends(high * likely, low * likely, likely)
+    return measure.ends(products.measured(directions, kept or products.storage(len(directions)), measure), chance)
 
 
 def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
@@ -97,3 +198,88 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
         )
     sketch = {"kind": "estimate", "probes": taken, "seed": seed, "rtol": rtol, "reached": reached}
     return mean.sqrt(), ends, {"sketch": sketch}
+
+
+def certified_norms(
+    session: Session, targets: Mapping[Target, int], hooks: Sequence[Hook | Recipe], from_layer: int, query: int,
+    norm: Norm, method: Estimation, groups: Spans | None = None,
+) -> tuple[dict[Target, Ends], dict[str, Any]]:  # fmt: skip
+    """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them."""
+    model, seed = session.model, seed_in(method)
+    groups = None if groups is None else groups.and_all(session.positions)
+    chance = FAILURE / len(targets)
+    each = chance / (session.ids.numel() if groups is None else len(groups.names)) / EVENTS
+    found: dict[Target, Ends] = {}
+    sketch: dict[str, Any] = {
+        "kind": "upper bound", "n_probes": method.n_probes, "seed": seed, "certifies": CERTIFIES, "rounding": 0.0,
+        "failure_probability": FAILURE,
+    }  # fmt: skip
+    with certifying(model):
+        blocks = range(from_layer, max(targets.values()))
+        seen = [visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
+        for to, top in targets.items():
+            pullback = Pullback(session, [from_layer], hooks, top, to, method.vjp_batch_size)
+            products, probes = Products(pullback, query, groups), method.n_probes
+            if method.tightness is not None:
+                ends, probes = _grown(products, each, method.tightness, seed)
+                sketch |= {"n_probes": max(probes, sketch["n_probes"] if found else 0), "tightness": method.tightness}
+            else:
+                ends = sketched(products, norm, measure_of(model, method), each)
+            if norm == "spectral":
+                sketch["estimated_tightness"] = max(ends.tightness, sketch.get("estimated_tightness", 0.0))
+            lost = products.rounded_away(chance / EVENTS, seed)
+            found[to], rounding = allowed(products, ends, seen, lost)
+            sketch["rounding"] = max(sketch["rounding"], rounding)
+    return found, sketch
+
+
+def allowed(
+    products: Products, ends: Ends, seen: Sequence[Mapping[int, Visibility]], missing: ByToken
+) -> tuple[Ends, float]:
+    """The bounds with an allowance for rounding, and its size relative to the largest bound.
+
+    `seen` is what attention sees on each prompt, and `missing` what rounding was found to do to each block.
+    """
+    pullback, n = products.pullback, products.session.positions
+    stretches = [(sight, range(layer, pullback.top)) for layer in pullback.layers for sight in seen]
+    known = [derivative_rounding(products.session.model, sight, blocks, n) for sight, blocks in stretches]
+    largest = ends.high.amax(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
+    lost = torch.tensor(known, dtype=torch.float64) + missing.amax(dim=-1) / largest
+    require_digits(float(lost.max()))
+    here = torch.arange(n)[None] == products.query
+    reached = torch.stack([tokens_reaching(sight, blocks, here) for sight, blocks in stretches])
+    if products.spans is not None:
+        return ends.by_span(reached, lost[:, None], products.spans), float(lost.max())
+    return ends.rounded(reached, lost[:, None]), float(lost.max())
+
+
+def _grown(products: Products, chance: float, tightness: float, seed: int) -> tuple[Ends, int]:
+    """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
+    d, reach, drawn = width(products.session.model), products.reach, normals(seed)
+    stages = sketch_stages(FIRST, d)
+    directions = torch.zeros(0, d, dtype=torch.float64)
+    found: Ends | None = None
+    with tempfile.TemporaryDirectory() as folder:
+        parts: list[Tensor] = []
+
+        def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
+            way = products.storage(len(new), once=True).way
+            part, n, device = collected(products.along(new), way, slice(0, reach), len(new), folder)
+            parts.append(part)
+            spans = [[place] for place in range(reach)] if products.spans is None else products.spans.within(reach)
+            several = torch.stack([measure(of_span(parts, inside).to(device)) for inside in spans], dim=1)
+            return several if products.spans is not None else padded(several, n)
+
+        for k in stages:
+            new = drawn(d, k - len(directions)).T
+            directions = torch.cat([directions, new])
+            measure = Measure(directions)
+            ends = measure.ends(more(new, measure), chance / len(stages))
+            found = ends if found is None else found.narrowed(ends)
+            if found.tightness <= tightness:
+                return found, k
+        # Too many for a sketch: with the rows that a whole basis still lacks, the norm is exact.
+        left = torch.linalg.qr(directions.mT, mode="complete").Q[:, len(directions) :].mT
+        unmixed = torch.block_diag(unmixing(directions), torch.eye(len(left), dtype=torch.float64))
+        exact = more(left, lambda rows: spectral_norms(unmixed.to(rows.device) @ rows.double())).cpu()
+        return Ends(exact, exact, exact), d

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,24 +14,36 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, positive
 from squashlens.bars import bar, write
-from squashlens.checks.arguments import as_dict, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
-from squashlens.engine.differentiating.exact import certifying
+from squashlens.engine.differentiating.exact import CERTIFIES, certifying
+from squashlens.engine.differentiating.visibility import visibilities
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
 from squashlens.engine.proving.premises import besides_attention, require_attention_alone
 from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
-from squashlens.measure.squashing.jacobians.pullback import Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, resolved, seed_in
-from squashlens.measure.squashing.profiles.pullbacks import CertifiedSketch, Sketch, norms_of, require_held
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.measure.squashing.jacobians.rows import Storage, storage_for
+from squashlens.measure.squashing.jacobians.sketch import (
+    EVENTS,
+    FAILURE,
+    MISSED,
+    Ends,
+    allowed,
+    measure_of,
+    resolved,
+    seed_in,
+    sketched,
+)
 from squashlens.measure.squashing.profiles.states import states
-from squashlens.measure.squashing.walks import patterns_of
-from squashlens.options import Estimation, Method, OfProfile, ProfileExtras
+from squashlens.measure.squashing.walks import top_down
+from squashlens.options import Edges, Estimation, Method, OfProfile, ProfileExtras
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.theory.bounds.path_sums import compositions
@@ -45,11 +58,11 @@ NAMES = {
     "certified": "certified path bound, analytic edges",
     "jacobian": "norm of the Jacobian",
 }
-ENDS = ("low", "high")
+BOTH = ("low", "high")
+ENDS = {"none": (), "exact": (), "sketch": BOTH, "sketch_upper": ("low",)}  # what is kept beside norms
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("profile")
 def profile(
     model: Bridge,
@@ -130,14 +143,11 @@ def profile(
     method = resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
     session = Session.start(
         model, prompt, "profile",
-        queries=queries, layers=layers, method=as_dict(method), norm=norm, keep=keep, extras=as_dict(extras),
+        queries=queries, layers=layers, method=method, norm=norm, keep=keep, extras=extras,
     )  # fmt: skip
     session.require_one(tokens=2)
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
-    wanted = _layers(session, layers)
-    work = _Work(
-        session, asked, wanted, method.method, norm, method.n_probes, keep, seed_in(method), models=1 + n_random_models
-    )
+    work = _Work(session, asked, _layers(session, layers), method, norm, keep, models=1 + n_random_models)
     work.require_fits()
     own = work.measured(certified=certified)
     random = [work.of(with_random_weights(session.model, k)).measured(null=False) for k in range(n_random_models)]
@@ -170,12 +180,14 @@ class _Work:
     session: Session
     queries: Int[Tensor, " query"]
     layers: list[int]
-    method: str
+    options: Estimation
     norm: Norm
-    n_probes: int
     keep: Kept
-    seed: int
     models: int
+
+    @property
+    def method(self) -> str:
+        return self.options.method
 
     def of(self, other: Bridge) -> "_Work":
         """The same on the same tokens of another model; only sums by distance are kept."""
@@ -191,17 +203,20 @@ class _Work:
         whole = series * len(self.queries) * len(self.layers) * self.n * 8 if self.keep == "positions" else 0
         size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
         require_room(size, torch.device("cpu"), "A profile", "Use keep='distances', fewer queries=, or fewer layers=.")
-        products = len(self.queries) * self._directions_count()
-        if self.method != "none" and self.norm == "spectral":
-            count = int(self.queries[-1]) + 1
-            require_held(self.session, self.layers, count, self._directions_count())
         if size > REPORT_ABOVE:
             write(f"profile: {human(size)} for {len(self.queries)} queries")
         cheaper = "Fewer queries=, method='sketch' or method='none' take less."
-        tell(self.session.model, "profile", self.models * products, self.n, cheaper)
+        tell(self.session.model, "profile", self.models * len(self.queries) * self._rows[0], self.n, cheaper)
 
-    def _directions_count(self) -> int:
-        return {"none": 0, "exact": width(self.session.model)}.get(self.method, self.n_probes)
+    @cached_property
+    def _rows(self) -> tuple[int, Storage | None]:
+        """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
+        if self.method == "none":
+            return 0, None
+        count = width(self.session.model) if self.method == "exact" else self.options.n_probes
+        if self.norm == "frobenius":
+            return count, None
+        return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
 
     def measured(self, *, null: bool = True, certified: bool = False) -> _Found:
         """Path bound, null and norms of the model."""
@@ -235,13 +250,12 @@ class _Work:
     def _bounds(self, found: _Found, name: str, attention: Any) -> None:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
         top = n_blocks(self.session.model)
-        patterns = patterns_of(self.session, attention, range(min(self.layers), top))
+        down = top_down(self.session, attention, min(self.layers), top)
         self._new(found, name)
         size = max(1, CHUNK // self.n)
         starts = range(0, len(self.queries), size)
         for start in bar(starts, desc=NAMES[name], unit="chunk"):
             rows = slice(start, min(len(self.queries), start + size))
-            down = [patterns[block] for block in reversed(range(min(self.layers), top))]
             products = compositions(self.queries[rows], self.n, down, 2.0)
             if device_of(self.session.model).type != "cpu":  # waited for once, and not after each block
                 products = to_cpu(list(products))
@@ -252,47 +266,51 @@ class _Work:
     def _certified(self, found: _Found) -> None:
         """The certified path bound of every query from every layer but the last."""
         self._new(found, "certified")
-        rows, certificate = certified_rows(self.session, self.queries.tolist(), self.layers, self.seed)
+        top = n_blocks(self.session.model)
+        edges = Edges(seed=seed_in(self.options))
+        rows, certificate = certified_rows(self.session, {"y": top}, self.layers[0], self.queries.tolist(), edges)
         for place, layer in enumerate(self.layers):
-            if layer in rows:
-                self._take(found, "certified", place, slice(None), rows[layer])
+            if layer < top:
+                self._take(found, "certified", place, slice(None), rows["y"][layer][0])
             elif self.keep == "positions":
                 found.kept["certified"][:, place] = torch.nan
         found.facts["certificate"] = certificate
 
     def _jacobians(self, found: _Found) -> None:
-        """Norms of the Jacobian of every query at every layer."""
+        """Norms of the Jacobian of every query at every layer; the ends of all intervals hold together."""
         self._new(found, "jacobian")
-        ends_kept = {"exact": (), "sketch": ENDS, "sketch_upper": ("low",)}[self.method]
-        for end in ends_kept if self.keep == "positions" else ():
+        for end in ENDS[self.method] if self.keep == "positions" else ():
             found.kept[f"jacobian_{end}"] = torch.zeros_like(found.kept["jacobian"])
-        unit = torch.eye(width(self.session.model), dtype=torch.float64)
-        with certifying(self.session.model) if self.method == "sketch_upper" else nullcontext():
-            sketch = self._sketch(pullback := Pullback(self.session, self.layers))
-            places = bar(range(len(self.queries)), desc="jacobian", unit="query")
-            for at in places:
-                query = int(self.queries[at])
-                ends = None if sketch is None else sketch.of(query)
-                if ends is None:
-                    values = norms_of(pullback, query, self.norm, unit)
+        certifies, model, (count, kept) = self.method == "sketch_upper", self.session.model, self._rows
+        numbers = len(self.queries) * len(self.layers) * self.n
+        chance = FAILURE / EVENTS / self.models if certifies else MISSED / 2
+        # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
+        with steady(model), certifying(model) if certifies else nullcontext():
+            pullback, rounding = Pullback(self.session, self.layers), 0.0
+            measure = None if self.method == "exact" else measure_of(model, self.options)
+            missing, seen = torch.zeros(()), []
+            if certifies:
+                missing = Products(pullback, None).rounded_away(chance, seed_in(self.options))
+                seen = [visibilities(model, self.session.ids, (), range(pullback.bottom, pullback.top))]
+            for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
+                products = Products(pullback, int(self.queries[at]))
+                if measure is None:
+                    ends = Ends(*[products.exact(kept).cpu()] * 3)
                 else:
-                    values = ends.high if self.method == "sketch_upper" else ends.estimate
-                for place in range(len(self.layers)):
-                    self._take(found, "jacobian", place, slice(at, at + 1), values[place][None])
-                for end in ENDS:
-                    if f"jacobian_{end}" in found.kept:
-                        found.kept[f"jacobian_{end}"][at] = getattr(ends, end)
-            if sketch is not None:
-                found.facts["sketch"] = sketch.facts() | {"seed": self.seed}
-
-    def _sketch(self, pullback: Pullback) -> Sketch | None:
-        """The sketch of the method; the ends of all its intervals hold together."""
-        if self.method == "sketch_upper":
-            return CertifiedSketch(pullback, len(self.queries), self.models, self.norm, self.n_probes, self.seed)
-        if self.method == "exact":
-            return None
-        each = MISSED / 2 / (len(self.queries) * len(self.layers) * self.n)
-        return Sketch(pullback, self.norm, self.n_probes, self.seed, each)
+                    ends = sketched(products, self.norm, measure, chance / numbers, kept)
+                if certifies:
+                    ends, lost = allowed(products, ends, seen, missing)
+                    rounding = max(rounding, lost)
+                for place, values in enumerate(ends.high if certifies else ends.estimate):
+                    self._take(found, "jacobian", place, slice(at, at + 1), values[None])
+                for end in ENDS[self.method] if self.keep == "positions" else ():
+                    found.kept[f"jacobian_{end}"][at] = getattr(ends, end)
+        if certifies:
+            said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding, "failure_probability": FAILURE}
+        else:
+            said = {"kind": "estimate", "failure_probability": MISSED}
+        if measure is not None:
+            found.facts["sketch"] = said | {"n_probes": count, "seed": seed_in(self.options)}
 
     def result(self, own: _Found, random: Sequence[_Found]) -> xr.Dataset:
         """Everything as one Dataset."""
@@ -305,14 +323,16 @@ class _Work:
         variables: dict[str, Variable] = {}
         norm = {"sketch": "sketched ", "sketch_upper": "upper bound on the "}.get(self.method, "") + f"{self.norm} norm"
         named = NAMES | {"jacobian": f"{norm} of the Jacobian"}
-        named |= {f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian" for end in ENDS}
+        named |= {
+            f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian" for end in ENDS[self.method]
+        }
         of = f", of the Jacobian the {norm}" if self.method != "none" else ""
         for name, values in own.kept.items():
             variables[name] = (by_query, values, named[name], "1")
         means = torch.stack([s.means() for s in sums.values()])
         variables["influence"] = (by_distance, means, f"mean influence{of}", "1")
         variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(seed_in(self.options))
         variables |= _laws([s.laws(generator) for s in sums.values()], of)
         variables |= states(self.session, self.layers)
         _, coords = self.session.coords()

@@ -1,12 +1,12 @@
 """What the heads and the residual streams of a prompt look like, block by block and layer by layer."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import (
     context_length,
@@ -22,7 +22,7 @@ from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.session import Session
+from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.rows import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
@@ -33,8 +33,7 @@ from squashlens.theory.spread import heads_of, heads_of_attention, spectrum
 
 def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     """Statistics by (block, head) and by (layer), from three forward passes."""
-    seen = _Seen(session)
-    seen.run()
+    seen = _Seen.of(session)
     blocks = range(n_blocks(session.model))
     heads = _stack(seen.heads[b] for b in blocks)
     sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
@@ -70,46 +69,44 @@ def _stack(parts: Iterable[Tensor]) -> Tensor:
     return torch.stack(to_cpu(list(parts)))
 
 
+@dataclass(frozen=True)
 class _Seen:
-    """What one forward pass shows: the streams, and statistics of heads."""
+    """What one forward pass shows: the streams by layer, and statistics of heads and of value vectors by block."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.streams: dict[int, Tensor] = {}
-        self.heads: dict[int, Tensor] = {}
-        self.values: dict[int, tuple[Tensor, Tensor]] = {}
+    streams: dict[int, Tensor]
+    heads: dict[int, Tensor]
+    values: dict[int, tuple[Tensor, Tensor]]
 
-    def run(self) -> None:
-        model = self.session.model
-        blocks, heads = range(n_blocks(model)), int(model.cfg.n_heads)
+    @classmethod
+    def of(cls, session: Session) -> "_Seen":
+        model, heads = session.model, int(session.model.cfg.n_heads)
+        blocks, hooks = range(n_blocks(model)), model.hook_dict
         nothing = torch.full((heads,), torch.nan, dtype=torch.float64)
-        self.values = {b: (nothing, nothing) for b in blocks}
-        self.heads = {b: torch.stack([nothing, nothing], dim=-1) for b in blocks}
-        watch: list[tuple[str, Callable[[Tensor], Any]]] = []
-        watch += [(residual_site(layer, model), self._stream(layer)) for layer in range(n_blocks(model) + 1)]
-        named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
-        watch += [(name, self._value(b, heads)) for b, name in named if name in model.hook_dict]
-        if why_not_streamed(model, [name for name, _ in watch]) is not None:
-            watch += [(pattern_site(b), self._pattern(b)) for b in blocks if pattern_site(b) in model.hook_dict]
-        with torch.no_grad():
-            forward(model, self.session.ids.clone(), watch, on_attention=self._attention)
+        none = torch.stack([nothing, nothing], dim=-1)
+        seen = cls({}, dict.fromkeys(blocks, none), dict.fromkeys(blocks, (nothing, nothing)))
 
-    def _stream(self, layer: int) -> Callable[[Tensor], None]:
-        return lambda tensor: self.streams.update({layer: tensor.detach().clone()})
-
-    def _pattern(self, block: int) -> Callable[[Tensor], None]:
-        return lambda tensor: self.heads.update({block: heads_of(tensor)})
-
-    def _attention(self, block: int, attention: Attention) -> None:
-        self.heads[block] = heads_of_attention(attention)
-
-    def _value(self, block: int, heads: int) -> Callable[[Tensor], None]:
-        def keep(tensor: Tensor) -> None:
+        def value(block: int, tensor: Tensor) -> None:
             if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
                 sizes = tensor[0].double().norm(dim=-1).repeat_interleave(heads // tensor.shape[2], dim=1)
-                self.values[block] = (sizes[0], sizes[1:].mean(dim=0))
+                seen.values[block] = (sizes[0], sizes[1:].mean(dim=0))
 
-        return keep
+        def keep(kept: dict[int, Tensor], of: Callable[[Tensor], Tensor]) -> Callable[[int, Tensor], None]:
+            return lambda at, tensor: kept.update({at: of(tensor)})
+
+        stream = keep(seen.streams, lambda tensor: tensor.detach().clone())
+        watch = [(residual_site(at, model), partial(stream, at)) for at in range(n_blocks(model) + 1)]
+        named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
+        watch += [(name, partial(value, b)) for b, name in named if name in hooks]
+        if why_not_streamed(model, [name for name, _ in watch]) is not None:
+            pattern = keep(seen.heads, heads_of)
+            watch += [(pattern_site(b), partial(pattern, b)) for b in blocks if pattern_site(b) in hooks]
+
+        def attention(block: int, found: Attention) -> None:
+            seen.heads[block] = heads_of_attention(found)
+
+        with torch.no_grad():
+            forward(model, session.ids.clone(), watch, on_attention=attention)
+        return seen
 
 
 def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Variable]:
@@ -125,8 +122,9 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
         far = floor = torch.full((len(layers),), torch.nan)
     else:
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
-        stars, again = (_last_two(model, ids.repeat(copies, 1), layers) for copies in (1, 2))
-        pairs = [(v, stars[layer][1], again[layer]) for layer, v in zip(layers, last, strict=True)]
+        sites, ends = [residual_site(layer, model) for layer in layers], slice(-2, None)
+        stars, again = (streams_at(model, ids.repeat(copies, 1), sites, at=ends) for copies in (1, 2))
+        pairs = [(v, stars[site][0, 1], again[site][0]) for site, v in zip(sites, last, strict=True)]
         far = _stack(distance(v, star, "linf") for v, star, _ in pairs)
         alone, before = _stack(v for v, _, _ in pairs), _stack(second[0] for _, _, second in pairs)
         same = agree(before, alone, dtype_of(model), dim=-1)  # on the CPU: a device would be waited for at each layer
@@ -143,15 +141,3 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
         "collapse_noise": (("layer",), floor, "noise floor of the distance of v and v*", MODEL_UNITS),
         "last_token_rms": (("layer",), sizes, "root mean square of the last token's residual stream", MODEL_UNITS),
     }
-
-
-def _last_two(model: Bridge, ids: Tensor, layers: list[int]) -> dict[int, Tensor]:
-    """The streams of the last two tokens of the first prompt at each layer."""
-    found: dict[int, Tensor] = {}
-
-    def keep(layer: int) -> Callable[[Tensor], None]:
-        return lambda tensor: found.update({layer: tensor[0, -2:].detach().clone()})
-
-    with torch.no_grad():
-        forward(model, ids, [(residual_site(layer, model), keep(layer)) for layer in layers])
-    return found
