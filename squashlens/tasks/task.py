@@ -26,6 +26,7 @@ PLACE = "{sequence}"
 # Appendix C.1, chain of thought: the instruction, and what stands before examples.
 STEPS = "Let's think step by step, showing me your reasoning."
 EXAMPLES = "Here are a few examples:"
+SHORT = 8  # most items in a short question
 DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 
@@ -56,11 +57,26 @@ class Prompting:
             tokenizer's chat template.
         prefill: whether prompts end with the first words of the answer (prefill), so that the next token is the answer
             itself; by default no in `evaluate`, and yes where the last token is probed.
+        n_examples: number of solved examples before each question (few-shot), short questions about other items with
+            their right answers; 0 by default. Only for answers alone.
+        n_baseline: largest number of different short questions, about 1 to 8 items, that show whether the model can do
+            the task at all; 16 by default, 0 for none. They have the same form.
     """
 
     mode: Mode | Sequence[Mode] = "answer_only"
     template: Template = "none"
     prefill: bool | None = None
+    n_examples: int = 0
+    n_baseline: int = 16
+
+    def __post_init__(self) -> None:
+        positive(self.n_examples, "n_examples", "a number of questions", or_zero=True)
+        positive(self.n_baseline, "n_baseline", "a number of questions", or_zero=True)
+        if self.n_examples and several(self.mode) != ["answer_only"]:
+            raise InputError(
+                "prompting.n_examples are answers alone, and mode= asks for a chain of thought.",
+                "Use mode='cot_few_shot', which has worked examples, or leave n_examples out.",
+            )
 
 
 @validated
@@ -183,12 +199,66 @@ class Task:
         return Question(self.name, mode, len(items), seed, tuple(items), before + self.show(items) + after, truth)
 
     def doubled(self, question: "Question") -> "Question":
-        """The same question with its last item repeated: the v* of Theorem 4.2 in words.
+        """The same question with its last item repeated, after the same examples: the v* of Theorem 4.2 in words.
 
         Args:
             question: a question of this task.
         """
-        return self.about((*question.items, question.items[-1]), seed=question.seed, mode=question.mode)
+        plain, items = self.about(question.items, mode=question.mode), (*question.items, question.items[-1])
+        found = self.about(items, seed=question.seed, mode=question.mode)
+        return replace(found, prompt=question.prompt.removesuffix(plain.prompt) + found.prompt)
+
+    def short(self) -> list["Question"]:
+        """Different questions about 1 to 8 items, in turn of their lengths.
+
+        If the task's sequences are fixed, the items are drawn from their symbols, so that right answers vary where they
+        can: the last digit of 1…10 is always 0, and a constant answer would always be right.
+
+        Raises:
+            InputError: if the task cannot be asked about so few items.
+        """
+        try:
+            asked = [self.ask(n, seed=-seed) for seed in range(1, SHORT + 1) for n in range(1, SHORT + 1)]
+            if not self.random:
+                symbols = sorted({item for question in asked for item in question.items})
+                drawn = [Random(f"short {q.length} {q.seed}").choices(symbols, k=q.length) for q in asked]
+                asked = [self.about(items, seed=q.seed) for q, items in zip(asked, drawn, strict=True)]
+        except Exception as error:  # of functions that users write
+            raise InputError(
+                f"The task {self.name!r} cannot be asked about 1 to {SHORT} items: {error}",
+                "Let its functions take so few items, or give prompting={'n_baseline': 0} and no examples.",
+            ) from error
+        different: dict[Items, Question] = {}
+        for question in asked:
+            different.setdefault(question.items, question)
+        return list(different.values())
+
+    def after_examples(self, question: "Question", n: int) -> "Question":
+        """The question after `n` short questions about other items with their right answers (few-shot).
+
+        Args:
+            question: a question of this task.
+            n: number of examples.
+
+        Raises:
+            InputError: if there are fewer different short questions.
+
+        >>> from squashlens.tasks import find
+        >>> task = find("taught_last_random")
+        >>> task.after_examples(task.ask(2), 1).prompt.count(task.ask(2).prompt.split("?")[0])
+        2
+        """
+        if not n:
+            return question
+        same = (question.items, (*question.items, question.items[-1]))  # the examples of a pair v, v* have neither
+        others = [one for one in self.short() if one.items not in same]
+        if n > len(others):
+            raise InputError(
+                f"The task {self.name!r} has {len(others)} short questions besides this one.", "Ask for fewer examples."
+            )
+        chosen = Random(f"examples {question.length} {question.seed}").sample(others, n)
+        solved = [f"{' '.join(filter(None, (one.prompt, self.opening, one.truth)))}\n\n" for one in chosen]
+        return replace(question, prompt="".join(solved) + question.prompt)
 
     @validated
     def asked(

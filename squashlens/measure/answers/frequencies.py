@@ -11,9 +11,11 @@ import xarray as xr
 
 from squashlens.checks.results import takes
 from squashlens.errors import InputError
+from squashlens.measure.answers.ability import ability_variables, judge_ability
 from squashlens.records.results import Variable, provenance, signed
-from squashlens.tasks import Question, Task
+from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
+from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.trends import with_ends
 
 Z = 1.959964  # normal quantile of a 95 % interval
@@ -34,11 +36,13 @@ OVER = ("mode", "length", "seed")
 
 
 def score_answers(
-    task: Task, answers: Mapping[Question, Answer], facts: Mapping[str, Any], *, prefill: bool = False
-) -> xr.Dataset:
+    task: Task, answers: Mapping[Question, Answer], facts: Mapping[str, Any], *, prefill: bool = False,
+    short: Mapping[Question, Answer] | None = None,
+) -> xr.Dataset:  # fmt: skip
     """The Dataset of `evaluate` from one answer for each mode, length and seed, in that order.
 
-    `prefill` says that the prompts end with the first words of the answer, which are parsed with it.
+    `prefill` says that the prompts end with the first words of the answer, which are parsed with it. `short` has the
+    answers to the short questions of the baseline; without any, the baseline is the short questions of `answers`.
     """
     modes, lengths, seeds = (list(dict.fromkeys(getattr(question, over) for question in answers)) for over in OVER)
     shape = (len(modes), len(lengths), len(seeds))
@@ -48,7 +52,14 @@ def score_answers(
             "Give an answer for every question, in order.",
         )
     lead = f"{task.opening} " if prefill and task.opening else ""
-    readings = [task.understood(question, lead + answer.text, answer.ended) for question, answer in answers.items()]
+
+    def understood(question: Question, answer: Answer) -> Reading:
+        return task.understood(question, lead + answer.text, answer.ended)
+
+    readings = [understood(question, answer) for question, answer in answers.items()]
+    few = short or {question: answer for question, answer in answers.items() if question.length <= SHORT}
+    baseline = {(q.mode, q.prompt): (understood(q, answer).value == q.truth, q.truth) for q, answer in few.items()}
+    able = [judge_ability([right for (mode, _), right in baseline.items() if mode == one]) for one in modes]
 
     def table(values: Iterable[Any], kind: Any = object) -> np.ndarray:
         return np.array(list(values), dtype=kind).reshape(shape)
@@ -84,6 +95,7 @@ def score_answers(
         "error_q3": (cell, third, "third quartile of the error of the parsed answers", "items"),
         "unread": ((*cell, "why"), unread, "share of answers without a parsed value, by reason", "1"),
         "prompts": (cell, different, "number of distinct prompts", "prompts"),
+        **ability_variables(able, OVER[:1]),
     }
     noted = {**facts, "task": describe(task)}
     coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}

@@ -167,7 +167,7 @@ class Comparison:
         """The accuracy over random sequences of a form; their content is the same for every form."""
         if self.answer is None:
             raise InputError("Accuracy needs the right answers.", "Give answer=.")
-        return accuracy(model, self._drawn(form), self.answer, lengths=lengths)
+        return accuracy(model, self._drawn(form), self.answer, lengths=lengths, n_baseline=0)
 
     def expected(self, model: Bridge) -> list[str] | None:
         """The right answers at the longest length, which identify the answer function in a resumed search."""

@@ -20,7 +20,7 @@ def as_before(text: str, opening: str, ended: bool) -> reading.Reading:
 
 @pytest.fixture
 def how(tmp_path: Path) -> dict[str, Any]:
-    return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json"}
+    return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "prompting": {"n_baseline": 0}}
 
 
 def test_answers_are_resumed_under_the_same_function(tiny: Any, how: dict[str, Any]) -> None:
