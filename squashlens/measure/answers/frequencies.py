@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from squashlens.checks.results import takes
@@ -71,7 +72,8 @@ def score_answers(
     right = (value == truth) & (why == "read")
     as_asked = table((reading.as_asked for reading in readings), bool)
     error = np.vectorize(_error, otypes=[float])(value, truth) if task.numeric else np.full(shape, np.nan)
-    first, median, third = _quartiles(error)
+    parsed = pd.DataFrame(error.reshape(-1, len(seeds)).T)  # in which answers without a value are left out
+    first, median, third = parsed.quantile([0.25, 0.5, 0.75]).values.reshape(3, *shape[:2])
     different = [[len(set(cell)) for cell in row] for row in prompts]  # a task may draw one sequence for several seeds
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
     cell, tokens = OVER[:2], "tokens"
@@ -89,7 +91,7 @@ def score_answers(
         "answer_tokens": (OVER, table((a.answer_tokens for a in said), int), "tokens of the answer", tokens),
         **with_ends("accuracy", cell, _share(right), "share of right answers (lenient); unread answers are wrong"),
         **with_ends("accuracy_strict", cell, _share(right & as_asked), "share of right answers in the requested form"),
-        "mean_error": (cell, _mean(error), "mean error of the parsed answers", "items"),
+        "mean_error": (cell, parsed.mean().values.reshape(shape[:2]), "mean error of the parsed answers", "items"),
         "median_error": (cell, median, "median error of the parsed answers", "items"),
         "error_q1": (cell, first, "first quartile of the error of the parsed answers", "items"),
         "error_q3": (cell, third, "third quartile of the error of the parsed answers", "items"),
@@ -173,20 +175,6 @@ def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _error(value: str, truth: str) -> float:
     """The absolute difference of a parsed value and the right answer; NaN if nothing was parsed."""
     return float(abs(int(value) - int(truth))) if value else np.nan
-
-
-def _mean(error: np.ndarray) -> np.ndarray:
-    """The mean over seeds without NaN; NaN if all are."""
-    counted = np.isfinite(error).sum(axis=-1)
-    return np.where(counted, np.nansum(error, axis=-1) / np.maximum(counted, 1), np.nan)
-
-
-def _quartiles(error: np.ndarray) -> np.ndarray:
-    """First quartile, median and third quartile over seeds without NaN; NaN if all are."""
-    found = np.full((3, *error.shape[:-1]), np.nan)
-    for cell in np.argwhere(np.isfinite(error).any(axis=-1)):
-        found[:, *cell] = np.nanquantile(error[tuple(cell)], [0.25, 0.5, 0.75])
-    return found
 
 
 def _by_size(value: str) -> tuple[int, int, str]:

@@ -68,7 +68,14 @@ class Bench:
     ) -> "Bench":  # fmt: skip
         """Check the families, their answers and the text, and draw the samples."""
         positive(n_samples, "n_samples", "a number of sequences")
-        _require_families(families)
+        if not families:
+            raise InputError("sequence= has no families.", 'Give sequences by name, as {"counting": sequence}.')
+        for name, family in families.items():
+            if len(set(family.alphabet)) < 2:
+                raise InputError(
+                    f"The alphabet of the family {name!r} has one token, so that all its samples are equal.",
+                    "Give alphabet= at least two tokens, from which samples are drawn.",
+                )
         longest = min(len(family) for family in families.values())
         chosen = [longest] if lengths is None else list(lengths)
         if not chosen or sorted(set(chosen)) != chosen or not 1 <= chosen[0] <= chosen[-1] <= longest:
@@ -191,17 +198,6 @@ class _One:
         """KL divergence of the next token, mean over positions."""
         both = (log_probabilities(self.model, y) for y in (plain, changed))
         return torch.cat([divergence(p, q).cpu() for p, q in zip(*both, strict=True)]).mean()
-
-
-def _require_families(families: Mapping[str, Any]) -> None:
-    if not families:
-        raise InputError("sequence= has no families.", 'Give growing sequences by name, as {"counting": sequence}.')
-    for name, family in families.items():
-        if len(set(family.alphabet)) < 2:
-            raise InputError(
-                f"The alphabet of the family {name!r} has one token, so that all its samples are equal.",
-                "Give alphabet= at least two tokens, from which samples are drawn.",
-            )
 
 
 def _texts(model: Bridge, prompts: Prompts | None) -> list[Tensor]:
