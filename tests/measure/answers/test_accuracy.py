@@ -24,12 +24,6 @@ def ones(content: tuple[str, ...]) -> str:
 
 
 @pytest.fixture(scope="module")
-def plain_tiny() -> Any:
-    folder = sl.zoo.folder("tiny-gemma")
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-
-
-@pytest.fixture(scope="module")
 def worded(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Any]]:
     """A family's random model with the bundled model's tokenizer: as a bridge and as Hugging Face opens it."""
     held: dict[str, tuple[Any, Any]] = {}
