@@ -15,7 +15,7 @@ from squashlens.theory.statistics.ranks import share_interval
 from squashlens.theory.statistics.trends import with_ends
 
 HALF = 1 / 2  # least share of right answers with which a model counts as able; our choice
-ABILITY = ("able", "able_reason", "baseline", "baseline_low", "baseline_high", "chance", "baseline_questions")
+ABILITY = ("able_reason", "baseline", "baseline_low", "baseline_high", "chance", "baseline_questions")
 THEN = {
     "yes": "the model can do this task at short lengths.",
     "no": "the model cannot do this task at short lengths, so that longer lengths cannot be judged.",
@@ -58,10 +58,12 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
 
 
 def ability_variables(found: Sequence[Ability], over: tuple[str, ...]) -> dict[str, Variable]:
-    """The variables of a result, for each of several abilities along one dimension; scalars without a dimension."""
-    able, reason, *ends, chance, questions = (np.array(part) for part in zip(*found, strict=True))
+    """The variables of a result, for each of several abilities along one dimension; scalars without a dimension.
+
+    The verdict itself is a coordinate, so that every row of a table has it.
+    """
+    _, reason, *ends, chance, questions = (np.array(part) for part in zip(*found, strict=True))
     variables: dict[str, Variable] = {
-        "able": (over, able.astype(object), "whether the model can do the task at short lengths", "text"),
         "able_reason": (over, reason.astype(object), "what decides whether the model can do the task", "text"),
         **with_ends("baseline", over, ends, "share of right answers to short questions"),
         "chance": (over, chance, "largest share of the short questions that a constant answer gets right", "1"),

@@ -81,9 +81,9 @@ def accuracy(
     right = answered_right(run.model, given, answer, run.lengths)
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     _, low, high = share_interval(torch.from_numpy(right.T).double())
-    able = ability_variables([judge_ability(_short_answers(run.model, given, answer, n_baseline))], ())
+    able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
     coords = {"length": np.array(run.lengths), "low": ("length", low.numpy()), "high": ("length", high.numpy())}
-    coords |= {name: values for name, (_, values, *_) in able.items()}
+    coords |= {"able": able.able} | {name: values for name, (_, values, *_) in ability_variables([able], ()).items()}
     shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
     return session.array("accuracy", coords, shares, **facts)
 

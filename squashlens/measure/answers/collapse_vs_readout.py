@@ -89,7 +89,7 @@ def collapse_vs_readout(
         6. **partly represented, not read out**: `gain_y` is above 0.05 and `r2_y` < 0.9.
 
         A verdict is about the representations at its length. Whether wrong answers are an effect of the length is
-        another question: the scalars `able`, `able_reason`, `baseline`, `chance` and `baseline_questions` say whether
+        another question: the coordinate `able` and the scalars `able_reason`, `baseline`, `chance` and `baseline_questions` say whether
         the model can do the task at short lengths, as in `evaluate`. Unless it can, `reason` says that longer lengths
         cannot be judged.
 
@@ -155,7 +155,7 @@ def collapse_vs_readout(
     }
     for name in ("accuracy", "accuracy_low", "accuracy_high", *ABILITY):
         found[name] = (scores[name].dims, scores[name].values, *(scores[name].attrs[k] for k in ("long_name", "units")))
-    coords = {"length": scores["length"].values, "seed": scores["seed"].values}
+    coords = {"length": scores["length"].values, "seed": scores["seed"].values, "able": scores["able"].item()}
     if data.probed:
         probes, facts = probe_layers(sound, data, own, v, "own", probing.n_random_models)
         found |= probes

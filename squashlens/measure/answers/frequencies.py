@@ -100,7 +100,8 @@ def score_answers(
         **ability_variables(able, OVER[:1]),
     }
     noted = {**facts, "task": describe(task)}
-    coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
+    coords: dict[str, Any] = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
+    coords["able"] = ("mode", [one.able for one in able])
     return signed(f"answers to {task.name}", coords, found, noted)
 
 
