@@ -43,5 +43,6 @@ for name, answers in found.items():
     wrong = [*right["length"].values[~right.values], "none"]
     print(f"{name}: right at {int(right.sum())} of {right.size} lengths; first wrong at {wrong[0]}")
     print(f"  instead: {sorted({*answers['answer'].values[~answers['right'].values]})[:8]}")
+    print(f"  {answers['able_reason'].item()}")
     print(f"  not read: {float(answers['unread'].sum('why').mean()):.0%}")
 print(f"data and figure in {args.out.resolve()}")

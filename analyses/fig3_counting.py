@@ -46,6 +46,7 @@ sl.figures.save(sl.figures.error_by_length(found), args.out / "errors.html")
 sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "accuracy.html")
 
 for name, answers in found.items():
+    print(name, *answers["able_reason"].values, sep=": ")
     for mode, one in answers.groupby("mode"):
         table = one[["accuracy", "mean_error"]].assign(unread=one["unread"].sum("why")).mean().to_array().values
         print("{} ({}): right {:.1%}, mean error {:.1f}, not read {:.1%}".format(name, mode, *table))

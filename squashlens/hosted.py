@@ -55,19 +55,16 @@ ABOUT = ("task", "mode", "length", "seed", "items", "place")  # what a sample st
 def inspect_task(
     task: Task, lengths: Numbers = LENGTHS, seeds: Numbers | None = None, mode: Modes = "answer_only"
 ) -> InspectTask:
-    """A task for `inspect_ai.eval`, with one sample for each mode, length and seed.
+    """A task for `inspect_ai.eval`, with one sample for each mode, length and seed, and scorers for both readings.
 
-    It has two scorers: `lenient` accepts every unambiguous answer, and `strict` only answers in the requested form.
-    Their metrics are `accuracy`, `stderr`, and `unread`, the share of answers that the scorer could not read.
+    `lenient` accepts every unambiguous answer, and `strict` only answers in the requested form. Their metrics are
+    `accuracy`, `stderr`, and `unread`, the share of answers that the scorer could not read.
 
     Args:
         task: a task from `squashlens.tasks.find`, or your own.
         lengths: numbers of items, also as text with commas.
         seeds: number of draws, or their random seeds.
         mode: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``, or several, also as text with commas.
-
-    Returns:
-        The task of Inspect.
 
     Raises:
         InputError: if lengths, seeds or mode are empty or repeat a value.
@@ -136,10 +133,7 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
 def unread() -> scores.Metric:
     """The share of answers that could not be read."""
 
-    def share(scores: list[scores.SampleScore]) -> float:
-        return sum(not one.score.answer for one in scores) / max(1, len(scores))
-
-    return share
+    return lambda found: sum(not one.score.answer for one in found) / max(1, len(found))
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])
@@ -205,9 +199,9 @@ def _numbers(values: Numbers) -> list[int]:
 
 
 def _sample(place: int, question: Question) -> Sample:
-    values = (question.task, question.mode, question.length, question.seed, list(question.items), place)
+    about = {name: getattr(question, name) for name in ABOUT[:-1]} | {"items": list(question.items), "place": place}
     name = f"{question.mode}-{question.length}-{question.seed}"
-    return Sample(question.prompt, target=question.truth, id=name, metadata=dict(zip(ABOUT, values, strict=True)))
+    return Sample(question.prompt, target=question.truth, id=name, metadata=about)
 
 
 def _ended(output: ModelOutput) -> bool:

@@ -57,9 +57,6 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequenc
         n: number of content tokens.
         **form: `prefix`, `suffix`, `separator`, `ending`, `alphabet` and `template`, as in `build`.
 
-    Returns:
-        The sequence, with n content tokens.
-
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 50, prefix="Can you copy the following number?", suffix="=")
@@ -74,13 +71,9 @@ def alternating(model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0")
     """A sequence that goes through the tokens of `alphabet` in turn: 1 0 1 0 …
 
     Args:
-        model: the model whose tokenizer is used.
-        n: number of content tokens.
+        model, n: as in `repeated`.
         alphabet: the tokens to alternate, each as text that is one token, or as an id.
         **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
-
-    Returns:
-        The sequence, with n content tokens.
     """
     if not alphabet:
         raise InputError("alphabet is empty, so there are no tokens to alternate.", "Give at least two tokens.")
@@ -95,15 +88,11 @@ def bernoulli(
     """A sequence of independent draws: the second token of `alphabet` with probability p, otherwise the first.
 
     Args:
-        model: the model whose tokenizer is used.
-        n: number of content tokens.
+        model, n: as in `repeated`.
         seed: random seed of the draws.
         p: probability of the second token, from 0 to 1.
         alphabet: two tokens, each as text that is one token, or as an id.
         **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
-
-    Returns:
-        The sequence, with n content tokens.
     """
     if len(alphabet) != 2 or not 0 <= p <= 1:
         raise InputError(
@@ -120,13 +109,9 @@ def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> GrowingSequence:
     """A sequence of independent draws from the ten digits, with equal probabilities: figure 5 (b).
 
     Args:
-        model: the model whose tokenizer is used.
-        n: number of content tokens.
+        model, n: as in `repeated`.
         seed: random seed of the draws.
         **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
-
-    Returns:
-        The sequence, with n content tokens.
     """
     return words(model, n, DIGITS, seed=seed, **form)
 
@@ -136,14 +121,10 @@ def words(model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int, **form
     """A sequence of independent draws from a list of words, with equal probabilities.
 
     Args:
-        model: the model whose tokenizer is used.
-        n: number of content tokens.
+        model, n: as in `repeated`.
         alphabet: the words, each as text that is one token, or as an id.
         seed: random seed of the draws.
         **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
-
-    Returns:
-        The sequence, with n content tokens.
     """
     if not alphabet:
         raise InputError("alphabet is empty: there are no words to draw from.", "Give at least one word.")
@@ -161,8 +142,7 @@ def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, G
     a comma follows every third digit.
 
     Args:
-        model: the model whose tokenizer is used.
-        n: number of content tokens.
+        model, n: as in `repeated`.
         seed: random seed of the digits in (b).
         **form: `suffix`, `ending` and `template`, as in `build`.
 
@@ -280,11 +260,7 @@ def one_token(model: Bridge, token: Token) -> int:
     character, have names that look like other texts.
 
     Args:
-        model: the model whose tokenizer is used.
-        token: text that is one token, or a token id.
-
-    Returns:
-        The token id.
+        model, token: as in `repeated`.
 
     Raises:
         InputError: if the text is several tokens, or not known to the tokenizer.
@@ -303,6 +279,9 @@ def one_token(model: Bridge, token: Token) -> int:
     return ids[0]
 
 
+MARK = "\ue000"  # a private-use character that marks the place of the content while a template is rendered
+
+
 def _prefix_and_suffix(
     model: Bridge, prefix: str | Sequence[int], suffix: str | Sequence[int], token: int, template: Template
 ) -> tuple[Ids, Ids]:
@@ -310,26 +289,18 @@ def _prefix_and_suffix(
     if template == "chat":
         if not (isinstance(prefix, str) and isinstance(suffix, str)):
             raise InputError("A chat template wraps text, not token ids.", "Give prefix= and suffix= as text.")
-        before, after = _render(model, prefix, suffix)
+        text = as_chat(model, f"{prefix}{MARK}{suffix}")
+        if text.count(MARK) != 1:
+            raise InputError(
+                f"The tokenizer's chat template contains the message {text.count(MARK)} times instead of once.",
+                "Use template='none', with prefix= and suffix= as token ids.",
+            )
+        before, after = text.split(MARK)
         return tuple(encode(model, before)), tokenize_after(model, token, after)
     trailing = tokenize_after(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
     if not isinstance(prefix, str):
         return tuple(int(one) for one in prefix), trailing
     return (*start_ids(model, "family"), *(encode(model, prefix) if prefix.strip() else ())), trailing
-
-
-MARK = "\ue000"  # a private-use character that marks the place of the content while a template is rendered
-
-
-def _render(model: Bridge, prefix: str, suffix: str) -> tuple[str, str]:
-    text = as_chat(model, f"{prefix}{MARK}{suffix}")
-    if text.count(MARK) != 1:
-        raise InputError(
-            f"The tokenizer's chat template contains the message {text.count(MARK)} times instead of once.",
-            "Use template='none', with prefix= and suffix= as token ids.",
-        )
-    before, after = text.split(MARK)
-    return before, after
 
 
 def tokenize_after(model: Bridge, token: int, text: str) -> Ids:

@@ -134,6 +134,17 @@ def tiny() -> Any:
 
 
 @pytest.fixture(scope="session")
+def plain_tiny() -> Any:
+    """The bundled model as Hugging Face has it, eager attention; shared, so leave it as it was."""
+    from transformers import AutoModelForCausalLM
+
+    import squashlens as sl
+
+    folder = sl.zoo.folder("tiny-gemma")
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="session")
 def gemma() -> Any:
     """A real Gemma 3 270M. Tests must leave it as they found it."""
     import squashlens as sl

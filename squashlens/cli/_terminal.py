@@ -187,9 +187,22 @@ def _answer_notes(found: Any) -> list[str]:
     why = [f"{WHY[str(share['why'].item())]} {float(share):.3g}" for share in shares if share > 0]
     prompts, answers = found["prompts"].min("mode"), found.sizes["seed"]
     fewer = [f"{int(n)} at {int(n['length'])}" for n in prompts if n < answers]
-    return [f"answers that could not be read, by reason (shares of all): {', '.join(why)}"] * bool(why) + [
-        f"{answers} answers at each length, to fewer different prompts: {', '.join(fewer)}"
-    ] * bool(fewer)
+    return (
+        _ability_notes(found)
+        + [f"answers that could not be read, by reason (shares of all): {', '.join(why)}"] * bool(why)
+        + [f"{answers} answers at each length, to fewer different prompts: {', '.join(fewer)}"] * bool(fewer)
+    )
+
+
+def _ability_notes(found: Any) -> list[str]:
+    """Whether the model can do the task at short lengths, in each mode, and what may help if not."""
+    from squashlens.records.results import provenance
+
+    modes, reasons = np.atleast_1d(found["mode"]), np.atleast_1d(found["able_reason"])
+    lines = [f"{mode}: {reason}" if len(modes) > 1 else reason for mode, reason in zip(modes, reasons, strict=True)]
+    more = "solved examples in the prompt may help: --prompting.n-examples 4"
+    examples = provenance(found)["call"].get("prompting", {}).get("n_examples")
+    return lines + [more] * (examples == 0 and bool((found["able"] != "yes").any()))
 
 
 def _reasons(found: Any, rows: str, reasons: str, text: str) -> list[str]:
@@ -201,5 +214,5 @@ NOTES: dict[str, Callable[[Any], list[str]]] = {
     "audit": lambda found: _reasons(found, "estimate", "refused", "unavailable: {} ({})"),
     "search_separators": _search_notes,
     "evaluate": _answer_notes,
-    "collapse_vs_readout": lambda found: _reasons(found, "length", "reason", "{} items: {}"),
+    "collapse_vs_readout": lambda found: [*_ability_notes(found), *_reasons(found, "length", "reason", "{} items: {}")],
 }

@@ -44,7 +44,8 @@ def accuracy_by_length(found: Found) -> go.Figure:
 
     Error bars are 95 % intervals, if there are several seeds. Answers that could not be read count as wrong; the hover
     text has their share. A thin line with open marks is the share of right answers in the requested form, if it is
-    smaller.
+    smaller. Marks have no line if the model is not shown to do the task at short lengths, because longer lengths cannot
+    be judged then.
     """
     several = by_label(found)
     together = _modes_of(several.values())
@@ -65,15 +66,16 @@ def accuracy_by_length(found: Found) -> go.Figure:
             lengths, share, name, colour=colour, dash=dash, symbol=symbol, width=2 + wider / 3, size=7 + 2 * wider,
             error_y=bars if many > 1 else None, text=_rights(name, here, many), hover="%{text}",
         )  # fmt: skip
-        figure.add_trace(line)
+        figure.add_trace(_without_trend(line, here))
         if (strict < share).any():
             name = f"{name}, in the requested form"
             text = _rights(name, here, many, "accuracy_strict")
             style: Any = {"colour": colour, "dash": dash, "symbol": f"{symbol}-open"}
-            figure.add_trace(curve(lengths, strict, name, **style, width=1, text=text, hover="%{text}"))
+            line = curve(lengths, strict, name, **style, width=1, text=text, hover="%{text}")
+            figure.add_trace(_without_trend(line, here))
     figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
-    notes = notes_of(several.values(), *_only(together))
+    notes = notes_of(several.values(), *_only(together), *cannot_be_judged(several.values()))
     return finish(figure, title="How often the answer is right", height=280, notes=notes)
 
 
@@ -88,7 +90,8 @@ def error_by_length(found: Found) -> go.Figure:
     """Draw the median error of numeric answers by length, one panel for each label.
 
     Error bars are quartiles and faint dots are single answers. The hover text has the mean, which a single answer may
-    dominate. Answers that could not be read have no error; a thin panel below shows their share.
+    dominate. Answers that could not be read have no error; a thin panel below shows their share. Marks have no line if
+    the model is not shown to do the task at short lengths.
 
     Raises:
         InputError: if the answers are not numbers.
@@ -105,7 +108,9 @@ def error_by_length(found: Found) -> go.Figure:
             for below, trace in enumerate(_errors(one.sel(mode=mode), *_style_of_mode(mode))):
                 figure.add_trace(trace, row=row + (below == 2), col=column)
         _set_axes(figure, one, row, column)
-    notes = notes_of(several.values(), *_only(_modes_of(several.values())), "bars: quartiles")
+    notes = notes_of(
+        several.values(), *_only(_modes_of(several.values())), "bars: quartiles", *cannot_be_judged(several.values())
+    )
     return finish(figure, title="Error of the answers", height=(PANEL + THIN) * rows, notes=notes)
 
 
@@ -137,6 +142,22 @@ def answer_frequencies(found: Found) -> go.Figure:
     figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
     notes = notes_of(several.values(), *_only(together))
     return finish(figure, title="Given answers and right answers", height=each * len(panels), notes=notes)
+
+
+def _can_be_judged(here: xr.Dataset) -> bool:
+    """Whether the model can do the task at short lengths; true for results of earlier versions, which do not say."""
+    return "able" not in here or bool((here["able"] == "yes").all())
+
+
+def _without_trend(line: go.Scatter, here: xr.Dataset) -> go.Scatter:
+    """A curve over length; only its marks where longer lengths cannot be judged."""
+    return line if _can_be_judged(here) else line.update(mode="markers")
+
+
+def cannot_be_judged(several: Iterable[xr.Dataset]) -> list[str]:
+    """The note on results whose longer lengths cannot be judged, if there are any."""
+    judged = all(map(_can_be_judged, several))
+    return [] if judged else ["not shown to do the task at short lengths: longer ones cannot be judged"]
 
 
 def percent(share: float) -> str:
@@ -214,7 +235,10 @@ def _errors(here: xr.Dataset, name: str, colour: str, dash: str, symbol: str) ->
             legendrank=2000, marker={"color": colour, "opacity": 0.25, "size": 5}, cliponaxis=False,
             hovertemplate="%{text}<extra></extra>",
         ),
-        curve(lengths, median, name, text=over, size=8, error_y=bars if here.sizes["seed"] > 1 else None, **style),
+        _without_trend(
+            curve(lengths, median, name, text=over, size=8, error_y=bars if here.sizes["seed"] > 1 else None, **style),
+            here,
+        ),
         curve(lengths, unread, name, text=texts, size=5, **style),
     ]  # fmt: skip
 

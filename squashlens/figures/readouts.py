@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.answers import LENGTH, percent
+from squashlens.figures.answers import LENGTH, cannot_be_judged, percent
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, notes_of
 from squashlens.figures.drawing.shapes import curve, interval, layer_map, tint
@@ -72,7 +72,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     figure.update_yaxes(type="log", title=distance_of(found), row=3)
     figure.update_yaxes(visible=False, range=[0, 1], row=4)
     figure.update_layout(bargap=0, barmode="overlay")
-    notes = notes_of(found, *_notes(found))
+    notes = notes_of(found, *_notes(found), *cannot_be_judged([found]))
     return finish(figure, title="Collapsed, or not read out?", height=sum(HEIGHTS), notes=notes)
 
 

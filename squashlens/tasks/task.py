@@ -26,6 +26,7 @@ PLACE = "{sequence}"
 # Appendix C.1, chain of thought: the instruction, and what stands before examples.
 STEPS = "Let's think step by step, showing me your reasoning."
 EXAMPLES = "Here are a few examples:"
+SHORT = 8  # most items in a short question
 DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 
@@ -56,11 +57,26 @@ class Prompting:
             tokenizer's chat template.
         prefill: whether prompts end with the first words of the answer (prefill), so that the next token is the answer
             itself; by default no in `evaluate`, and yes where the last token is probed.
+        n_examples: number of solved examples before each question (few-shot), short questions about other items with
+            their right answers; 0 by default. Only for answers alone.
+        n_baseline: largest number of different short questions, about 1 to 8 items, that show whether the model can do
+            the task at all; 16 by default, 0 for none. They have the same form.
     """
 
     mode: Mode | Sequence[Mode] = "answer_only"
     template: Template = "none"
     prefill: bool | None = None
+    n_examples: int = 0
+    n_baseline: int = 16
+
+    def __post_init__(self) -> None:
+        positive(self.n_examples, "n_examples", "a number of questions", or_zero=True)
+        positive(self.n_baseline, "n_baseline", "a number of questions", or_zero=True)
+        if self.n_examples and several(self.mode) != ["answer_only"]:
+            raise InputError(
+                "prompting.n_examples are answers alone, and mode= asks for a chain of thought.",
+                "Use mode='cot_few_shot', which has worked examples, or leave n_examples out.",
+            )
 
 
 @validated
@@ -125,7 +141,6 @@ class Task:
                 f"The template of {self.name!r} contains {PLACE} {self.template.count(PLACE)} times.",
                 f"Write {PLACE} exactly once, at the place of the items.",
             )
-
         if self.opening != self.opening.strip():
             raise InputError(f"opening={self.opening!r} of {self.name!r} has surrounding spaces.", "Remove them.")
 
@@ -134,14 +149,7 @@ class Task:
 
     @validated
     def ask(self, length: int, *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
-        """The question about `length` items that are drawn with `seed`.
-
-        The same length and seed give the same items in every mode and with every joiner.
-
-        Args:
-            length: number of items.
-            seed: random seed of the items.
-            mode: ``"answer_only"``, ``"cot"`` (chain of thought) or ``"cot_few_shot"``.
+        """The question about `length` items drawn with `seed`, which are the same in every mode and with every joiner.
 
         Raises:
             InputError: if `draw` returns another number of items, the right answer cannot be read by `read`, or the
@@ -162,16 +170,7 @@ class Task:
         return self.about(items, seed=seed, mode=mode)
 
     def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
-        """The question about given items.
-
-        Args:
-            items: the items, as texts.
-            seed: the random seed they were drawn with, as a label.
-            mode: ``"answer_only"``, ``"cot"`` (chain of thought) or ``"cot_few_shot"``.
-
-        Raises:
-            InputError: if the right answer cannot be read by `read`, or the task does not have this mode.
-        """
+        """The question about given items, whose `seed` is a label; raises as `ask` does."""
         one_of(mode, Mode, "mode")
         truth = self.answer(tuple(items))
         if not isinstance(truth, str) or not truth.strip():
@@ -183,26 +182,64 @@ class Task:
         return Question(self.name, mode, len(items), seed, tuple(items), before + self.show(items) + after, truth)
 
     def doubled(self, question: "Question") -> "Question":
-        """The same question with its last item repeated: the v* of Theorem 4.2 in words.
+        """The same question with its last item repeated, after the same examples: the v* of Theorem 4.2 in words."""
+        plain, items = self.about(question.items, mode=question.mode), (*question.items, question.items[-1])
+        found = self.about(items, seed=question.seed, mode=question.mode)
+        return replace(found, prompt=question.prompt.removesuffix(plain.prompt) + found.prompt)
 
-        Args:
-            question: a question of this task.
+    def short(self) -> list["Question"]:
+        """Different questions about 1 to 8 items, in turn of their lengths.
+
+        If the task's sequences are fixed, the items are drawn from their symbols, so that right answers vary where they
+        can: the last digit of 1…10 is always 0, and a constant answer would always be right.
+
+        Raises:
+            InputError: if the task cannot be asked about so few items.
         """
-        return self.about((*question.items, question.items[-1]), seed=question.seed, mode=question.mode)
+        try:
+            asked = [self.ask(n, seed=-seed) for seed in range(1, SHORT + 1) for n in range(1, SHORT + 1)]
+            if not self.random:
+                symbols = sorted({item for question in asked for item in question.items})
+                drawn = [Random(f"short {q.length} {q.seed}").choices(symbols, k=q.length) for q in asked]
+                asked = [self.about(items, seed=q.seed) for q, items in zip(asked, drawn, strict=True)]
+        except Exception as error:  # of functions that users write
+            raise InputError(
+                f"The task {self.name!r} cannot be asked about 1 to {SHORT} items: {error}",
+                "Let its functions take so few items, or give prompting={'n_baseline': 0} and no examples.",
+            ) from error
+        different: dict[Items, Question] = {}
+        for question in asked:
+            different.setdefault(question.items, question)
+        return list(different.values())
+
+    def after_examples(self, question: "Question", n: int) -> "Question":
+        """The question after `n` short questions about other items with their right answers (few-shot).
+
+        Raises:
+            InputError: if there are fewer short questions.
+
+        >>> from squashlens.tasks import find
+        >>> task = find("taught_last_random")
+        >>> task.after_examples(task.ask(2), 1).prompt.count(task.ask(2).prompt.split("?")[0])
+        2
+        """
+        if not n:
+            return question
+        same = (question.items, (*question.items, question.items[-1]))  # the examples of a pair v, v* have neither
+        others = [one for one in self.short() if one.items not in same]
+        if n > len(others):
+            raise InputError(
+                f"The task {self.name!r} has {len(others)} short questions besides this one.", "Ask for fewer examples."
+            )
+        chosen = Random(f"examples {question.length} {question.seed}").sample(others, n)
+        solved = [f"{' '.join(filter(None, (one.prompt, self.opening, one.truth)))}\n\n" for one in chosen]
+        return replace(question, prompt="".join(solved) + question.prompt)
 
     @validated
     def asked(
         self, lengths: Iterable[int], seeds: Iterable[int] = (0,), mode: Mode | Iterable[Mode] = "answer_only"
     ) -> list["Question"]:
-        """One question for each mode, length and seed, with lengths in ascending order.
-
-        Args:
-            lengths: numbers of items.
-            seeds: random seeds of the items.
-            mode: one mode or several, as in `ask`.
-
-        Returns:
-            The questions, ordered by mode, then length, then seed.
+        """One question for each mode, then length in ascending order, then seed.
 
         Raises:
             InputError: if lengths, seeds or mode are empty or repeat a value.
@@ -228,11 +265,7 @@ class Task:
 
         Numbers up to ten times as large are accepted, even with the sequence's digits ("11" for ten ones). A text that
         is no number ("1 1 0 1") is called an echo by the same rules; this only changes the reason why it is not read.
-
-        Args:
-            question: the question that was asked.
-            text: the model's answer.
-            ended: whether the model ended its answer itself.
+        `ended` says whether the model ended its answer itself.
         """
         found = self.read(text, self.opening, ended)
         if not self.numeric or found.why == "cut" or found.value == question.truth:
@@ -243,14 +276,10 @@ class Task:
         return Reading("", "echo") if self._echoed(question, said, found.why == "read") else found
 
     def shown(self, joiner: str) -> "Task":
-        """The same task with `joiner` between items, for tokenizers that merge items.
-
-        Args:
-            joiner: text between two items.
+        """The same task with the text `joiner` between items, for tokenizers that merge items.
 
         Raises:
-            InputError: if the task does more than join its items. `count_numbered` numbers them and `taught_…_commas`
-                groups them, so another joiner would make another task.
+            InputError: if the task does more than join its items, as `count_numbered` and `taught_…_commas` do.
         """
         of_text = isinstance(getattr(self.show, "__self__", None), str)
         if self.show is not joined and not (of_text and self.show.__name__ == "join"):
@@ -287,14 +316,9 @@ class Task:
         return abs(int(said)) > most and is_echo(said, sequences)
 
     def _in_mode(self, mode: Mode) -> str:
-        """The template with the request for steps after the question, or with examples before it.
-
-        The paper prints the wording of its chain-of-thought prompts but not its place.
-        """
-        if mode == "cot":
-            return f"{self.template}\n\n{STEPS}"
-        if mode == "answer_only":
-            return self.template
+        """The template with the request for steps after the question, or with examples before it."""
+        if mode != "cot_few_shot":
+            return f"{self.template}\n\n{STEPS}" if mode == "cot" else self.template
         if not self.examples:
             raise InputError(
                 f"mode='cot_few_shot': the task {self.name!r} has no examples to show.",
@@ -305,17 +329,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Question:
-    """One prompt with its right answer.
-
-    Args:
-        task: name of the task.
-        mode: ``"answer_only"``, ``"cot"`` or ``"cot_few_shot"``.
-        length: number of items.
-        seed: random seed of the items.
-        items: the items.
-        prompt: the text for the model.
-        truth: the right answer.
-    """
+    """One `prompt` with its right answer `truth`; `length` is the number of `items`, and `seed` that of their draw."""
 
     task: str
     mode: Mode

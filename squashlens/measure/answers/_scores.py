@@ -237,18 +237,16 @@ def _predict(
     rows: np.ndarray, data: Answers, direction: Direction, number: int
 ) -> Iterator[tuple[int, int, Split, np.ndarray, np.ndarray]]:
     """For each layer and probed length: the split, and targets and predictions (prompt, target) of its test set."""
-    splits = [data.split(at, number) for at in data.probed]
-    targets = [data.targets(at, number) for at in data.probed]
-    first = [data.different[at][0] for at in data.probed]
+    each = [(at, data.split(at, number), data.targets(at, number), data.different[at][0]) for at in data.probed]
+    fitted = [own[split.train] for _, split, own, _ in each]
     for layer, features in enumerate(rows):
-        seen = [features[at, own[s.train]] for at, own, s in zip(data.probed, first, splits, strict=True)]
-        unseen = [features[at, own[s.test]] for at, own, s in zip(data.probed, first, splits, strict=True)]
-        fitted = [own[s.train] for own, s in zip(targets, splits, strict=True)]
+        seen = [features[at, first[split.train]] for at, split, _, first in each]
+        unseen = [features[at, first[split.test]] for at, split, _, first in each]
         if direction == "own":
             predicted = [ridge(*parts) for parts in zip(seen, fitted, unseen, strict=True)]
         else:
             predicted = _predict_shared(seen, fitted, unseen)
-        for at, split, own, values in zip(data.probed, splits, targets, predicted, strict=True):
+        for (at, split, own, _), values in zip(each, predicted, strict=True):
             yield layer, at, split, own[split.test], values
 
 

@@ -1,12 +1,13 @@
 """Next tokens: accuracy on growing sequences by greedy decoding, and the most likely tokens after a prompt."""
 
 from collections.abc import Callable, Iterable, Sequence
+from random import Random
 
 import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, positive
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
@@ -14,10 +15,13 @@ from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
+from squashlens.measure.answers.ability import ability_variables, judge_ability
 from squashlens.measure.collapse.metric import sequence_session
 from squashlens.measure.session import Session, measurement
 from squashlens.prompts import tokenize_after
 from squashlens.sequences import GrowingSequence, Ids
+from squashlens.tasks.task import SHORT
+from squashlens.theory.statistics.ranks import share_interval
 
 # Computes the text of the right answer from the texts of the content tokens.
 Answer = Callable[[tuple[str, ...]], str]
@@ -30,6 +34,7 @@ def accuracy(
     answer: Answer,
     *,
     lengths: Iterable[int] | None = None,
+    n_baseline: int = 16,
 ) -> xr.DataArray:
     """The share of sequences that the model answers correctly at each length, with greedy decoding and current hooks.
 
@@ -43,9 +48,15 @@ def accuracy(
             `GrowingSequence.unrelated` draws others of the same form.
         answer: function from the texts of the content tokens to the text of the right answer.
         lengths: numbers of content tokens, in increasing order; all from 1 by default.
+        n_baseline: largest number of different short questions, with 1 to 8 content tokens, that show whether the model
+            can do the task at all; 16 by default, 0 for none. Their content is drawn from the sequences' alphabet.
+            Solved examples for all questions can be given as the sequence's prefix.
 
     Returns:
-        DataArray (length), dimensionless: the share of correct answers.
+        DataArray (length), dimensionless: the share of correct answers, with its exact 95 % interval (Clopper–Pearson)
+        as the coordinates `low` and `high`. Coordinates without a dimension say whether the model can do the task at
+        short lengths: `able`, `able_reason`, `baseline`, `chance` and so on, as in `evaluate`. Unless `able` is
+        ``"yes"``, longer lengths cannot be judged.
 
     Raises:
         InputError: no sequences or sequences of different lengths, an `answer` that does not give text, or a model
@@ -69,14 +80,42 @@ def accuracy(
     session = sequence_session(run.model, run, "accuracy")
     right = answered_right(run.model, given, answer, run.lengths)
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
+    _, low, high = share_interval(torch.from_numpy(right.T).double())
+    able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
+    coords = {"length": np.array(run.lengths), "low": ("length", low.numpy()), "high": ("length", high.numpy())}
+    coords |= {"able": able.able} | {name: values for name, (_, values, *_) in ability_variables([able], ()).items()}
     shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
-    return session.array("accuracy", {"length": np.array(run.lengths)}, shares, **facts)
+    return session.array("accuracy", coords, shares, **facts)
+
+
+def _short_answers(
+    model: Bridge, given: Sequence[GrowingSequence], answer: Answer, most: int
+) -> list[tuple[bool, str]]:
+    """Whether different short questions of the sequences' form are answered correctly, and their right answers."""
+    positive(most, "n_baseline", "a number of questions", or_zero=True)
+    if not most:
+        return []
+    drawn = [given[number % len(given)].unrelated(Random(f"short {number}")) for number in range(SHORT)]
+    lengths = range(1, min(SHORT, len(given[0])) + 1)
+    different: dict[Ids, tuple[GrowingSequence, int]] = {}
+    for one in drawn:
+        for n in lengths:
+            different.setdefault(one.plain(n).ids(one.trunk), (one, n))
+    asked = list(different.values())[:most]
+    right = _are_right(model, asked, answer).tolist()
+    return [(each, right_answer(model, one, n, answer)) for each, (one, n) in zip(right, asked, strict=True)]
 
 
 def answered_right(
     model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int]
 ) -> np.ndarray:
     """Whether each sequence is answered correctly at each length: truth values of shape (sequence, length)."""
+    asked = [(sequence, length) for sequence in sequences for length in lengths]
+    return _are_right(model, asked, answer).reshape(len(sequences), len(lengths))
+
+
+def _are_right(model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answer: Answer) -> np.ndarray:
+    """Whether each of several sequences, at a length of its own, is answered correctly."""
     tokenizer = require_tokenizer(model)
     if not outputs_are_tokens(model):
         raise InputError(
@@ -87,17 +126,11 @@ def answered_right(
     def ends_answer(token: int) -> bool:
         return token in special or not tokenizer.decode([token])[:1].isalnum()
 
-    questions = [
-        (row, column, *question)
-        for row, sequence in enumerate(sequences)
-        for column, length in enumerate(lengths)
-        for question in _questions(model, sequence, length, answer)
-    ]
-    prompts = [ids for *_, ids, _ in questions]
-    predicted = at_last_tokens(model, prompts, label="answers").next.tolist()
-    right = np.ones((len(sequences), len(lengths)), dtype=bool)
-    for (row, column, _, token), said in zip(questions, predicted, strict=True):
-        right[row, column] &= ends_answer(said) if token is None else said == token
+    questions = [(row, *each) for row, of in enumerate(asked) for each in _questions(model, *of, answer)]
+    predicted = at_last_tokens(model, [ids for _, ids, _ in questions], label="answers").next.tolist()
+    right = np.ones(len(asked), dtype=bool)
+    for (row, _, token), said in zip(questions, predicted, strict=True):
+        right[row] &= ends_answer(said) if token is None else said == token
     return right
 
 

@@ -23,6 +23,7 @@ from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import Answers
+from squashlens.measure.answers.ability import ABILITY
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import interval as wilson
 from squashlens.measure.answers.frequencies import score_answers
@@ -87,6 +88,11 @@ def collapse_vs_readout(
         5. **represented, not read out**: `gain_y` is above 0.05 and `r2_y` ≥ 0.9.
         6. **partly represented, not read out**: `gain_y` is above 0.05 and `r2_y` < 0.9.
 
+        A verdict is about the representations at its length. Whether wrong answers are an effect of the length is
+        another question: the coordinate `able` and the scalars `able_reason`, `baseline`, `chance` and `baseline_questions` say whether
+        the model can do the task at short lengths, as in `evaluate`. Unless it can, `reason` says that longer lengths
+        cannot be judged.
+
         Shares have Wilson's interval, and the probe that of `probe`. A task without random items has one prompt at each
         length, and its answer has no interval. Verdicts 5 and 6 need at least 2 models with random weights.
 
@@ -118,7 +124,8 @@ def collapse_vs_readout(
     )  # fmt: skip
     sound, questions = session.model, prepared.each
     doubled = [task.doubled(question) for question in questions]
-    ids = {question: prepared.ids(sound, question) for question in (*questions, *doubled)}
+    every = dict.fromkeys((*questions, *doubled, *prepared.baseline))
+    ids = {question: prepared.ids(sound, question) for question in every}
     v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
     data = Answers.of(task, questions, v, probing.n_train)
     journal = answers_file(session, task, resume)
@@ -126,7 +133,8 @@ def collapse_vs_readout(
     last = at_last_tokens(sound, [*v, *star], residual_sites(sound))
     own, other = streams(sound, last).split(len(v), dim=1)
     answers = answer_questions(sound, prepared, ids, journal)
-    scores = score_answers(task, {q: answers[q] for q in questions}, session.facts, prefill=True).isel(mode=0)
+    asked, short = ({q: answers[q] for q in each} for each in (questions, prepared.baseline))
+    scores = score_answers(task, asked, session.facts, prefill=True, short=short).isel(mode=0)
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
     gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
@@ -145,9 +153,9 @@ def collapse_vs_readout(
         "same_truth": (over[:1], same_truth.mean(axis=1), "share of pairs with the same right answer", "1"),
         "bit_identical": (over[:1], same_bits.double().mean(dim=1), bits, "1"),
     }
-    for name in ("accuracy", "accuracy_low", "accuracy_high"):
-        found[name] = (over[:1], scores[name].values, scores[name].attrs["long_name"], "1")
-    coords = {"length": scores["length"].values, "seed": scores["seed"].values}
+    for name in ("accuracy", "accuracy_low", "accuracy_high", *ABILITY):
+        found[name] = (scores[name].dims, scores[name].values, *(scores[name].attrs[k] for k in ("long_name", "units")))
+    coords = {"length": scores["length"].values, "seed": scores["seed"].values, "able": scores["able"].item()}
     if data.probed:
         probes, facts = probe_layers(sound, data, own, v, "own", probing.n_random_models)
         found |= probes
@@ -157,6 +165,9 @@ def collapse_vs_readout(
     judged = verdicts(
         data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, probing.n_random_models, of_y
     )
+    if scores["able"] != "yes":  # what is said of wrong answers holds, but not as an effect of length
+        unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
+        judged = [(verdict, reason + unable * (verdict != READ)) for verdict, reason in judged]
     words, reasons = (np.array(list(column), dtype=object) for column in zip(*judged, strict=True))
     found["verdict"] = (over[:1], words, "verdict on the answers", "text")
     found["reason"] = (over[:1], reasons, "what decides the verdict, or would decide it", "text")

@@ -33,6 +33,13 @@ class Questions:
     each: tuple[Question, ...]
     form: Prompting
 
+    @property
+    def baseline(self) -> tuple[Question, ...]:
+        """The short questions, in each mode, that show whether the model can do the task at all."""
+        few = self.task.short()[: self.form.n_baseline] if self.form.n_baseline else []
+        asked = [self.task.about(q.items, seed=q.seed, mode=mode) for mode in several(self.form.mode) for q in few]
+        return tuple(self.task.after_examples(question, self.form.n_examples) for question in asked)
+
     def ids(self, model: Bridge, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
         opening = self.task.opening if self.form.prefill else ""
@@ -52,7 +59,8 @@ def prepare_questions(
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
     modes = several(form.mode)
-    questions = tuple(task.asked(list(lengths), _seeds(seeds, task, sampled, n_seeds), modes))
+    asked = task.asked(list(lengths), _seeds(seeds, task, sampled, n_seeds), modes)
+    questions = tuple(task.after_examples(question, form.n_examples) for question in asked)
     chosen = {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)
     prepared = Questions(task, questions, form)
@@ -109,7 +117,8 @@ def evaluate(
         lengths: numbers of items in a question.
         seeds: number of random samples of the items (and of the answers, with a temperature), or a list of random
             seeds. By default 16, or 1 if all samples would be the same.
-        prompting: forms of the question: `squashlens.tasks.Prompting` of mode, template and prefill.
+        prompting: forms of the question: `squashlens.tasks.Prompting` of mode, template, prefill, number of solved
+            examples, and number of short questions for the baseline.
         temperature: temperature at which tokens are sampled, from softmax(logits / temperature) with a random seed for
             each question; 0, greedy decoding, by default.
         max_new_tokens: largest number of tokens in an answer; by default as many as an answer in this mode and length
@@ -154,10 +163,11 @@ def evaluate(
         model, task, lengths, seeds, "evaluate", replace(prompting, prefill=bool(prompting.prefill)),
         sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,
     )  # fmt: skip
-    ids = {question: questions.ids(session.model, question) for question in questions.each}
     journal = answers_file(session, task, resume, temperature)
+    ids = {q: questions.ids(session.model, q) for q in dict.fromkeys((*questions.each, *questions.baseline))}
     answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens)
-    return score_answers(task, answers, session.facts, prefill=bool(prompting.prefill))
+    own, short = ({q: answers[q] for q in asked} for asked in (questions.each, questions.baseline))
+    return score_answers(task, own, session.facts, prefill=bool(prompting.prefill), short=short)
 
 
 def answer_questions(

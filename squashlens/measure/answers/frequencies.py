@@ -7,13 +7,16 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from squashlens.checks.results import takes
 from squashlens.errors import InputError
+from squashlens.measure.answers.ability import ability_variables, judge_ability
 from squashlens.records.results import Variable, provenance, signed
-from squashlens.tasks import Question, Task
+from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
+from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.trends import with_ends
 
 Z = 1.959964  # normal quantile of a 95 % interval
@@ -34,11 +37,13 @@ OVER = ("mode", "length", "seed")
 
 
 def score_answers(
-    task: Task, answers: Mapping[Question, Answer], facts: Mapping[str, Any], *, prefill: bool = False
-) -> xr.Dataset:
+    task: Task, answers: Mapping[Question, Answer], facts: Mapping[str, Any], *, prefill: bool = False,
+    short: Mapping[Question, Answer] | None = None,
+) -> xr.Dataset:  # fmt: skip
     """The Dataset of `evaluate` from one answer for each mode, length and seed, in that order.
 
-    `prefill` says that the prompts end with the first words of the answer, which are parsed with it.
+    `prefill` says that the prompts end with the first words of the answer, which are parsed with it. `short` has the
+    answers to the short questions of the baseline; without any, the baseline is the short questions of `answers`.
     """
     modes, lengths, seeds = (list(dict.fromkeys(getattr(question, over) for question in answers)) for over in OVER)
     shape = (len(modes), len(lengths), len(seeds))
@@ -48,7 +53,14 @@ def score_answers(
             "Give an answer for every question, in order.",
         )
     lead = f"{task.opening} " if prefill and task.opening else ""
-    readings = [task.understood(question, lead + answer.text, answer.ended) for question, answer in answers.items()]
+
+    def understood(question: Question, answer: Answer) -> Reading:
+        return task.understood(question, lead + answer.text, answer.ended)
+
+    readings = [understood(question, answer) for question, answer in answers.items()]
+    few = short or {question: answer for question, answer in answers.items() if question.length <= SHORT}
+    baseline = {(q.mode, q.prompt): (understood(q, answer).value == q.truth, q.truth) for q, answer in few.items()}
+    able = [judge_ability([right for (mode, _), right in baseline.items() if mode == one]) for one in modes]
 
     def table(values: Iterable[Any], kind: Any = object) -> np.ndarray:
         return np.array(list(values), dtype=kind).reshape(shape)
@@ -60,7 +72,8 @@ def score_answers(
     right = (value == truth) & (why == "read")
     as_asked = table((reading.as_asked for reading in readings), bool)
     error = np.vectorize(_error, otypes=[float])(value, truth) if task.numeric else np.full(shape, np.nan)
-    first, median, third = _quartiles(error)
+    parsed = pd.DataFrame(error.reshape(-1, len(seeds)).T)  # in which answers without a value are left out
+    first, median, third = parsed.quantile([0.25, 0.5, 0.75]).values.reshape(3, *shape[:2])
     different = [[len(set(cell)) for cell in row] for row in prompts]  # a task may draw one sequence for several seeds
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
     cell, tokens = OVER[:2], "tokens"
@@ -78,15 +91,17 @@ def score_answers(
         "answer_tokens": (OVER, table((a.answer_tokens for a in said), int), "tokens of the answer", tokens),
         **with_ends("accuracy", cell, _share(right), "share of right answers (lenient); unread answers are wrong"),
         **with_ends("accuracy_strict", cell, _share(right & as_asked), "share of right answers in the requested form"),
-        "mean_error": (cell, _mean(error), "mean error of the parsed answers", "items"),
+        "mean_error": (cell, parsed.mean().values.reshape(shape[:2]), "mean error of the parsed answers", "items"),
         "median_error": (cell, median, "median error of the parsed answers", "items"),
         "error_q1": (cell, first, "first quartile of the error of the parsed answers", "items"),
         "error_q3": (cell, third, "third quartile of the error of the parsed answers", "items"),
         "unread": ((*cell, "why"), unread, "share of answers without a parsed value, by reason", "1"),
         "prompts": (cell, different, "number of distinct prompts", "prompts"),
+        **ability_variables(able, OVER[:1]),
     }
     noted = {**facts, "task": describe(task)}
-    coords = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
+    coords: dict[str, Any] = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
+    coords["able"] = ("mode", [one.able for one in able])
     return signed(f"answers to {task.name}", coords, found, noted)
 
 
@@ -161,20 +176,6 @@ def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _error(value: str, truth: str) -> float:
     """The absolute difference of a parsed value and the right answer; NaN if nothing was parsed."""
     return float(abs(int(value) - int(truth))) if value else np.nan
-
-
-def _mean(error: np.ndarray) -> np.ndarray:
-    """The mean over seeds without NaN; NaN if all are."""
-    counted = np.isfinite(error).sum(axis=-1)
-    return np.where(counted, np.nansum(error, axis=-1) / np.maximum(counted, 1), np.nan)
-
-
-def _quartiles(error: np.ndarray) -> np.ndarray:
-    """First quartile, median and third quartile over seeds without NaN; NaN if all are."""
-    found = np.full((3, *error.shape[:-1]), np.nan)
-    for cell in np.argwhere(np.isfinite(error).any(axis=-1)):
-        found[:, *cell] = np.nanquantile(error[tuple(cell)], [0.25, 0.5, 0.75])
-    return found
 
 
 def _by_size(value: str) -> tuple[int, int, str]:

@@ -4,14 +4,17 @@ v* is the sequence with its last token repeated. The distance is measured at eac
 baseline distances and a noise floor.
 """
 
+from collections.abc import Collection, Iterable
+
+import numpy as np
 import torch
 import xarray as xr
 from einops import rearrange
 
 from squashlens._typing import Bridge, Heads, dtype_name
-from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.anatomy import dtype_of, windows
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
-from squashlens.errors import InputError
+from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import (
     NOISE,
     Dtype,
@@ -22,10 +25,10 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.collapse.readout import next_token
-from squashlens.measure.collapse.window_edges import window_edges
 from squashlens.measure.session import measurement
 from squashlens.options import DistanceNorm, NormAndScale
 from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import identical, relative_median, ulps
 from squashlens.theory.statistics.trends import association
 
@@ -121,7 +124,7 @@ def collapse(
         dims = ("draw", "layer", "length")
         text = metric.distance("distance of v and a sequence with other content")
         found |= with_y("unrelated", unrelated, text, metric.units, dims)
-    edges = window_edges(session.model, pairs.sequence, pairs.lengths)
+    edges = _window_edges(session.model, pairs.sequence, pairs.lengths)
     over = coords(pairs) | {"window_edge": ("length", edges)}
     if pairs.replay is not None:
         over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
@@ -169,3 +172,30 @@ def _by_head(metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture) -> 
             for name, values in spread.items()
         },
     }
+
+
+def _window_edges(model: Bridge, sequence: GrowingSequence, lengths: Iterable[int]) -> np.ndarray:
+    """For each length the first position that a block of the model sees in v and not in v*; −1 if there is none."""
+    try:
+        sizes = {window for window in windows(model) if window is not None}
+    except UnsoundModelError:  # other kinds of attention have no window
+        sizes = set()
+    return np.array([edge(sequence, length, sizes) for length in lengths], dtype=np.int64)
+
+
+def edge(sequence: GrowingSequence, length: int, sizes: Collection[int]) -> int:
+    """The same for one length and windows of these sizes, of which each includes the token itself.
+
+    v's token at position p, the last content token or one of the suffix, sees the positions from p − w + 1 on. The same
+    token of v*, at p + 1, sees those from p − w + 2 on, so the token at p − w + 1 has left for v* alone. In its place
+    v* sees the repeated token once more, so nothing has changed if these two are the same. Nor if the window begins in
+    the suffix: then both see the same tokens of it.
+    """
+    v = sequence.plain(length)
+    last = len(v) - 1 - len(sequence.suffix)
+
+    def token(place: int) -> int:
+        return sequence.trunk[place] if place < v.at else v.tokens[place - v.at]
+
+    left = {p - size + 1 for size in sizes for p in range(last, len(v))}
+    return min((place for place in left if 0 <= place < last and token(place) != token(last)), default=-1)

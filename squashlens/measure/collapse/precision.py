@@ -45,10 +45,10 @@ from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS, middle, ulp
 
 Blocks = Collection[int] | Literal["all"]
+FROM = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
 
-# More than ten parameters: three are for runs, which load the model and capture the sequence themselves.
 @measurement("bits_needed", captured=True)
 def precision(
     model: Bridge | str | Path,
@@ -128,7 +128,9 @@ def precision(
     run, metric = grouped(runs, Runs, "runs"), Metric.of(norm, "relative")
     if run.runs is not None:
         named = _name(run.runs, Run, "runs")
-        _refuse("with", "Leave it out, or give a loaded model.", round_to=round_to, blocks=blocks or None)
+        for name, value in {"round_to": round_to, "blocks": blocks or None}.items():
+            if value is not None:
+                raise InputError(f"{name}= has no effect with runs=.", "Leave it out, or give a loaded model.")
         if not isinstance(model, str | Path) or isinstance(sequence, PairCapture):
             raise InputError(
                 "runs= loads the model anew in each precision, and a loaded model or a capture belongs to one.",
@@ -170,8 +172,7 @@ def _of_model(
     each = torch.where(_typical_is_clear(pairs), each, torch.nan)
     over = ("format", "layer", "length")
     found = with_y("collapsed", identical, "whether v and v* are bit-identical after rounding", "1", over)
-    text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
-    found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), text, "tokens", over[:2])
+    found |= with_y("collapsed_from", from_then_on(identical == 1, pairs.lengths), FROM, "tokens", over[:2])
     found |= with_y("bits_needed", bits, "mantissa bits with which, and with any more, v and v* differ", "bits")
     text = "median over coordinates of the mantissa bits with which, and with any more, the two numbers differ"
     found |= with_y("bits_per_coordinate", each, text, "bits")
@@ -189,13 +190,6 @@ def _of_model(
     return session.dataset("precision", axes, found)
 
 
-def _refuse(how: str, remedy: str, **given: Any) -> None:
-    """Raise an error for an option that has no effect with, or without, `runs`."""
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(f"{name}= has no effect {how} runs=.", remedy)
-
-
 def _name(given: Any, choices: Any, argument: str) -> list[Any]:
     """The full names of formats or precisions, each once; an error for unknown ones, or none at all."""
     names = list(dict.fromkeys(map(full_name, several(given))))
@@ -211,12 +205,9 @@ def _identical(
 ) -> Float[Tensor, "layer branch"]:
     """1 where all coordinates are equal after rounding to `form`, 0 where not, NaN where one exceeds its range."""
     found = torch.full(v.shape[:2], torch.nan, dtype=torch.float64)
-    dtype = getattr(torch, form)
-    for layer in range(len(v)):
-        for branch in range(v.shape[1]):
-            one, other = v[layer, branch], star[layer, branch]
-            if within(one, dtype) and within(other, dtype):
-                found[layer, branch] = float(torch.equal(rounded(one, form), rounded(other, form)))
+    for place in product(*map(range, found.shape)):
+        if within(v[place], getattr(torch, form)) and within(star[place], getattr(torch, form)):
+            found[place] = float(torch.equal(rounded(v[place], form), rounded(star[place], form)))
     return found
 
 
@@ -320,8 +311,7 @@ def _by_run(name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], ho
 def _with_ends(measured: xr.Dataset) -> xr.Dataset:
     """The Dataset of `collapse` with the length from which v and v* are bit-identical."""
     lengths = tuple(int(n) for n in measured["length"].values)
-    text = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
-    labels = attributes(text, "tokens")
+    labels = attributes(FROM, "tokens")
     for name, dims in (("", ("layer",)), ("_y", ())):
         same = torch.tensor(measured[f"bit_identical{name}"].values == 1)
         measured[f"collapsed_from{name}"] = (dims, from_then_on(same, lengths).numpy(), labels)

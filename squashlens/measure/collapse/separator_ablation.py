@@ -7,11 +7,11 @@ Two identities hold and are tested: `delete` equals `none`, the sequence without
 equals `delete_keep_positions`, because no token ever attends to the separators.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
-from typing import Any, get_args
+from types import MappingProxyType
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
-from squashlens.hooks.activations import Activations, mean_activations
+from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
 from squashlens.hooks.patches import drawn_from, stream_hooks
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
@@ -47,7 +47,6 @@ GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement("layer_trace", "from_block_map", "retained_by_kind")
 def separator_ablation(
     model: Bridge,
@@ -109,32 +108,31 @@ def separator_ablation(
     True
     """
     metric, swap = Metric.of(norm, "absolute"), grouped(substitute, Substitute, "substitute")
-    source, seed = swap.source, swap.seed
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     run = prepare_run(model, sequence, lengths, *passes_of(sequence))
-    if not separators_within(run):
+    if not run.sequence.separator_places(run.lengths[-1]):  # a separator after the last content token is not within
         raise InputError(
             "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
         )
-    found, over, ways, facts = _ablate(run, metric, kinds, from_blocks, swap.substitute, source, seed, noise_lengths)
+    found, over, ways, facts = _ablate(run, metric, kinds, from_blocks, swap, noise_lengths)
     session = sequence_session(
-        run.model, run, "separator_ablation", kinds=list(kinds), norm=metric.said, seed=seed,
-        noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
+        run.model, run, "separator_ablation", kinds=list(kinds), norm=metric.said, seed=swap.seed,
+        noise_lengths=noise_lengths, source="drawn" if swap.source is None else [other.name for other in swap.source],
         substitute=None if swap.substitute is None else facts.get("substitute", swap.substitute),
     )  # fmt: skip
     return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
 
 
 def _ablate(
-    run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, substitute: Token | None,
-    source: Sequence[GrowingSequence] | None, seed: int, replay: int,
+    run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, swap: Substitute,
+    replay: int,
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
     sequence, blocks = run.sequence, _blocks(run, from_blocks)
-    other = substitute_for(run, substitute, seed) if "substitute" in kinds else -1
+    other = substitute_for(run, swap.substitute, swap.seed) if "substitute" in kinds else -1
     inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
-    inputs |= {kind: edit(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
-    hooks = makers(run, [kind for kind in get_args(Ablation) if kind in kinds], source, seed)
+    inputs |= {kind: edit(run, kind, other, swap.seed) for kind in get_args(Edit) if kind in kinds}
+    hooks = makers(run, [kind for kind in get_args(Ablation) if kind in kinds], swap.source, swap.seed)
     acting = {(kind, block): hook_separators(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
 
     distances, ways, floors = {}, [], []
@@ -197,10 +195,10 @@ def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
     """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
     every = run.layers[:-1]
     chosen = every if from_blocks is None else list(from_blocks)
-    if not chosen or not set(chosen) <= set(every):
-        raise InputError(f"from_blocks={chosen!r} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
-    if len(set(chosen)) < len(chosen):
-        raise InputError(f"from_blocks={chosen!r} names a block twice.", "Give each block once.")
+    if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
+        raise InputError(
+            f"from_blocks={chosen!r} are not different blocks of this model.", f"Use blocks 0 to {every[-1]}."
+        )
     return chosen
 
 
@@ -210,20 +208,21 @@ REFERENCES = 8  # reference sequences to draw when the caller gives none
 MakeHooks = Callable[[Sequence[int], tuple[int, ...]], list[Hook]]
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(NamedTuple):
     """One ablation: the sequence to run, and options of `PairRun.pairs` such as position ids or hooks."""
 
     sequence: GrowingSequence
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
     """The ablation that edits the separators of the prompt itself; `other` is the token for "substitute"."""
     sequence = run.sequence
     breaks = sequence.breaks
-    if kind == "delete":
-        return Variant(_delete(sequence))
+    removed = set(sequence.separator_places())
+    if kind == "delete":  # all remaining tokens after the prefix are content
+        left = tuple(token for place, token in enumerate(sequence.trunk) if place not in removed)
+        return Variant(replace(sequence, content=left[len(sequence.prefix) :], breaks=(), separators=()))
     if kind == "substitute":
         return Variant(sequence.separated([other] * len(breaks), breaks))
     if kind == "extra_digits":
@@ -238,7 +237,7 @@ def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
     require_position_ids(run.model)
     without = sequence.separated((), ())
     longest = len(without.stem(run.lengths[-1]))
-    kept = [p for p in range(len(sequence.trunk)) if p not in set(sequence.separator_places())][:longest]
+    kept = [p for p in range(len(sequence.trunk)) if p not in removed][:longest]
     return Variant(without, {"positions": (*kept, kept[-1] + 1)})
 
 
@@ -272,25 +271,13 @@ def _uses_position_ids(model: Bridge) -> bool:
     return agree(missing, masked, dtype_of(model))
 
 
-def _delete(sequence: GrowingSequence) -> GrowingSequence:
-    """The sequence without its separator tokens; all remaining tokens after the prefix are content."""
-    removed = set(sequence.separator_places())
-    left = [token for place, token in enumerate(sequence.trunk) if place not in removed]
-    return replace(sequence, content=tuple(left[len(sequence.prefix) :]), breaks=(), separators=())
-
-
-def separators_within(run: PairRun) -> tuple[int, ...]:
-    """The positions of the separators in the longest prompt. A separator after its last content token is not in it."""
-    return run.sequence.separator_places(run.lengths[-1])
-
-
 def hook_separators(run: PairRun, kind: Ablation, from_block: int, make: MakeHooks) -> Variant:
     """The unchanged sequence with hooks on its separators in all blocks from `from_block` on.
 
     Raises if a hook point has no effect on the logits.
     """
     blocks = tuple(run.layers[from_block:-1])
-    places = separators_within(run)
+    places = run.sequence.separator_places(run.lengths[-1])
     everywhere = make(places, blocks)
     sites = [site for hook in everywhere for site in hook.points(len(run.layers) - 1)]
     require_effective(run.model, sites)
@@ -309,29 +296,23 @@ def makers(
     run: PairRun, kinds: Sequence[Ablation], source: Sequence[GrowingSequence] | None, seed: int
 ) -> dict[Ablation, MakeHooks]:
     """A function for each kind that makes its hooks; reference prompts are run only if one of the kinds needs them."""
-    factories = {
+    factories: dict[str, Callable[..., Hook]] = {
         "mask": mask_tokens, "zero_pattern": zero_pattern, "zero_values": zero_values, "zero_residual": zero_residual,
     }  # fmt: skip
-    found: dict[Ablation, MakeHooks] = {}
-    ids = None
-    for kind in kinds:
-        if kind in factories:
-            found[kind] = partial(_one_hook, factories[kind])
-            continue
-        ids = _source_ids(run, source, seed).to(device_of(run.model)) if ids is None else ids
+
+    def replacing(kind: Ablation) -> MakeHooks:
+        """Hooks that put the residual streams of reference prompts at the positions of the separators."""
         chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
         inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
-        found[kind] = partial(_replacing, f"{kind} of {inserted.name}", inserted)
-    return found
+        name = f"{kind} of {inserted.name}"
+        return lambda places, blocks: stream_hooks(name, inserted, blocks, tuple(places), tuple(places))
 
+    def changing(factory: Callable[..., Hook]) -> MakeHooks:
+        return lambda places, blocks: [factory(places, blocks)]
 
-def _one_hook(factory: Callable[..., Hook], places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
-    return [factory(places, blocks)]
-
-
-def _replacing(name: str, source: Activations, places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
-    """The hooks that put the residual streams of reference prompts at the positions of the separators."""
-    return stream_hooks(name, source, blocks, tuple(places), tuple(places))
+    drawn = [kind for kind in kinds if kind not in factories]
+    ids = _source_ids(run, source, seed).to(device_of(run.model)) if drawn else torch.empty(0)
+    return {kind: changing(factories[kind]) if kind in factories else replacing(kind) for kind in kinds}
 
 
 def _source_ids(run: PairRun, source: Sequence[GrowingSequence] | None, seed: int) -> Tensor:

@@ -5,10 +5,9 @@ Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,24 +22,18 @@ from squashlens.measure.collapse.metric import Metric, with_passes, with_y
 from squashlens.measure.session import Session, measurement
 from squashlens.options import DistanceNorm, NormAndScale
 from squashlens.records.results import Variable, signed, versions
-from squashlens.sequences import Branch, GrowingSequence, Ids, Pair
+from squashlens.sequences import Branch, GrowingSequence, Ids
 
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
 
 
-@dataclass(frozen=True)
-class Text:
-    """A text of some repeats: its characters, its token ids with the prefix, and the index where its own ids start."""
+class Text(NamedTuple):
+    """A text of some repeats: its characters, its token ids with the prefix, and the ids without it."""
 
     repeats: int
     written: str
     ids: Ids
-    start: int
-
-    @property
-    def content(self) -> Ids:
-        """The token ids of the text without the prefix."""
-        return self.ids[self.start :]
+    content: Ids
 
 
 @measurement("tokenization", "splits")
@@ -116,7 +109,9 @@ def tokenization(
         facts = {**about, "versions": versions(), "call": {"function": "tokenization", **asked}}
         return signed("tokenization of repeats", coords, found, facts)
     lead = start_ids(held, "family")
-    compared = [_prompts_to_compare(lead, row) for row in texts.values()]
+    # In each form: the prompts with 1 … n repeats, the same with one more repeat, and v* of each of the first.
+    whole = [[(*lead, *text.ids) for text in row] for row in texts.values()]
+    compared = [[*row[:-1], *row[1:], *((*ids, ids[-1]) for ids in row[:-1])] for row in whole]
     every = [ids for row in compared for ids in row]
     for ids in every:
         tokenize(held, torch.tensor(ids))
@@ -130,13 +125,6 @@ def tokenization(
     found |= with_y("distance", true, f"{norm} distance of v and v*", metric.units, dims)
     coords["layer"] = np.arange(len(streams[0].values) - 1)
     return with_passes(session, *streams, **about).dataset("tokenization and collapse", coords, found)
-
-
-def _prompts_to_compare(lead: Ids, row: list[Text]) -> list[Ids]:
-    """The prompts with 1 … n repeats, the same with one more repeat, and v* of each prompt with 1 … n repeats."""
-    whole = [(*lead, *text.ids) for text in row]
-    pairs = [Pair(ids, (*ids, ids[-1])) for ids in whole[:-1]]
-    return [*whole[:-1], *whole[1:], *(pair.v_star for pair in pairs)]
 
 
 def _run(model: Bridge, row: list[Ids]) -> PairRun:
@@ -196,7 +184,7 @@ def _text(held: Bridge, form: str, repeats: int, written: str, prefix: str, befo
         raise InputError(
             f"{written!r} adds no token to the prefix.", "Give a repeat= that the tokenizer does not drop."
         )
-    return Text(repeats, written, ids, start)
+    return Text(repeats, written, ids, ids[start:])
 
 
 def _encode(held: Bridge, form: str, text: str) -> Ids:
@@ -219,36 +207,35 @@ def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[st
     once = _bare(held, encode(held, repeat))
     repeats = {token for token in every if _bare(held, [token]) == once}
 
-    def over(dtype: Any, value: Callable[[Text, Text], Any]) -> np.ndarray:
-        return np.array([[value(text, longer) for text, longer in row] for row in steps], dtype)
+    def over(dtype: Any, text: str, units: str, value: Callable[[Text, Text], Any]) -> Variable:
+        values = np.array([[value(text, longer) for text, longer in row] for row in steps], dtype)
+        return ("form", "repeats", "place")[: values.ndim], values, text, units
 
-    def places(dtype: Any, value: Callable[[int], Any], beyond: Any) -> np.ndarray:
-        return over(dtype, lambda text, _: [*map(value, text.content), *[beyond] * (width - len(text.content))])
+    def filled(values: Iterable[Any], beyond: Any) -> list[Any]:
+        return [*values, *[beyond] * width][:width]
 
-    def row(text: Text, _: Text) -> str:
-        return BETWEEN.join(text_of[token] for token in text.content)
-
-    def uniform(text: Text, _: Text) -> bool:
-        return any(_repeats(held, text, token) for token in repeats)
-
-    def grows(text: Text, longer: Text) -> bool:
-        return longer.ids[: len(text.ids)] == text.ids
-
-    def pair(text: Text, longer: Text) -> bool:
-        return longer.ids == (*text.ids, text.ids[-1])
-
-    dims, by_place = ("form", "repeats"), ("form", "repeats", "place")
     return {
-        "text": (dims, over(object, lambda text, _: text.written), "the text", "text"),
-        "tokens": (dims, over(int, lambda text, _: len(text.content)), "number of tokens of the text", "1"),
-        "pieces": (dims, over(object, row), "the tokens of the text as text", "text"),
-        "distinct": (dims, over(int, lambda text, _: len(set(text.content))), "number of distinct tokens", "1"),
-        "uniform": (dims, over(bool, uniform), "whether every repeat is the same single token", "1"),
-        "grows": (dims, over(bool, grows), "whether one more repeat leaves the earlier tokens unchanged", "1"),
-        "pair": (dims, over(bool, pair), "whether one more repeat only repeats the last token", "1"),
-        "piece": (by_place, places(object, text_of.__getitem__, ""), "token as text", "text"),
-        "token_id": (by_place, places(int, int, -1), "token", "id"),
-    }
+        "text": over(object, "the text", "text", lambda t, _: t.written),
+        "tokens": over(int, "number of tokens of the text", "1", lambda t, _: len(t.content)),
+        "pieces": over(
+            object, "the tokens of the text as text", "text", lambda t, _: BETWEEN.join(map(text_of.get, t.content))
+        ),
+        "distinct": over(int, "number of distinct tokens", "1", lambda t, _: len(set(t.content))),
+        "uniform": over(
+            bool, "whether every repeat is the same single token", "1",
+            lambda t, _: any(_repeats(held, t, token) for token in repeats),
+        ),
+        "grows": over(
+            bool, "whether one more repeat leaves the earlier tokens unchanged", "1",
+            lambda t, longer: longer.ids[: len(t.ids)] == t.ids,
+        ),
+        "pair": over(
+            bool, "whether one more repeat only repeats the last token", "1",
+            lambda t, longer: longer.ids == (*t.ids, t.ids[-1]),
+        ),
+        "piece": over(object, "token as text", "text", lambda t, _: filled(map(text_of.get, t.content), "")),
+        "token_id": over(int, "token", "id", lambda t, _: filled(t.content, -1)),
+    }  # fmt: skip
 
 
 def _repeats(held: Bridge, text: Text, token: int) -> bool:

@@ -68,7 +68,14 @@ class Bench:
     ) -> "Bench":  # fmt: skip
         """Check the families, their answers and the text, and draw the samples."""
         positive(n_samples, "n_samples", "a number of sequences")
-        _require_families(families)
+        if not families:
+            raise InputError("sequence= has no families.", 'Give sequences by name, as {"counting": sequence}.')
+        for name, family in families.items():
+            if len(set(family.alphabet)) < 2:
+                raise InputError(
+                    f"The alphabet of the family {name!r} has one token, so that all its samples are equal.",
+                    "Give alphabet= at least two tokens, from which samples are drawn.",
+                )
         longest = min(len(family) for family in families.values())
         chosen = [longest] if lengths is None else list(lengths)
         if not chosen or sorted(set(chosen)) != chosen or not 1 <= chosen[0] <= chosen[-1] <= longest:
@@ -193,17 +200,6 @@ class _One:
         return torch.cat([divergence(p, q).cpu() for p, q in zip(*both, strict=True)]).mean()
 
 
-def _require_families(families: Mapping[str, Any]) -> None:
-    if not families:
-        raise InputError("sequence= has no families.", 'Give growing sequences by name, as {"counting": sequence}.')
-    for name, family in families.items():
-        if len(set(family.alphabet)) < 2:
-            raise InputError(
-                f"The alphabet of the family {name!r} has one token, so that all its samples are equal.",
-                "Give alphabet= at least two tokens, from which samples are drawn.",
-            )
-
-
 def _texts(model: Bridge, prompts: Prompts | None) -> list[Tensor]:
     """Token ids of the texts on which the cost is measured; for the bundled model there is a default, else none."""
     if prompts is None and model_name(model) in bundled():
@@ -221,27 +217,25 @@ def with_differences(found: xr.Dataset) -> xr.Dataset:
     All tests of the result are corrected together. There is no test of the first change, which is the model itself,
     and none of the divergence, which is 0 only if nothing changed.
     """
-    made: dict[str, tuple[Any, Tensor, str]] = {}
+    made: dict[str, Variable] = {}
     differences: dict[str, Tensor] = {}
     for name, text in SIZES.items():
         if name in found:
-            dims, values = _values(found, name)
-            quotient = ratio(values, values[:1])
-            _summarise(made, name, dims, median_interval(values), f"{text}, median over samples")
-            _summarise(
-                made, f"{name}_ratio", dims, median_interval(quotient),
-                f"{text} divided by that of the unchanged model, median over samples",
-            )  # fmt: skip
+            dims, values, units = _values(found, name)
+            quotient, of = ratio(values, values[:1]), "divided by that of the unchanged model"
+            made |= _summary(name, dims, median_interval(values), f"{text}, median over samples", units, "_median")
+            made |= _summary(f"{name}_ratio", dims, median_interval(quotient), f"{text} {of}, median over samples")
             differences[name] = values - values[:1]
     if "right" in found:
-        dims, values = _values(found, "right")
-        _summarise(made, "accuracy", dims, share_interval(values), "share of right answers")
+        dims, values, _ = _values(found, "right")
+        made |= _summary("accuracy", dims, share_interval(values), "share of right answers")
         differences["accuracy"] = values - values[:1]
         text = "share of right answers minus that of the unchanged model"
-        made["accuracy_difference"] = (dims[:-1], differences["accuracy"].mean(dim=-1), text)
+        made["accuracy_difference"] = (dims[:-1], differences["accuracy"].mean(dim=-1), text, "1")
     if "kl" in found:
-        dims, values = _values(found, "kl")
-        _summarise(made, "kl", dims, median_interval(values), "KL divergence of the next token, median over texts")
+        dims, values, units = _values(found, "kl")
+        text = "KL divergence of the next token, median over texts"
+        made |= _summary("kl", dims, median_interval(values), text, units, "_median")
     tests = {name: sign_test(each) for name, each in differences.items()}
     for p in tests.values():
         p[0] = torch.nan  # the unchanged model is not tested against itself
@@ -249,16 +243,15 @@ def with_differences(found: xr.Dataset) -> xr.Dataset:
     for name, p in tests.items():
         dims = _values(found, "right" if name == "accuracy" else name)[0][:-1]
         text = "p-value of the exact sign test of the paired differences to the unchanged model"
-        made[f"{name}_p"] = (dims, p, text)
-        made[f"{name}_p_holm"] = (dims, corrected[name], f"{text}, corrected by Holm's method")
+        made[f"{name}_p"] = (dims, p, text, "1")
+        made[f"{name}_p_holm"] = (dims, corrected[name], f"{text}, corrected by Holm's method", "1")
     several = sum(int((~p.isnan()).sum()) for p in tests.values())
-    least = least_p(found.sizes["sample"])
-    made["least_p"] = ((), torch.tensor(least).double(), "smallest p-value that this number of samples can give")
-    made["least_p_holm"] = ((), torch.tensor(min(1.0, several * least)).double(), "the same, corrected for all tests")
-    units = {name: found[name].attrs["units"] for name in found.data_vars}
+    least = torch.tensor(least_p(found.sizes["sample"])).double()
+    made["least_p"] = ((), least, "smallest p-value that this number of samples can give", "1")
+    made["least_p_holm"] = ((), (several * least).clamp(max=1), "the same, corrected for all tests", "1")
     new = {
-        name: xr.Variable(dims, values.numpy(), attributes(text, _unit(name, units)))
-        for name, (dims, values, text) in made.items()
+        name: xr.Variable(dims, values.numpy(), attributes(text, units))
+        for name, (dims, values, text, units) in made.items()
     }
     return found.assign(new)
 
@@ -280,19 +273,18 @@ def remedies_table(found: xr.Dataset) -> pd.DataFrame:
     return plain.to_dataframe(dim_order=["change", "family", "length"]).reindex(columns=list(columns))
 
 
-def _values(found: xr.Dataset, name: str) -> tuple[tuple[Any, ...], Tensor]:
-    """Dimensions and values of a variable, in float64."""
-    return found[name].dims, torch.from_numpy(np.asarray(found[name].values, dtype=float))
+def _values(found: xr.Dataset, name: str) -> tuple[tuple[Any, ...], Tensor, str]:
+    """Dimensions and values of a variable, in float64, and its units."""
+    return found[name].dims, torch.from_numpy(np.asarray(found[name].values, dtype=float)), found[name].attrs["units"]
 
 
-def _summarise(
-    made: dict[str, tuple[Any, Tensor, str]], name: str, dims: tuple[Any, ...], ends: tuple[Tensor, Tensor, Tensor],
-    text: str,
-) -> None:  # fmt: skip
-    """Add the middle of an interval as a variable, and its ends as two more."""
-    for full, (over, values, label, _) in with_ends(name, dims[:-1], ends, text).items():
-        median = full == name and not name.endswith(("_ratio", "accuracy"))
-        made[f"{name}_median" if median else full] = (over, values, label)
+def _summary(
+    name: str, dims: tuple[Any, ...], ends: tuple[Tensor, Tensor, Tensor], text: str, units: str = "1",
+    middle: str = "",
+) -> dict[str, Variable]:  # fmt: skip
+    """The middle of an interval over the last dimension as a variable, and its ends as two more."""
+    found = with_ends(name, dims[:-1], ends, text, units)
+    return {name + middle: found.pop(name)} | found
 
 
 def _correct(tests: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -300,9 +292,3 @@ def _correct(tests: dict[str, Tensor]) -> dict[str, Tensor]:
     flat = torch.cat([p.flatten() for p in tests.values()])
     parts = torch.tensor(holm(flat.tolist())).double().split([p.numel() for p in tests.values()])
     return {name: part.reshape(p.shape) for (name, p), part in zip(tests.items(), parts, strict=True)}
-
-
-def _unit(name: str, units: dict[Any, str]) -> str:
-    """The unit of a summary: that of its variable for a median and its interval, else none."""
-    ends = ("median", "low", "high")
-    return next((units[whole] for whole in units for end in ends if name == f"{whole}_{end}"), "1")

@@ -34,7 +34,6 @@ from squashlens.records.results import as_variable, attributes
 from squashlens.sequences import GrowingSequence
 
 
-# More than ten parameters, since each is an independent option of the measurement; most have defaults.
 @measurement("changes")
 def compare(
     model: Bridge,
@@ -123,11 +122,10 @@ def compare(
         )
     comparison = Comparison(sequence_of(sequence), answer, drawn.n_samples, drawn.seed)
     chosen = list(prepare_run(model, sequence, lengths, "auto", None).lengths)
-    progress_bar = bar(every.items(), desc="interventions")
     given = {"form": stated(comparison.sequence, drawn=False)}
     found = {
         name: restated(comparison.measured(model, parts, chosen, metric, drawn.noise_lengths), given)
-        for name, parts in progress_bar
+        for name, parts in bar(every.items(), desc="interventions")
     }
     native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)
     labels = attributes("native attention window, including the query", "tokens")
@@ -147,17 +145,15 @@ class Comparison:
         positive(self.n_samples, "n_samples", "a number of sequences")
 
     def measured(
-        self, model: Bridge, parts: Iterable[Any], lengths: list[int], metric: Metric, noise_lengths: int
+        self, model: Bridge, parts: tuple[Any, ...], lengths: list[int], metric: Metric, noise_lengths: int
     ) -> xr.Dataset:
         """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
-        parts = list(parts)
         form = form_under(parts, self.sequence)
         with applied(model, *hooks_of(parts)):
-            how = Pairs(noise_lengths=noise_lengths)
-            pairs = capture_pairs(model, form, lengths=lengths, patterns=False, pairs=how)
-            found = collapse(model, pairs, norm=metric.said)
-            kept = [name for name in KEPT if name in found]
-            found = found[kept].drop_vars("before_separator")
+            pairs = Pairs(noise_lengths=noise_lengths)
+            captured = capture_pairs(model, form, lengths=lengths, patterns=False, pairs=pairs)
+            found = collapse(model, captured, norm=metric.said)
+            found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
             found["bound"] = as_variable(self._bound(model, form, int(found["length"].values[-1])), "bound")
             if self.answer is not None:
                 found["accuracy"] = as_variable(self.right(model, form, lengths), "accuracy")
@@ -167,7 +163,7 @@ class Comparison:
         """The accuracy over random sequences of a form; their content is the same for every form."""
         if self.answer is None:
             raise InputError("Accuracy needs the right answers.", "Give answer=.")
-        return accuracy(model, self._drawn(form), self.answer, lengths=lengths)
+        return accuracy(model, self._drawn(form), self.answer, lengths=lengths, n_baseline=0)
 
     def expected(self, model: Bridge) -> list[str] | None:
         """The right answers at the longest length, which identify the answer function in a resumed search."""

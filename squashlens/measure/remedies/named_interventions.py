@@ -40,7 +40,14 @@ def hooks_of(parts: Iterable[Any]) -> list[Any]:
 def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequence:
     """The form of a sequence under an intervention: another sequence, or what its function returns for this one."""
     forms = [part for part in parts if not _hooks(part)] or [sequence]
-    found = [form if isinstance(form, GrowingSequence) else _make(form, sequence) for form in forms]
+    try:
+        found = [form if isinstance(form, GrowingSequence) else form(sequence) for form in forms]
+    except Exception as error:  # of a function that users write
+        raise InputError(
+            f"The function of an intervention failed for a growing sequence: {type(error).__name__}: {error}.",
+            "Give a function from a sequence to a sequence; a function of activations needs its hook point, as in "
+            '("blocks.0.attn.hook_z", function).',
+        ) from error
     if not all(isinstance(form, GrowingSequence) for form in found):
         raise InputError(
             "The function of an intervention does not return a growing sequence.",
@@ -52,17 +59,6 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
             f"Give one sequence, with {len(sequence)} content tokens.",
         )
     return found[0]
-
-
-def _make(form: Callable[[GrowingSequence], GrowingSequence], sequence: GrowingSequence) -> GrowingSequence:
-    try:
-        return form(sequence)
-    except Exception as error:
-        raise InputError(
-            f"The function of an intervention failed for a growing sequence: {type(error).__name__}: {error}.",
-            "Give a function from a sequence to a sequence; a function of activations needs its hook point, as in "
-            '("blocks.0.attn.hook_z", function).',
-        ) from error
 
 
 def _hooks(part: object) -> bool:
@@ -88,22 +84,20 @@ def stated(sequence: GrowingSequence, *, drawn: bool) -> dict[str, Any] | None:
 
 
 def lengths_with(form: Mapping[str, Any] | None, ids: Sequence[int], lengths: Iterable[int]) -> list[int]:
-    """The lengths at which the token ids are a prompt of a stated form: with any content that may be drawn, or its
-    own."""
+    """The lengths at which the token ids are a prompt of a stated form, with its own or any drawn content."""
     if form is None:
         return []
-    drawn = form.get("drawn_from")
-    content = form["content"] if drawn is None else [drawn[0]] * form["content_tokens"]
+    drawn = set(form.get("drawn_from", ()))
+    content = [min(drawn)] * form["content_tokens"] if drawn else form["content"]
     parts: dict[str, Any] = {name: tuple(form[name]) for name in ("prefix", "suffix", "breaks", "separators")}
     sequence = GrowingSequence("", tuple(content), tuple(content), **parts, ending=form["ending"])
-    return [n for n in lengths if _is_prompt(sequence, set(drawn or ()), list(ids), n)]
 
+    def is_prompt(n: int) -> bool:
+        own, last = sequence.plain(n).ids(sequence.trunk), n - (sequence.ending is not None)  # of what is drawn
+        free = {sequence.position(number) for number in range(1, last + 1)} if drawn else set()
+        return len(own) == len(ids) and all(
+            here == there or (place in free and there in drawn)
+            for place, (here, there) in enumerate(zip(own, ids, strict=True))
+        )
 
-def _is_prompt(sequence: GrowingSequence, drawn: set[int], ids: list[int], n: int) -> bool:
-    own = sequence.plain(n).ids(sequence.trunk)
-    last = n if sequence.ending is None else n - 1  # of the content that is drawn
-    free = {sequence.position(number) for number in range(1, last + 1)} if drawn else set()
-    return len(own) == len(ids) and all(
-        here == there or (place in free and there in drawn)
-        for place, (here, there) in enumerate(zip(own, ids, strict=True))
-    )
+    return [n for n in lengths if is_prompt(n)]

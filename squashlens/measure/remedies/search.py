@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, positive, several
+from squashlens._typing import Bridge, several
 from squashlens.bars import bar
 from squashlens.checks.arguments import grouped
 from squashlens.checks.results import takes
@@ -35,7 +35,6 @@ Design = tuple[str, int]  # the name of a separator, and the number of content t
 FEWEST = 5  # least number of random placements for a useful interval
 
 
-# More than ten parameters, since each is an independent option of the measurement; most have defaults.
 @measurement("separator_search")
 def search_separators(
     model: Bridge,
@@ -86,14 +85,11 @@ def search_separators(
     ((2, 2), True)
     """
     metric, tried = Metric.of(norm, "relative"), grouped(designs, Designs)
-    separator, every, n_placements = tried.separator, tried.every, tried.n_placements
-    n_samples, seed = tried.n_samples, tried.seed
-    resume = checked(resume)
-    positive(n_placements, "n_placements", "a number of placements")
+    n_placements, n_samples, seed, resume = tried.n_placements, tried.n_samples, tried.seed, checked(resume)
     if n_placements < FEWEST:
         raise InputError(f"n_placements={n_placements} are too few for an interval.", f"Give at least {FEWEST}.")
-    tokens = {str(token): one_token(model, token) for token in several(separator)}
-    periods = several(every)
+    tokens = {str(token): one_token(model, token) for token in several(tried.separator)}
+    periods = several(tried.every)
     if not tokens or not periods:
         raise InputError("separator= or every= is empty.", "Give at least one separator and one number of tokens.")
     if len(set(periods)) < len(periods):
@@ -108,7 +104,12 @@ def search_separators(
         model, run, "search_separators", separator=list(tokens), every=periods, answers=comparison.expected(model),
         n_samples=n_samples, norm=metric.said, seed=seed,
     )  # fmt: skip
-    forms = _designs(plain, tokens, periods, chosen[-1])
+    forms = {(name, k): plain.every(k, token) for name, token in tokens.items() for k in periods}
+    if unused := [k for (_, k), form in forms.items() if not form.separator_places(chosen[-1])]:
+        raise InputError(
+            f"every= has {unused[0]}, with which no separator is within {chosen[-1]} content tokens.",
+            "Use shorter periods, or longer lengths.",
+        )
     journal = session.journal(resume, {**session.facts, "lengths": chosen})
     with bar(total=len(forms) + 1 + n_placements, desc="separators") as progress_bar:
 
@@ -129,20 +130,6 @@ def search_separators(
     found = _variables(plain, chosen, metric, forms, none, grid, control)
     coords = {"separator": list(tokens), "every": periods, "length": list(chosen)}
     return session.dataset("separator search", coords, found)
-
-
-def _designs(
-    plain: GrowingSequence, tokens: dict[str, int], periods: list[int], longest: int
-) -> dict[Design, GrowingSequence]:
-    """The sequence with each separator at each period. Raises for a period that gives no separator."""
-    designs = {(name, k): plain.every(k, token) for name, token in tokens.items() for k in periods}
-    for (_, period), form in designs.items():
-        if not form.separator_places(longest):
-            raise InputError(
-                f"every= has {period}, with which no separator is within {longest} content tokens.",
-                "Use shorter periods, or longer lengths.",
-            )
-    return designs
 
 
 def _try(
@@ -202,9 +189,8 @@ def _variables(
         "best_separator": ((), names[first], "separator with the largest separation", "text"),
         "best_every": ((), periods[second], period, "tokens"),
     }
-    for name, (dims, values, text, unit) in found.items():
-        if name.partition("_")[0] in OF_DISTANCES:
-            found[name] = (dims, values, metric.derived(text), unit)
+    of_distances = [name for name in found if name.partition("_")[0] in OF_DISTANCES]
+    found |= {name: (*found[name][:2], metric.derived(found[name][2]), found[name][3]) for name in of_distances}
     if "accuracy" in none:
         text = "share of right answers, mean over lengths"
         found["accuracy"] = (over, table(f["accuracy"] for f in grid.values()), text, "1")

@@ -114,7 +114,8 @@ def _answers(model: Bridge, name: str, chosen: Settings, seeds: int, mode: Any, 
     lengths, draws = list(chosen.lengths), seeds if task.random or temperature else 1
     about = {
         "task": task.name, "lengths": lengths, "seeds": draws, "mode": several(mode), "template": form.template,
-        "prefill": bool(form.prefill), "temperature": temperature,
+        "prefill": bool(form.prefill), "n_examples": form.n_examples, "n_baseline": form.n_baseline,
+        "temperature": temperature,
     }  # fmt: skip
 
     def measure(journal: Path) -> xr.Dataset:

@@ -49,6 +49,7 @@ def caption_of(number: int, found: Found) -> str:
         given["unread"] = np.mean([one["unread"].sum("why").mean() for one in found.values()])
         asked = dict.fromkeys(_shorten(str(provenance(one)["task"]["template"])) for one in found.values())
         given["questions"] = list(asked)
+        given["unable"] = [name for name, one in found.items() if bool((one["able"] != "yes").any())]
         given["seeds"] = [one.sizes["seed"] for one in found.values()]
     if number == 5:
         trends = holm([float(one["length_trend_p"][-1]) for one in found.values()])

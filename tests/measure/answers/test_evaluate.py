@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import squashlens as sl
+from squashlens.checks.arguments import as_dict
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers.evaluate import prepare_questions
@@ -71,7 +72,7 @@ def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
     assert facts["call"]["function"] == "evaluate"
     assert facts["task"]["template"] == COUNT.template
     assert facts["call"]["seeds"] == [3, 8]
-    assert facts["call"]["prompting"] == {"mode": ["answer_only"], "template": "none", "prefill": False}
+    assert facts["call"]["prompting"] == as_dict(Prompting(mode=["answer_only"], prefill=False))
 
 
 def stop_after(batches: int, asked: list[int]) -> Any:
@@ -93,7 +94,7 @@ def stop_after(batches: int, asked: list[int]) -> Any:
 def test_interrupted_and_resumed_is_one_run(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
-    how: dict[str, Any] = {"seeds": 4, "temperature": temperature}
+    how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "prompting": Prompting(n_baseline=0)}
     monkeypatch.setattr(module, "generate", functools.partial(module.generate, batch_size=3))
     whole = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], **how)
     kept, asked = tmp_path / "answers.json", []

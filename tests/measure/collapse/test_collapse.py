@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config
+from transformers import GPT2Config
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
@@ -25,12 +25,6 @@ PANELS = {
     "d": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COPY, separator=",", **form),
 }
 NORMS = {"linf": np.inf, "l1": 1, "l2": 2}
-
-
-@pytest.fixture(scope="module")
-def plain_tiny() -> Any:
-    folder = sl.zoo.folder("tiny-gemma")
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
 
 
 def two_passes(plain: Any, sequence: GrowingSequence, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -212,13 +210,3 @@ def test_what_a_tokenizer_drops_is_refused() -> None:
         tokenization(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
     with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized as '…'.*leave the form out"):
         tokenization(splitter("single"), separator={"dots": "…"})
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_equals_cpu(model_of: Any, tmp_path: Path) -> None:
-    model, *_ = model_of("threes", "gemma3")
-    folder = save_random_with("threes", "gemma3", tmp_path / "model")
-    ours, theirs = (tokenization(m, 7) for m in (model, sl.load(folder, device="cuda")))
-    for name in ("naive", "distance"):
-        np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-3, atol=1e-4)

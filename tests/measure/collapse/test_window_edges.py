@@ -9,7 +9,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.collapse.window_edges import edge
+from squashlens.measure.collapse.distance import edge
 from squashlens.sequences import GrowingSequence
 from tests.cases import CONFIGS, few, random_model
 

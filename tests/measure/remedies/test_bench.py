@@ -202,13 +202,3 @@ def test_refusals(given: Any, options: Any, message: str, model: Any, families: 
     sequence = named[given] if isinstance(given, str | None) else given
     with pytest.raises(InputError, match=message):
         raw(sl.compare)(model, sequence, {}, **options)
-
-
-def test_refused_forms(model: Any, families: Any) -> None:
-    for change, message in (
-        (lambda one: one.content, "does not return a growing sequence"),
-        (lambda z, hook: z / 2, r"failed for a growing sequence: TypeError: .* needs its hook point"),
-    ):
-        own: Any = {"own": change}
-        with pytest.raises(InputError, match=message):
-            sl.compare(model, families, own, sampling={"n_samples": 1, "method": "none"})

@@ -135,6 +135,13 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
         ({"as it is": sl.hooks.uniform_attention()}, "reserved for the unchanged model"),
         ({"text": "mask"}, "'text' is neither hooks nor a growing sequence"),
         ({"far": sl.hooks.mask_tokens([0], (6,))}, "has block 6"),
+        ({"own": lambda one: one.content}, "does not return a growing sequence"),
+        ({"own": lambda z, hook: z / 2}, r"failed for a growing sequence: TypeError: .* needs its hook point"),
+        (
+            {"short": GrowingSequence("short", (3,), (3,))},
+            "has 1 sequences, the first with 1 content tokens. Give one sequence, with 12",
+        ),
+        ({"two": [lambda one: one, lambda one: one]}, "An intervention has 2 sequences"),
     ],
 )
 def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> None:
@@ -142,16 +149,6 @@ def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> 
     with pytest.raises(InputError, match=message):
         raw(sl.compare)(tiny, digits, changes, lengths=[3])
     assert fingerprint(tiny)["hook_counts"] == before
-
-
-def test_refused_sequences(tiny: Any, digits: Any) -> None:
-    short = sl.prompts.repeated(tiny, "1", 6, prefix=COUNT, suffix="=")
-    with pytest.raises(
-        InputError, match="An intervention has 1 sequences, the first with 6 content tokens. Give one sequence, with 12"
-    ):
-        sl.compare(tiny, digits, {"short": short}, lengths=[3])
-    with pytest.raises(InputError, match="An intervention has 2 sequences"):
-        sl.compare(tiny, digits, {"two": [digits, digits]}, lengths=[3])
 
 
 @st.composite

@@ -177,30 +177,6 @@ def test_a_search_goes_on_where_it_was_broken_off(limit: int, llama: Any, counte
     assert counted.seen == expected
 
 
-def test_a_journal_of_another_search_is_refused(llama: Any, bridge_of: Any, tmp_path: Path) -> None:
-    model, sequence = llama
-    path = tmp_path / "search.json"
-    searched(llama, resume=path)
-    kept = path.read_bytes()
-    others: list[tuple[Any, dict[str, Any], str]] = [
-        (llama, {"separator": [13]}, "call: separator"),
-        (llama, {"norm": "l2"}, "call: norm: norm"),
-        (llama, {"seed": 1}, "call: seed"),
-        (llama, {"lengths": [4, 7, 9, 11]}, "lengths"),
-        ((model, sequence.replaced(3, 8)), {}, "sequence: name, sequence: token_ids: content"),
-        ((bridge_of("gemma"), sequence), {}, "architecture, .*fingerprint, .*model.*"),
-    ]
-    for given_, options, fact in others:
-        with pytest.raises(InputError, match=f"search.json was saved for a different {fact}[.]"):
-            searched(given_, resume=path, **options)
-    with (
-        sl.applied(model, sl.hooks.mask_tokens([0])),
-        pytest.raises(InputError, match="saved for a different ambient_hooks"),
-    ):
-        searched(llama, resume=path)
-    assert path.read_bytes() == kept
-
-
 def test_the_table_is_sorted(prescribed: xr.Dataset) -> None:
     table = sl.results.table(prescribed)
     assert list(table.columns) == ["separation", "gain", "cost", "accuracy"]

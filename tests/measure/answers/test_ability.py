@@ -1,0 +1,156 @@
+"""Whether a model can do a task at all: by hand, on the model that was trained on it, and on its untrained twin."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+import squashlens as sl
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.errors import InputError
+from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
+from squashlens.measure.answers.ability import judge_ability
+from squashlens.measure.answers.frequencies import Answer, score_answers
+from squashlens.tasks import Prompting, Task
+
+COUNT = sl.tasks.find("taught_count_bernoulli")
+LATER = "longer lengths cannot be judged"
+
+
+@pytest.mark.parametrize(
+    ("right", "truths", "able"),
+    [
+        (16, "1234" * 4, "yes"), (13, "1234" * 4, "yes"), (12, "1234" * 4, "undecided"), (8, "1234" * 4, "undecided"),
+        (4, "1234" * 4, "undecided"), (3, "1234" * 4, "no"), (0, "1234" * 4, "no"), (6, "123456", "yes"),
+        (5, "12345", "undecided"), (1, "12345678123456", "no"),
+        (16, "01" * 8, "yes"), (14, "0000000000001111", "undecided"), (16, "0" * 16, "undecided"), (9, "0" * 16, "no"),
+    ],
+)  # fmt: skip
+def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
+    """With 16 questions at least 13 must be right; a model that a constant answer beats or equals is not able."""
+    found = judge_ability([(place < right, truth) for place, truth in enumerate(truths)])
+    n = len(truths)
+    exact = binomtest(right, n).proportion_ci(method="exact")
+    assert (found.able, found.share, found.questions) == (able, right / n, n)
+    np.testing.assert_allclose([found.low, found.high], exact)
+    assert found.chance == max(map(truths.count, truths)) / n
+    assert found.reason.startswith(f"{right} of {n} short questions") == (LATER not in found.reason or able != "yes")
+    assert (LATER in found.reason) == (able != "yes")
+
+
+def test_without_short_questions_nothing_is_decided() -> None:
+    found = judge_ability([])
+    assert (found.able, found.questions, np.isnan(found.low)) == ("undecided", 0, True)
+    assert "No short questions" in found.reason
+    assert LATER in found.reason
+
+
+def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
+    """As for hosted models: none, one, and all of the 8 short ones among 14 counts are right."""
+    task = sl.tasks.find("count_ones")
+    for right, able in ((0, "no"), (1, "undecided"), (8, "yes")):
+        asked = task.asked(range(1, 15))
+        told = {q: Answer(q.truth if place < right else "99", True) for place, q in enumerate(asked)}
+        found = score_answers(task, told, {})
+        assert found["able"].values.tolist() == [able]
+        assert (found["baseline"].item(), found["baseline_questions"].item()) == (right / 8, 8)
+        given = score_answers(task, told, {}, short={q: Answer("99", True) for q in asked[:7]})
+        assert (given["able"].item(), given["baseline"].item(), given["baseline_questions"].item()) == ("no", 0, 7)
+    long = {q: Answer(q.truth, True) for q in task.asked([20, 30])}
+    assert score_answers(task, long, {})["able"].item() == "undecided"
+
+
+@pytest.mark.parametrize(
+    "name", ["copy_last", "taught_last_odd_last", "count_ones", "count_word", "taught_copy_random"]
+)
+def test_short_questions_are_different_and_their_answers_vary(name: str) -> None:
+    task = sl.tasks.find(name)
+    found = task.short()
+    assert len({q.prompt for q in found}) == len(found) >= 8
+    assert {q.length for q in found[:8]} == set(range(1, 9))
+    truths = [q.truth for q in found[:16]]
+    assert max(map(truths.count, truths)) < 0.7 * len(truths)
+    assert found == task.short()
+
+
+@pytest.mark.parametrize("name", ["taught_last_random", "count_ones", "count_word"])
+def test_examples_are_solved_and_never_the_question(name: str) -> None:
+    task = sl.tasks.find(name)
+    solved = {f"{q.prompt} {f'{task.opening} {q.truth}'.strip()}" for q in task.short()}
+    for question in task.asked([1, 3, 8], range(3 if task.random else 1)):
+        shown = task.after_examples(question, 4)
+        *examples, last = shown.prompt.split("\n\n")
+        assert last == question.prompt
+        assert len({*examples}) == 4
+        assert {*examples} <= solved
+        assert not any(example.startswith(f"{question.prompt} ") for example in examples)
+        doubled = task.doubled(shown)
+        assert doubled.prompt == "\n\n".join([*examples, task.doubled(question).prompt])
+        assert task.after_examples(question, 0) == question
+    with pytest.raises(InputError, match="Ask for fewer examples"):
+        task.after_examples(question, 1000)
+
+
+def test_a_task_without_short_questions_is_refused_with_the_remedy() -> None:
+    def draw(n: int, rng: Any) -> list[str]:
+        return ["1"] * (n if n > 9 else n // 0)
+
+    task = Task("long ones", "How many? {sequence}", draw, lambda items: str(len(items)))
+    with pytest.raises(InputError, match="1 to 8 items: .*zero.*n_baseline"):
+        task.short()
+
+
+def test_examples_and_a_chain_of_thought_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="cot_few_shot"):
+        Prompting(mode=["answer_only", "cot"], n_examples=2)
+    with pytest.raises(InputError, match="n_baseline=-1"):
+        Prompting(n_baseline=-1)
+
+
+@pytest.fixture(scope="module")
+def untrained(tiny: Any) -> Any:
+    twin = with_random_weights(tiny, 0)
+    twin.tokenizer = tiny.tokenizer
+    return twin
+
+
+def test_the_trained_model_can_and_its_untrained_twin_cannot(tiny: Any, untrained: Any) -> None:
+    """With what tables, figures and sentences make of it."""
+    how: dict[str, Any] = {"lengths": [24, 60], "seeds": 2, "max_new_tokens": 3}
+    can, cannot = (sl.evaluate(model, COUNT, **how) for model in (tiny, untrained))
+    assert (can["able"].item(), can["baseline"].item(), can["baseline_questions"].item()) == ("yes", 1, 16)
+    assert (cannot["able"].item(), cannot["baseline"].item()) == ("no", 0)
+    assert LATER in cannot["able_reason"].item()
+    for draw in (accuracy_by_length, error_by_length):
+        for found, mode in ((can, "lines+markers"), (cannot, "markers")):
+            figure = draw(found)
+            assert ("cannot be judged" in str(figure.layout)) == (mode == "markers")
+            assert {trace.mode for trace in figure.data if trace.name != "single answers"} >= {mode}
+    assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
+    prompts = cannot["prompt"].values.ravel()
+    shot = sl.evaluate(untrained, COUNT, prompting={"n_examples": 2}, **how)
+    assert all(
+        new.endswith(f"\n\n{old}") for new, old in zip(shot["prompt"].values.ravel(), prompts, strict=True)
+    )  # fmt: skip
+
+
+def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None:
+    form: dict[str, Any] = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
+    drawn = [sl.prompts.bernoulli(tiny, 20, seed=seed, **form) for seed in range(3)]
+    for model, able, share in ((tiny, "yes", 1), (untrained, "no", 0)):
+        found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[20])
+        assert (found["able"].item(), found["baseline"].item(), found["baseline_questions"].item()) == (able, share, 16)
+        exact = binomtest(round(3 * found.item()), 3).proportion_ci(method="exact")
+        np.testing.assert_allclose([found["low"].item(), found["high"].item()], exact)
+    none = sl.accuracy(tiny, drawn, lambda digits: str(digits.count("1")), lengths=[20], n_baseline=0)
+    assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
+
+
+def test_reasons_of_verdicts_say_that_length_is_not_shown_to_matter(tiny: Any, untrained: Any) -> None:
+    how: dict[str, Any] = {"lengths": [8], "seeds": 4, "probing": {"n_random_models": 0}}
+    can, cannot = (sl.collapse_vs_readout(model, COUNT, **how) for model in (tiny, untrained))
+    assert (can["able"].item(), cannot["able"].item()) == ("yes", "no")
+    assert LATER not in can["reason"].item()
+    assert cannot["reason"].item().endswith(f"Length is not shown to matter: {cannot['able_reason'].item()}")
+    assert "cannot be judged" in str(collapse_vs_readout(cannot).layout.title)
