@@ -114,10 +114,10 @@ def returns(function: Any) -> str:
     return getattr(inspect.signature(function, eval_str=True).return_annotation, "__name__", "")
 
 
-def usual(s: Subject, function: Callable[..., Any]) -> Any:
-    """The result of a function for the arguments that it needs, which are found by name and type."""
+def usual(s: Subject, function: Callable[..., Any], **more: Any) -> Any:
+    """The result of a function for the arguments that it needs, which are found by name and type, and others."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
-    return function(**{one.name: argument(s, one) for one in parameters if one.default is one.empty})
+    return function(**{one.name: argument(s, one) for one in parameters if one.default is one.empty} | more)
 
 
 def argument(s: Subject, parameter: inspect.Parameter) -> Any:

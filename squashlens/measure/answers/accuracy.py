@@ -23,7 +23,7 @@ from squashlens.sequences import GrowingSequence, Ids
 Answer = Callable[[tuple[str, ...]], str]
 
 
-@measurement("accuracy_by_length", command=False)
+@measurement(command=False)
 def accuracy(
     model: Bridge,
     sequence: GrowingSequence | Iterable[GrowingSequence],
