@@ -9,25 +9,26 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from tests.grouped import flat
 
 PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
 LENGTHS = [5, 7, 3]
-CALLS: list[tuple[Any, dict[str, Any]]] = [
-    (sl.sensitivity, {"norm": "frobenius"}),
-    (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
-    (sl.jacobian_norms, {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "query": 1, "seed": 0}),
-    (sl.path_bound, {}),
-    (sl.path_bound, {"constants": "measured", "from_layer": 5, "seed": 0}),
-    (sl.substitution_effect, {"n_replacements": 2}),
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("sensitivity", {"norm": "frobenius"}),
+    ("jacobian_norms", {"norm": "frobenius", "to_layer": ["y", 3]}),
+    ("jacobian_norms", {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "query": 1, "seed": 0}),
+    ("path_bound", {}),
+    ("certified_bound", {"from_layer": 5, "seed": 0}),
+    ("substitution_effect", {"n_replacements": 2}),
 ]
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("verb", "options"), CALLS, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(("name", "options"), CALLS)
 def test_each_prompt_has_the_numbers_of_its_own_call(
-    verb: Any, options: dict[str, Any], tiny: Any, tmp_path: Path
+    name: str, options: dict[str, Any], tiny: Any, tmp_path: Path
 ) -> None:
-    options = options if verb is sl.path_bound and not options else options | {}
+    verb = getattr(flat, name)
     found = verb(tiny, PROMPTS, **options)
     assert found["n_tokens"].values.tolist() == LENGTHS
     assert found.sizes["prompt"] == 3
