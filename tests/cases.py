@@ -7,98 +7,62 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMultimodalLM,
-    BloomConfig,
-    CohereConfig,
-    FalconConfig,
-    Gemma2Config,
-    Gemma3Config,
-    Gemma3TextConfig,
-    Gemma4Config,
-    GemmaConfig,
-    GPT2Config,
-    GPTNeoXConfig,
-    GraniteConfig,
-    Llama4Config,
-    LlamaConfig,
-    Mistral3Config,
-    MistralConfig,
-    MixtralConfig,
-    MptConfig,
-    Olmo2Config,
-    Phi3Config,
-    PhiConfig,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2MoeConfig,
-    Qwen3_5Config,
-    Qwen3Config,
-    Qwen3MoeConfig,
-)
+from transformers import CONFIG_MAPPING as CONFIG
+from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedModel
 
 COMMON: dict[str, Any] = dict(
-    vocab_size=60,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=4,
-    max_position_embeddings=64,
-    pad_token_id=0,
-    eos_token_id=1,
-    bos_token_id=2,
-)
+    vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=4, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=2,
+)  # fmt: skip
+NO_HEAD_DIM = {k: v for k, v in COMMON.items() if k != "head_dim"}
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 CONFIGS: dict[str, Any] = {
-    "gemma": GemmaConfig(**COMMON | {"num_key_value_heads": 1}),
-    "gemma2": Gemma2Config(**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
-    "gemma3": Gemma3TextConfig(**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
-    "llama": LlamaConfig(**COMMON),
-    "mistral": MistralConfig(**COMMON, sliding_window=5),
-    "qwen2": Qwen2Config(**{k: v for k, v in COMMON.items() if k != "head_dim"}),
-    "gpt2": GPT2Config(vocab_size=60, n_embd=16, n_layer=3, n_head=4, n_positions=64, bos_token_id=2, eos_token_id=1),
+    "gemma": CONFIG["gemma"](**COMMON | {"num_key_value_heads": 1}),
+    "gemma2": CONFIG["gemma2"](**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
+    "gemma3": CONFIG["gemma3_text"](**COMMON, sliding_window=5, query_pre_attn_scalar=4, layer_types=SLIDING),
+    "llama": CONFIG["llama"](**COMMON),
+    "mistral": CONFIG["mistral"](**COMMON, sliding_window=5),
+    "qwen2": CONFIG["qwen2"](**NO_HEAD_DIM),
+    "gpt2": CONFIG["gpt2"](
+        vocab_size=60, n_embd=16, n_layer=3, n_head=4, n_positions=64, bos_token_id=2, eos_token_id=1
+    ),
 }
 FAMILIES = tuple(CONFIGS)
 
 # Further ways to build a block: norms on queries and keys, norms behind the branches only, branches side by side.
-NO_HEAD_DIM = {k: v for k, v in COMMON.items() if k != "head_dim"}
 NEOX: dict[str, Any] = dict(
     vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
     max_position_embeddings=64, bos_token_id=2,
 )  # fmt: skip
 MORE: dict[str, Any] = {
-    "qwen3": Qwen3Config(**COMMON),
-    "olmo2": Olmo2Config(**NO_HEAD_DIM),
-    "phi": PhiConfig(**NO_HEAD_DIM),
-    "neox": GPTNeoXConfig(**NEOX, use_parallel_residual=True),
-    "neox_sequential": GPTNeoXConfig(**NEOX, use_parallel_residual=False),
+    "qwen3": CONFIG["qwen3"](**COMMON),
+    "olmo2": CONFIG["olmo2"](**NO_HEAD_DIM),
+    "phi": CONFIG["phi"](**NO_HEAD_DIM),
+    "neox": CONFIG["gpt_neox"](**NEOX, use_parallel_residual=True),
+    "neox_sequential": CONFIG["gpt_neox"](**NEOX, use_parallel_residual=False),
 }
 
 # Mixtures of experts.
 ROUTED: dict[str, Any] = dict(num_experts_per_tok=2, moe_intermediate_size=8)
 EXPERTS: dict[str, Any] = {
-    "mixtral": MixtralConfig(**COMMON, num_local_experts=4, num_experts_per_tok=2),
-    "qwen2_moe": Qwen2MoeConfig(**NO_HEAD_DIM, **ROUTED, num_experts=4, shared_expert_intermediate_size=8),
-    "qwen3_moe": Qwen3MoeConfig(**COMMON, **ROUTED, num_experts=4),
+    "mixtral": CONFIG["mixtral"](**COMMON, num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": CONFIG["qwen2_moe"](**NO_HEAD_DIM, **ROUTED, num_experts=4, shared_expert_intermediate_size=8),
+    "qwen3_moe": CONFIG["qwen3_moe"](**COMMON, **ROUTED, num_experts=4),
 }
 
 # Families that nothing here was written for.
 SMALL: dict[str, Any] = dict(vocab_size=60, bos_token_id=2, eos_token_id=1)
+FALCON: dict[str, Any] = SMALL | dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=4)
 OTHERS: dict[str, Any] = {
-    "phi3": Phi3Config(**NO_HEAD_DIM),
-    "cohere": CohereConfig(**NO_HEAD_DIM),
-    "granite": GraniteConfig(**NO_HEAD_DIM, attention_multiplier=0.3, residual_multiplier=0.7),
+    "phi3": CONFIG["phi3"](**NO_HEAD_DIM),
+    "cohere": CONFIG["cohere"](**NO_HEAD_DIM),
+    "granite": CONFIG["granite"](**NO_HEAD_DIM, attention_multiplier=0.3, residual_multiplier=0.7),
     "mixtral": EXPERTS["mixtral"],
-    "falcon": FalconConfig(**SMALL, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, alibi=False),
-    "falcon_alibi": FalconConfig(
-        **SMALL, hidden_size=16, num_hidden_layers=3, num_attention_heads=4, alibi=True, parallel_attn=False
-    ),
-    "bloom": BloomConfig(**SMALL, hidden_size=16, n_layer=3, n_head=4),
-    "mpt": MptConfig(vocab_size=60, d_model=16, n_layers=3, n_heads=4, max_seq_len=64),
+    "falcon": CONFIG["falcon"](**FALCON, alibi=False),
+    "falcon_alibi": CONFIG["falcon"](**FALCON, alibi=True, parallel_attn=False),
+    "bloom": CONFIG["bloom"](**SMALL, hidden_size=16, n_layer=3, n_head=4),
+    "mpt": CONFIG["mpt"](vocab_size=60, d_model=16, n_layers=3, n_heads=4, max_seq_len=64),
 }
 
 # Language models inside multimodal models, with the vocabulary of the bundled tokenizer.
@@ -110,22 +74,22 @@ WINDOWED: dict[str, Any] = dict(
     sliding_window=5, layer_types=["sliding_attention", "sliding_attention", "full_attention"]
 )
 MULTIMODAL: dict[str, Any] = {
-    "gemma3": Gemma3Config(
+    "gemma3": CONFIG["gemma3"](
         text_config=TOWER | WINDOWED | {"query_pre_attn_scalar": 4}, vision_config=IMAGES, mm_tokens_per_image=1
     ),
-    "mistral3": Mistral3Config(
+    "mistral3": CONFIG["mistral3"](
         text_config=TOWER | {"model_type": "mistral"},
         vision_config=IMAGES | {"model_type": "pixtral", "head_dim": 8},
         image_token_index=10,
     ),
-    "llama4": Llama4Config(
+    "llama4": CONFIG["llama4"](
         text_config=TOWER | dict(
             intermediate_size_mlp=24, num_local_experts=2, num_experts_per_tok=1, moe_layers=[1],
             no_rope_layers=[1, 1, 0],
         ),
         vision_config=IMAGES | {"vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16},
     ),
-    "qwen3_5": Qwen3_5Config(
+    "qwen3_5": CONFIG["qwen3_5"](
         text_config=TOWER | dict(
             linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=4, linear_value_head_dim=4,
             layer_types=["linear_attention", "full_attention", "linear_attention"],
@@ -137,7 +101,7 @@ MULTIMODAL: dict[str, Any] = {
             depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=16, num_position_embeddings=16
         ),
     ),
-    "gemma4": Gemma4Config(
+    "gemma4": CONFIG["gemma4"](
         text_config=TOWER | WINDOWED | dict(
             global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=99, num_kv_shared_layers=0
         ),
@@ -154,9 +118,9 @@ LONG: dict[str, Any] = {
 }  # fmt: skip
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 VARIABLE: dict[str, Any] = {
-    "phi3": Phi3Config(**NO_HEAD_DIM | {"original_max_position_embeddings": LIMIT}, rope_parameters=LONG),
-    "llama": LlamaConfig(**COMMON, rope_parameters=LONG),
-    "dynamic": LlamaConfig(**COMMON | {"max_position_embeddings": 32}, rope_parameters=DYNAMIC),
+    "phi3": CONFIG["phi3"](**NO_HEAD_DIM | {"original_max_position_embeddings": LIMIT}, rope_parameters=LONG),
+    "llama": CONFIG["llama"](**COMMON, rope_parameters=LONG),
+    "dynamic": CONFIG["llama"](**COMMON | {"max_position_embeddings": 32}, rope_parameters=DYNAMIC),
 }
 
 # One family for each way to build a block: windows, caps and norms on both sides; grouped heads and gates; LayerNorm,

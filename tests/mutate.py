@@ -106,12 +106,8 @@ def tried(mutation: Mutation, tree: Path) -> bool:
     target = tree / mutation.module
     target.write_text(mutation.text(), encoding="utf-8")
     options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow and not cuda"]
-    settings = {
-        "SQUASHLENS_MUTATED": "1",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(tree),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    settings = dict.fromkeys(("SQUASHLENS_MUTATED", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"), "1")
+    settings["PYTHONPATH"] = str(tree)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *files_for(mutation.module)],

@@ -1,4 +1,4 @@
-"""The lists of public names, made from the sources: `make names` writes them anew.
+"""The lists of public names, made from the sources: `make names` writes them anew, and adds to the table of figures.
 
 Public are the functions under `@measurement`, those of `squashlens/figures` under `@draws`, and those of
 `squashlens/hooks` under `@validated`. Other names, such as `load`, stay listed as long as their module defines them.
@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from squashlens.cli._verbs import measurements
+
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "figures.md"
 PACKAGE = Path("squashlens")
 LISTS = {  # the file with a list, the folders whose functions are in it, and their decorator
     "__init__.pyi": (("measure", "maps", "reporting"), "measurement("),
@@ -72,9 +75,22 @@ def written(root: Path, listing: str) -> str:
     return "\n".join([*rows[:first], *lines, *between, "__all__ = [", *every, "]", *after, ""])
 
 
+def page_of_figures() -> str:
+    """The page of figures, with a row for each measurement that its table lacks."""
+    before, head, after = PAGE.read_text(encoding="utf-8").partition("| measurement | `of` draws | also |\n")
+    table, end, after = after.partition("\n\n")
+    for verb in measurements():
+        name = f"{verb.where}.{verb.name}".lstrip(".")
+        if verb.figures and f"`{name}`" not in table:
+            first, *others = (f"`{figure}`" for figure in verb.figures)
+            table += f"\n| `{name}` | {first} | {', '.join(others)} |"
+    return before + head + table + end + after
+
+
 def main() -> None:
     for listing in LISTS:
         (ROOT / PACKAGE / listing).write_text(written(ROOT, listing), encoding="utf-8")
+    PAGE.write_text(page_of_figures(), encoding="utf-8")
     ruff = Path(sys.executable).with_name("ruff")
     files = [str(PACKAGE / listing) for listing in LISTS]
     for command in (["check", "--fix", "--select", "I"], ["format"]):

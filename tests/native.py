@@ -140,13 +140,12 @@ def previous_token(symbols: int, n: int, beta: float, *, causal: bool = True) ->
     key[index, :n] = np.eye(n)
     query[index, :n] = beta * width**0.5 * np.eye(n, k=-1)  # row j of the stream's index asks for j − 1
     value[token, :symbols], out[:symbols, output] = np.eye(symbols), np.eye(symbols)
-    layer = "transformer/layer_0"
+    layer, bias = "transformer/layer_0", np.zeros(width)
+    matrices = {"query": query, "key": key, "value": value}
     params = {
         "token_embed": {"embeddings": embed},
         "pos_embed": {"embeddings": positions},
-        f"{layer}/attn/query": {"w": query, "b": np.zeros(width)},
-        f"{layer}/attn/key": {"w": key, "b": np.zeros(width)},
-        f"{layer}/attn/value": {"w": value, "b": np.zeros(width)},
+        **{f"{layer}/attn/{name}": {"w": matrix, "b": bias} for name, matrix in matrices.items()},
         f"{layer}/attn/linear": {"w": out, "b": np.zeros(d)},
         f"{layer}/mlp/linear_1": {"w": np.zeros((d, 1)), "b": np.zeros(1)},
         f"{layer}/mlp/linear_2": {"w": np.zeros((1, d)), "b": np.zeros(d)},

@@ -16,6 +16,7 @@ import torch
 import xarray as xr
 
 import squashlens as sl
+from tests.golden import cases
 
 T = TypeVar("T")
 
@@ -117,80 +118,64 @@ def together(name: str, make: Callable[[], T]) -> T:
 
 
 def _measured(name: str) -> Any:
-    m, quiet = model() if name else None, {}
-    task = sl.tasks.find("taught_count_bernoulli")
+    m, quick = model() if name else None, sl.tasks.Probing(n_train=4, n_random_models=1)
+    task, masked = sl.tasks.find("taught_count_bernoulli"), {"a": sl.hooks.mask_tokens([1])}
+    few: dict[str, Any] = {"replacements": {"n_replacements": 5}}
+    designs: dict[str, Any] = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
+    randomly: dict[str, Any] = {"seeds": 2, "tail": 0.9}
     makers: dict[str, Callable[[], Any]] = {
-        "sensitivity": lambda: sl.sensitivity(m, PROMPT, **quiet),
+        "sensitivity": lambda: sl.sensitivity(m, PROMPT),
         "composition": lambda: sl.paths.composition(m, PROMPT),
         "hops": lambda: sl.paths.hops(m, PROMPT),
-        "attention_sinks": lambda: sl.attention_sinks(m, PROMPT),
         "strongest_paths": lambda: sl.paths.strongest_paths(m, PROMPT, k=2),
         "depth_limit": lambda: sl.paths.depth_limit(m, PROMPT, depth=8),
-        "jacobian_norms": lambda: sl.jacobian_norms(m, PROMPT, **quiet),
-        "jacobian": lambda: sl.jacobian(m, PROMPT, positions=[3], **quiet),
-        "path_bound": lambda: sl.path_bound(m, PROMPT, **quiet),
-        "certified_bound": lambda: sl.certified_bound(m, "1 =", **quiet),
+        "jacobian_norms": lambda: sl.jacobian_norms(m, PROMPT),
+        "jacobian": lambda: sl.jacobian(m, PROMPT, positions=[3]),
+        "path_bound": lambda: sl.path_bound(m, PROMPT),
+        "certified_bound": lambda: sl.certified_bound(m, "1 ="),
         "substitution_effect": lambda: sl.substitution_effect(
-            m, PROMPT, replacements={"n_replacements": 1}, positions=[3], **quiet
+            m, PROMPT, replacements={"n_replacements": 1}, positions=[3]
         ),
-        "knockout_effect": lambda: sl.knockout_effect(m, PROMPT, positions=[3], **quiet),
+        "knockout_effect": lambda: sl.knockout_effect(m, PROMPT, positions=[3]),
         "top_tokens": lambda: sl.top_tokens(m, PROMPT),
-        "audit": lambda: sl.audit(
-            m, PROMPT, estimates=["Jacobian", "bound"][:1], n_probes=1, replacements={"n_replacements": 5}, **quiet
-        ),
-        "profile": lambda: sl.profile(m, PROMPT, method="none", extras={"n_random_models": 0}, **quiet),
-        "needle": lambda: sl.needle(m, [ids().tolist()], [2], [("a", 1)], replacements={"n_replacements": 5}, **quiet),
+        "audit": lambda: sl.audit(m, PROMPT, estimates=["Jacobian"], n_probes=1, **few),
+        "profile": lambda: sl.profile(m, PROMPT, method="none", extras={"n_random_models": 0}),
+        "needle": lambda: sl.needle(m, [ids().tolist()], [2], [("a", 1)], **few),
         "collapse": lambda: sl.collapse(m, pairs()),
         "collapse relative": lambda: sl.collapse(m, pairs(), norm={"scale": "relative"}),
         "mechanism": lambda: sl.mechanism(m, pairs()),
         "precision": lambda: sl.precision(m, pairs(), round_to=["bfloat16"]),
         "runs": lambda: sl.precision(
-            "tiny-gemma", sequence(), runs={"runs": ["float32"], "lengths": [2, 3], "noise_lengths": 2}, **quiet
+            "tiny-gemma", sequence(), runs={"runs": ["float32"], "lengths": [2, 3], "noise_lengths": 2}
         ),
         "separator_ablation": lambda: sl.separator_ablation(
-            m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2, **quiet
+            m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2
         ),
-        "search_separators": lambda: sl.search_separators(
-            m,
-            sequence(),
-            designs={"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5},
-            lengths=[3],
-            **quiet,
-        ),
-        "tokenization": lambda: sl.tokenization(m, 3, **quiet),
+        "search_separators": lambda: sl.search_separators(m, sequence(), designs=designs, lengths=[3]),
+        "tokenization": lambda: sl.tokenization(m, 3),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
-        "compare": lambda: sl.compare(
-            m, sequence(), {"a": sl.hooks.mask_tokens([1])}, sampling={"n_samples": 1}, lengths=[3], **quiet
-        ),
+        "compare": lambda: sl.compare(m, sequence(), masked, sampling={"n_samples": 1}, lengths=[3]),
         "families": lambda: sl.compare(
-            m,
-            {"ones": sequence(), "<b>zeros</b>": sequence()},
-            {"a": sl.hooks.mask_tokens([1])},
-            sampling={"n_samples": 2},
-            lengths=[2, 3],
+            m, {"ones": sequence(), "<b>zeros</b>": sequence()}, masked, sampling={"n_samples": 2}, lengths=[2, 3],
             answer=counted,
-            **quiet,
         ),
-        "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2, **quiet),
-        "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2], **quiet),
+        "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2),
+        "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2]),
         "probe": lambda: sl.probe(
-            m,
-            sl.tasks.find("taught_last_random"),
-            lengths=[8],
-            seeds=32,
+            m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32,
             probing=sl.tasks.Probing(n_train=16, n_random_models=1),
-            **quiet,
         ),
-        "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            m, task, lengths=[2, 3], seeds=1, probing=sl.tasks.Probing(n_train=4, n_random_models=1), **quiet
-        ),
+        "collapse_vs_readout": lambda: sl.collapse_vs_readout(m, task, lengths=[2, 3], seeds=1, probing=quick),
         "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
-        "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], seeds=2, tail=0.9, **quiet),
-        "survey": lambda: sl.synthetic.survey(stack(), {"depth": [1, 2]}, [4, 8, 16, 32], seeds=2, tail=0.9, **quiet),
-        "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation(
-            [10, 40, 80, 160], k=2, seeds=2, tail=0.9
-        ),
+        "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], **randomly),
+        "survey": lambda: sl.synthetic.survey(stack(), {"depth": [1, 2]}, [4, 8, 16, 32], **randomly),
+        "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation([10, 40, 80, 160], k=2, **randomly),
         "answer_frequencies": lambda: sl.results.answer_frequencies(result("evaluate")),
+    }  # fmt: skip
+    makers |= {
+        other: lambda call=call: call(cases.Subject("tiny-gemma", m, "tiny-gemma"))
+        for other, call in cases.others().items()
+        if other not in makers and not hasattr(sl.hooks, other)
     }
     return makers[name]() if name else list(makers)
 

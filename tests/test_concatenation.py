@@ -53,14 +53,11 @@ def test_tokens_stay_with_their_numbers() -> None:
     assert sl.results.provenance(both)["model"] == [*texts]
     assert both.attrs["model"] == "one, two, three"
     assert both.attrs["prompt"] == "'xyz', 'xwvut', 'q'"
-
-
-def test_equal_tokens_are_named_once() -> None:
-    both = sl.results.concat({2: measured(), 1: measured(model="b")}, dim="number")
-    assert both["token"].dims == ("position",)
-    assert "n_tokens" not in both.coords
-    assert both["number"].values.tolist() == [2, 1]
-    assert sl.results.provenance(both.sel(number=1))["model"] == "b"
+    equal = sl.results.concat({2: measured(), 1: measured(model="b")}, dim="number")
+    assert equal["token"].dims == ("position",)  # equal tokens are named once
+    assert "n_tokens" not in equal.coords
+    assert equal["number"].values.tolist() == [2, 1]
+    assert sl.results.provenance(equal.sel(number=1))["model"] == "b"
 
 
 def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
@@ -88,8 +85,8 @@ def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
         back = both.sel(model=label, layer=part["layer"], kind=part["kind"])
         np.testing.assert_array_equal(back["d"], part["d"])
         assert origin(back) == origin(part)
-    xr.testing.assert_identical(sl.results.open(sl.results.save(both, tmp_path / "x.nc")), both)
-    xr.testing.assert_identical(sl.results.open(sl.results.save(both, tmp_path / "x.json")), both)
+    for ending in ("nc", "json"):
+        xr.testing.assert_identical(sl.results.open(sl.results.save(both, tmp_path / f"x.{ending}")), both)
 
 
 def test_joined_of_joined_and_one_part(tmp_path: Path) -> None:
@@ -116,9 +113,8 @@ def test_a_selected_part_can_be_joined_again() -> None:
     """Under another label, which does not lead to another part's provenance."""
     both = sl.results.concat({model: measured(model=model) for model in MODELS}, dim="model")
     swapped = sl.results.concat({"a": both.sel(model="b"), "c": both.sel(model="a")}, dim="model")
-    assert sl.results.provenance(swapped.sel(model="a"))["model"] == "b"
-    assert sl.results.provenance(swapped.sel(model="c"))["model"] == "a"
-    assert sl.results.provenance(swapped)["model"] == ["b", "a"]
+    models = [sl.results.provenance(one)["model"] for one in (swapped, swapped.sel(model="a"), swapped.sel(model="c"))]
+    assert models == [["b", "a"], "b", "a"]
     inner = sl.results.concat({"x": both.sel(model="b"), "y": measured(model="c")}, dim="other")
     assert sl.results.provenance(inner)["model"] == ["b", "c"]
 

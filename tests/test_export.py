@@ -53,17 +53,16 @@ def drawn_by_circuitsvis(result: Any) -> tuple[str, dict[str, Any]]:
     return element, json.loads(text)
 
 
-def test_circuitsvis_colours_tokens_by_the_numbers_measured(tiny: Any) -> None:
-    bound = sl.path_bound(tiny, PROMPT)
+def test_circuitsvis_draws_the_numbers_measured(tiny: Any) -> None:
+    """Tokens in colours, with a button for each layer where there are layers, and the patterns of a capture."""
+    bound, shares, capture = (
+        sl.path_bound(tiny, PROMPT), sl.paths.composition(tiny, PROMPT), sl.capture(tiny, PROMPT, layers=[4, 1])
+    )  # fmt: skip
     element, given = drawn_by_circuitsvis(bound)
     assert element == "ColoredTokens"
     assert given["values"] == bound.values.tolist()
     assert [text.replace(JOINER, "") for text in given["tokens"]] == bound["token"].values.tolist()
     assert (given["minValue"], given["maxValue"]) == (-float(bound.max()), float(bound.max()))
-
-
-def test_circuitsvis_has_a_button_for_each_layer_with_one_scale(tiny: Any) -> None:
-    shares = sl.paths.composition(tiny, PROMPT)
     for result in (shares, shares.transpose()):
         element, given = drawn_by_circuitsvis(result)
         assert element == "ColoredTokensMulti"
@@ -71,10 +70,6 @@ def test_circuitsvis_has_a_button_for_each_layer_with_one_scale(tiny: Any) -> No
         assert given["values"] == shares.values.T.tolist()
         assert given["positiveBounds"] == [1.0] * 7  # the share of the query in the last layer
         assert given["negativeBounds"] == [-1.0] * 7
-
-
-def test_circuitsvis_draws_the_patterns_of_a_capture(tiny: Any) -> None:
-    capture = sl.capture(tiny, PROMPT, layers=[4, 1])
     element, given = drawn_by_circuitsvis(capture)
     assert element == "AttentionHeads"
     assert given["attentionHeadNames"] == [f"L{block}H{head}" for block in (1, 4) for head in range(4)]
@@ -82,26 +77,10 @@ def test_circuitsvis_draws_the_patterns_of_a_capture(tiny: Any) -> None:
     np.testing.assert_allclose(np.sum(given["attention"], axis=-1), 1, rtol=1e-5)
 
 
-def test_a_capture_that_cannot_be_drawn_is_refused(tiny: Any) -> None:
-    pytest.importorskip("circuitsvis")
-    capture = sl.capture(tiny, "110 =")
-    for other, message in (
-        (replace(capture, patterns={}), "no attention"),
-        (replace(capture, ids=capture.ids.repeat(2, 1)), "2 prompts"),
-    ):
-        with pytest.raises(InputError, match=message):
-            sl.export.circuitsvis(other)
-
-
 def hostile_array() -> xr.DataArray:
     names = np.array(NASTY, dtype=object)
     coords = {"token": ("position", names), "token_id": ("position", range(len(names)))}
     return xr.DataArray(np.arange(1.0, len(names) + 1), dims="position", coords=coords)
-
-
-def hostile_capture(tiny: Any) -> Any:
-    capture = sl.capture(tiny, "1 1 0 1 1 0 =", layers=[0])
-    return replace(capture, labels=[NASTY])
 
 
 class Elements(HTMLParser):
@@ -118,7 +97,7 @@ class Elements(HTMLParser):
 
 def test_tokens_end_no_script(tiny: Any) -> None:
     pytest.importorskip("circuitsvis")
-    capture = hostile_capture(tiny)
+    capture = replace(sl.capture(tiny, "1 1 0 1 1 0 =", layers=[0]), labels=[NASTY])
     for drawn in (hostile_array(), capture):
         assert Elements(sl.export.circuitsvis(drawn).cdn_src).names == ["div", "div", "script"]
     assert drawn_by_circuitsvis(hostile_array())[1]["tokens"][3] == f"&{JOINER}lt;b&{JOINER}gt;"
@@ -145,32 +124,29 @@ def test_a_tool_that_is_missing_is_named(tiny: Any, monkeypatch: pytest.MonkeyPa
         sl.export.circuitsvis(sl.capture(tiny, "110 ="))
 
 
-def test_what_has_no_number_for_each_token_is_refused() -> None:
+def test_what_has_no_number_for_each_token_or_would_be_shown_as_something_else_is_refused(tiny: Any) -> None:
     pytest.importorskip("circuitsvis")
-    usual = made([1, 2, 3])
+    usual, capture = made([1, 2, 3]), sl.capture(tiny, "110 =")
     wide = made([[1, 2], [3, 4], [5, 6]], ("position", "layer")).expand_dims(head=2)
+    several, dims = made([[1, 2, 3], [4, 5, np.nan]], ("prompt", "position")), ("layer", "position")
+    small = [made(np.full((2, 3), 1e-4), dims), made([[1, 2, 3], [4, 5, np.nan]], dims)]
     for result, message in (
+        (replace(capture, patterns={}), "no attention"),
+        (replace(capture, ids=capture.ids.repeat(2, 1)), "2 prompts"),
         (xr.Dataset({"one": usual, "mean": usual.mean()}), r"values by position in: one\. .*`result\['one'\]`"),
         (usual.mean(), "no values for tokens"),
         (usual.drop_vars("token_id"), "no values for tokens"),
         (usual * 1j, "dtype complex128"),
         (wide, r"dimensions \(head, position, layer\)\. .*isel\(head=0\)"),
         (made([1, np.inf, 3]), "infinite"),
+        (several, r"2 prompts, and .*isel\(prompt=0\)"),
+        *((one, r"six decimals .*isel\(layer=0\)") for one in small),
     ):
         with pytest.raises(InputError, match=message):
             sl.export.circuitsvis(result)
-
-
-def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
-    pytest.importorskip("circuitsvis")
-    several, dims = made([[1, 2, 3], [4, 5, np.nan]], ("prompt", "position")), ("layer", "position")
-    with pytest.raises(InputError, match=r"2 prompts, and .*isel\(prompt=0\)"):
-        sl.export.circuitsvis(several)
     assert drawn_by_circuitsvis(several.isel(prompt=1))[1]["values"] == [4, 5]  # without padding
-    for result in (made(np.full((2, 3), 1e-4), dims), made([[1, 2, 3], [4, 5, np.nan]], dims)):
-        with pytest.raises(InputError, match=r"six decimals .*isel\(layer=0\)"):
-            sl.export.circuitsvis(result)
-        drawn_by_circuitsvis(result.isel(layer=1))
+    for one in small:
+        drawn_by_circuitsvis(one.isel(layer=1))
 
 
 def test_the_page_about_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

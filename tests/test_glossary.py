@@ -9,6 +9,7 @@ from typing import Any
 
 import squashlens as sl
 from squashlens.checks.arguments import description, options_of
+from tests import odd
 
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -31,12 +32,7 @@ def listed(heading: str) -> list[str]:
 
 def public(module: ModuleType) -> list[str]:
     """The names of `__all__`; where a module has none, those that it defines."""
-    own = [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    ]
-    return list(getattr(module, "__all__", own))
+    return list(getattr(module, "__all__", None) or odd.own(module))
 
 
 def measurements() -> Iterator[Any]:

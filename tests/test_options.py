@@ -6,9 +6,9 @@ says where a quantity is measured, joined with the option in the provenance and 
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import plotly.graph_objects as go
@@ -19,6 +19,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.checks.arguments import options_of
 from squashlens.errors import InputError
+from tests.golden import cases as golden
 from tests.grouped import in_groups
 
 PROMPT = "110 ="
@@ -39,6 +40,7 @@ LABELS = {("precision", "round_to")}
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
          "prefill", "temperature", "direction"}  # fmt: skip
+KNOWN = SUBJECT | ESTIMATE | EXTENT | PLACE
 
 
 @cache
@@ -51,146 +53,99 @@ def pairs() -> Any:
     return sl.capture(model(), sl.prompts.repeated(model(), "1", 5), baselines=["contrast", "unrelated"])
 
 
-@cache
 def digits() -> Any:
     return sl.prompts.bernoulli(model(), 6, seed=1)
 
 
-def task(name: str = "count_bernoulli") -> Any:
-    return sl.tasks.find(f"taught_{name}")
+def commas() -> Any:
+    return sl.prompts.repeated(model(), "1", 6, separator=",")
 
 
-SHORT: dict[str, Any] = {"lengths": [4, 6], "seeds": 2}
-PLACES: tuple[dict[str, Any], ...] = ({"query": 2}, {"from_layer": 2}, {"to_layer": 3})
-NORM_SCALE: tuple[dict[str, Any], ...] = ({"norm": "l2"}, {"scale": "absolute"})
-UNIFORM: dict[str, Any] = {"attention": "uniform"}
-# A measurement, with options that it has here, and each other value of an option.
-CASES: dict[str, tuple[Callable[..., Any], tuple[dict[str, Any], ...]]] = {
-    "path_bound": (
-        lambda **more: sl.path_bound(model(), PROMPT, **more),
-        (
-            {"constants": {"beta1": 2.0}},
-            {"constants": {"beta2": 2.0, "beta3": 0.5}},
-            {"constants": {"sigma_psi": 0.0}},
-            UNIFORM,
-            {"attention": "topological"},
-            *PLACES,
-        ),
-    ),
-    "certified_bound": (
-        lambda **more: sl.certified_bound(model(), PROMPT, **more),
-        ({"freeze": ["attention"]}, {"edges": "exact"}, *PLACES),
-    ),
-    "certified_bound, exact": (
-        lambda **more: sl.certified_bound(model(), PROMPT, **{"edges": "exact"} | more),
-        ({"edges": {"edges": "exact", "n_composed": 2}},),
-    ),
-    "jacobian_norms": (
-        lambda **more: sl.jacobian_norms(model(), PROMPT, **more),
-        ({"norm": "frobenius"}, {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}, *PLACES),
-    ),
-    "jacobian": (
-        lambda **more: sl.jacobian(model(), PROMPT, **more),
-        ({"freeze": ["attention"]}, {"freeze": ["norms", "gates"]}, *PLACES[:2]),
-    ),
-    "sensitivity": (
-        lambda **more: sl.sensitivity(model(), PROMPT, **more),
-        ({"norm": "frobenius"}, {"query": 2}, {"method": "sketch"}),
-    ),
-    "substitution_effect": (
-        lambda **more: sl.substitution_effect(model(), PROMPT, **more),
-        ({"candidates": [5, 6, 7]}, *PLACES[::2]),
-    ),
-    "knockout_effect": (
-        lambda **more: sl.knockout_effect(model(), PROMPT, **more),
-        ({"kind": "embedding"}, {"query": 2}),
-    ),
-    "composition": (lambda **more: sl.paths.composition(model(), PROMPT, **more), (UNIFORM, {"query": 2})),
-    "hops": (
-        lambda **more: sl.paths.hops(model(), PROMPT, **more),
-        (UNIFORM, {"attention": "topological"}, *PLACES),
-    ),
-    "strongest_paths": (
-        lambda **more: sl.paths.strongest_paths(model(), PROMPT, **more),
-        (UNIFORM, {"avoid": [0]}, *PLACES),
-    ),
-    "depth_limit": (lambda **more: sl.paths.depth_limit(model(), PROMPT, **more), ({"depth": 8}, {"query": 2})),
-    "profile": (
-        lambda **more: sl.profile(model(), "1 =", extras={"n_random_models": 0}, **more),
-        ({"norm": "frobenius"}, {"method": "sketch_upper"}),
-    ),
-    "needle": (
-        lambda **more: sl.needle(model(), [[2, 5, 6, 7, 8]], [2], [("a", 1)], **more),
-        ({"norm": "spectral"}, {"candidates": [9, 10, 11]}),
-    ),
-    "collapse": (
-        lambda **more: sl.collapse(model(), pairs(), **more),
-        ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16}),
-    ),
-    "collapse, heads": (
-        lambda **more: sl.collapse(model(), pairs(), **{"by_head": "slice"} | more),
-        ({"by_head": "value"},),
-    ),
-    "mechanism": (lambda **more: sl.mechanism(model(), pairs(), **more), ({"norm": "l2"},)),
-    "precision": (
-        lambda **more: sl.precision(model(), pairs(), blocks=[1], round_to="bfloat16", **more),
-        NORM_SCALE,
-    ),
+def function_of(name: str) -> Callable[..., Any]:
+    name = name.partition(",")[0]
+    return getattr(sl, name, None) or getattr(sl.paths, name)
+
+
+QUERY, PLACES = ({"query": 2},), ({"query": 2}, {"from_layer": 2}, {"to_layer": 3})
+NORM_SCALE = ({"norm": "l2"}, {"scale": "absolute"})
+UNIFORM = {"attention": "uniform"}
+WINDOW = {"w": sl.hooks.sliding_window(3)}
+DESIGNS = {"separator": [","], "every": [2], "n_samples": 2, "n_placements": 5}
+# A measurement: what is measured, options that it has here, and each other value of an option.
+CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ...]]] = {
+    "path_bound": ((PROMPT,), {}, (
+        {"constants": {"beta1": 2.0}}, {"constants": {"beta2": 2.0, "beta3": 0.5}}, {"constants": {"sigma_psi": 0.0}},
+        UNIFORM, {"attention": "topological"}, *PLACES,
+    )),
+    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"edges": "exact"}, *PLACES)),
+    "certified_bound, exact": ((PROMPT,), {"edges": "exact"}, ({"edges": {"edges": "exact", "n_composed": 2}},)),
+    "jacobian_norms": ((PROMPT,), {}, (
+        {"norm": "frobenius"}, {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}, *PLACES,
+    )),
+    "jacobian": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"freeze": ["norms", "gates"]}, *PLACES[:2])),
+    "sensitivity": ((PROMPT,), {}, ({"norm": "frobenius"}, *QUERY, {"method": "sketch"})),
+    "substitution_effect": ((PROMPT,), {}, ({"candidates": [5, 6, 7]}, *PLACES[::2])),
+    "knockout_effect": ((PROMPT,), {}, ({"kind": "embedding"}, *QUERY)),
+    "composition": ((PROMPT,), {}, (UNIFORM, *QUERY)),
+    "hops": ((PROMPT,), {}, (UNIFORM, {"attention": "topological"}, *PLACES)),
+    "strongest_paths": ((PROMPT,), {}, (UNIFORM, {"avoid": [0]}, *PLACES)),
+    "depth_limit": ((PROMPT,), {}, ({"depth": 8}, *QUERY)),
+    "profile": (("1 =",), {"extras": {"n_random_models": 0}}, ({"norm": "frobenius"}, {"method": "sketch_upper"})),
+    "needle": (([[2, 5, 6, 7, 8]], [2], [("a", 1)]), {}, ({"norm": "spectral"}, {"candidates": [9, 10, 11]})),
+    "collapse": ((pairs,), {}, ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16})),
+    "collapse, heads": ((pairs,), {"by_head": "slice"}, ({"by_head": "value"},)),
+    "mechanism": ((pairs,), {}, ({"norm": "l2"},)),
+    "precision": ((pairs,), {"blocks": [1], "round_to": "bfloat16"}, NORM_SCALE),
     "separator_ablation": (
-        lambda **more: sl.separator_ablation(
-            model(),
-            sl.prompts.repeated(model(), "1", 6, separator=","),
-            kinds=["substitute", "mask"],
-            from_blocks=[0, 5],
-            **more,
-        ),
+        (commas,), {"kinds": ["substitute", "mask"], "from_blocks": [0, 5]},
         ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),
     ),
-    "tokenization": (
-        lambda **more: sl.tokenization(model(), 3, **more),
-        (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}),
-    ),
-    "compare": (
-        lambda **more: sl.compare(model(), digits(), {"w": sl.hooks.sliding_window(3)}, lengths=[6], **more),
-        NORM_SCALE,
-    ),
+    "tokenization": ((3,), {}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"})),
+    "compare": ((digits, WINDOW), {"lengths": [6]}, NORM_SCALE),
     "compare, families": (
-        lambda **more: sl.compare(
-            model(),
-            {"digits": digits()},
-            {"w": sl.hooks.sliding_window(3)},
-            lengths=[4],
-            **{"sampling": {"n_samples": 2}} | more,
-        ),
+        (lambda: {"digits": digits()}, WINDOW), {"lengths": [4], "sampling": {"n_samples": 2}},
         (*NORM_SCALE, {"sampling": {"n_samples": 2, "method": "sketch"}}),
     ),
-    "search_separators": (
-        lambda **more: sl.search_separators(
-            model(),
-            digits(),
-            designs={"separator": [","], "every": [2], "n_samples": 2, "n_placements": 5},
-            lengths=[6],
-            **more,
-        ),
-        NORM_SCALE,
-    ),
+    "search_separators": ((digits,), {"designs": DESIGNS, "lengths": [6]}, NORM_SCALE),
     "collapse_vs_readout": (
-        lambda **more: sl.collapse_vs_readout(model(), task(), **SHORT, **more),
-        ({"round_to": torch.bfloat16},),
+        (sl.tasks.find("taught_count_bernoulli"),), {"lengths": [4, 6], "seeds": 2}, ({"round_to": torch.bfloat16},)
     ),
-}
-EACH = [(name, *other.items()) for name, (_, others) in CASES.items() for other in others]
+}  # fmt: skip
+
+
+def options_in(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function by name, with the options of its groups in their place."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    groups = [options_of(one.annotation) or {one.name: one} for one in parameters]
+    return {name: one for group in groups for name, one in group.items()}
+
+
+def choices(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Each other value of the options of a function whose values have names."""
+    for name, one in options_in(function).items():
+        if name not in KNOWN and get_origin(one.annotation) is Literal:
+            yield from ({name: value} for value in get_args(one.annotation) if value != one.default)
+
+
+NEW = [name for name in golden.others() if hasattr(sl, name) and name not in CASES]
+EACH = [(name, *other.items()) for name, (_, _, others) in CASES.items() for other in others]
+EACH += [(name, *other.items()) for name in NEW for other in choices(function_of(name))]
 
 
 @cache
 def usual(name: str) -> Any:
-    return CASES[name][0]()
+    return called(name, {})
 
 
 def called(name: str, option: dict[str, Any]) -> Any:
     """The result with another value of an option, in the group in which the function takes it."""
-    function = getattr(sl, name.partition(",")[0], None) or getattr(sl.paths, name)
-    return CASES[name][0](**in_groups(function, option))
+    function = function_of(name)
+    more = in_groups(function, option)
+    if name in NEW:
+        return golden.usual(golden.Subject("tiny-gemma", model(), "tiny-gemma"), function, **more)
+    measured, options, _ = CASES[name]
+    given = [one() if callable(one) and not isinstance(one, sl.tasks.Task) else one for one in measured]
+    return function(model(), *given, **options | more)
 
 
 @cache
@@ -255,21 +210,14 @@ def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
 
 
 def measurements() -> dict[str, Any]:
-    names = [(sl, name) for name in dir(sl)] + [(sl.paths, name) for name in sl.paths.__all__]
-    found = {name: getattr(module, name) for module, name in names if inspect.isfunction(getattr(module, name))}
-    makes = ("DataArray", "Dataset")
-    return {
-        name: one
-        for name, one in found.items()
-        if str(inspect.signature(one).return_annotation).endswith(makes)
-        or getattr(inspect.signature(one).return_annotation, "__name__", "") in makes
-    }
+    public = {name: getattr(sl, name) for name in sl.__all__} | {n: getattr(sl.paths, n) for n in sl.paths.__all__}
+    functions = {name: one for name, one in public.items() if inspect.isfunction(one)}
+    return {name: one for name, one in functions.items() if golden.returns(one) in ("DataArray", "Dataset")}
 
 
 @pytest.mark.parametrize("name", [*measurements()])
 def test_every_parameter_is_varied_or_has_its_kind(name: str) -> None:
-    """A new parameter must be said to be an estimate's, a place's or the subject's, or be varied above."""
+    """A new option whose values have no names must be said to be an estimate's or a place's, or be varied above."""
     varied = {option for case, *options in EACH if case.split(",")[0] == name for option, _ in options}
-    known = varied | SUBJECT | ESTIMATE | EXTENT | PLACE | {option for case, option in LABELS if case == name}
-    parameters = inspect.signature(measurements()[name], eval_str=True).parameters
-    assert {one for each in parameters.values() for one in options_of(each.annotation) or [each.name]} <= known
+    known = varied | KNOWN | {option for case, option in LABELS if case == name}
+    assert options_in(measurements()[name]).keys() <= known

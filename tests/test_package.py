@@ -1,7 +1,6 @@
 """The package as a whole: the wheel, the scripts, the size of modules, and the code in README and docs."""
 
 import ast
-import importlib
 import itertools
 import re
 import runpy
@@ -22,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((*ROOT.glob("hooks/*.py"), *ROOT.glob("analyses/*.py")))
 
 # The gallery of the site runs all scripts with these options, which are those of the tests too.
-LISTED = tomllib.loads((ROOT / "docs" / "_site" / "scripts.toml").read_text(encoding="utf-8"))
+LISTED = runpy.run_path(str(ROOT / "docs" / "_site" / "scripts.py"))["listed"]()
 QUICK = ("mask_sink.py", "strongest_paths.py")  # one of each folder
 
 
@@ -57,26 +56,19 @@ def test_scripts_run(
     assert capsys.readouterr().out.strip()
 
 
-def test_modules_stay_small() -> None:
-    for module in (ROOT / "squashlens").rglob("*.py"):
-        assert len(module.read_text(encoding="utf-8").splitlines()) <= 400, module
-
-
-def test_long_functions_and_signatures_say_why() -> None:
+def test_modules_stay_small_and_long_functions_say_why() -> None:
     """More than ten parameters, or more than sixty lines beside the docstring, need a comment at the definition."""
     modules = [*ROOT.glob("squashlens/**/*.py")]
     assert len(modules) > 100
     for module in modules:
         text = module.read_text(encoding="utf-8")
         lines = text.splitlines()
-        for function in ast.walk(ast.parse(text)):
-            if not isinstance(function, ast.FunctionDef):
-                continue
+        assert len(lines) <= 400, module
+        for function in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)):
             start = min(node.lineno for node in (function, *function.decorator_list)) - 1
             above = itertools.takewhile(lambda line: line.lstrip().startswith("#"), reversed(lines[:start]))
             comment = " ".join(["".join(above), lines[function.lineno - 1].partition("#")[2]])
-            given = function.args
-            n_parameters = len([*given.posonlyargs, *given.args, *given.kwonlyargs])
+            n_parameters = len([*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs])
             docstring = (ast.get_docstring(function, clean=False) or "").splitlines()
             n_lines = (function.end_lineno or 0) - function.lineno + 1 - len(docstring)
             where = f"{module.relative_to(ROOT)}: {function.name}"
@@ -121,31 +113,18 @@ def test_the_readmes_python_runs(gemma: Any, tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "sensitivity.nc").exists()
 
 
-def lengths_said(page: str) -> list[tuple[int, int]]:
-    said = re.findall(r"(\d+) of (\d+)\s+lengths", (ROOT / page).read_text(encoding="utf-8"))
-    return [(int(few), int(of)) for few, of in said]
-
-
-def below_baselines(panel: Any) -> list[int]:
-    """At how many lengths D of the last layer is below the contrast, and below all unrelated sequences."""
-    last = panel.isel(layer=-1)
-    return [int((last["distance"] < one).sum()) for one in (last["contrast"], last["unrelated"].min("draw"))]
-
-
-def pictures(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "_site" / "pictures.py")))
-
-
 @pytest.mark.slow
 @pytest.mark.gemma
 def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(
     gemma: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = pictures(monkeypatch)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    drawn = SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "_site" / "pictures.py")))
     found = drawn.gemma_collapse(gemma)
-    assert lengths_said("README.md") == [(few, 64) for few in below_baselines(found)]
+    last = found.isel(layer=-1)  # at how many lengths it is below the contrast, and below all unrelated sequences
+    below = [int((last["distance"] < one).sum()) for one in (last["contrast"], last["unrelated"].min("draw"))]
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert re.findall(r"(\d+) of (\d+) lengths", text) == [(str(few), "64") for few in below]
     bound = sl.path_bound(gemma, drawn.SENTENCE).values
     null = sl.path_bound(gemma, drawn.SENTENCE, attention="uniform").values
     shares = [f"{100 * one[0] / one.sum():.1f} %" for one in (bound, null)]
@@ -183,18 +162,8 @@ def test_the_site_has_every_public_name() -> None:
     """What `make docs` would miss only after minutes."""
     pages = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.rst"))
     reference = runpy.run_path(str(ROOT / "docs" / "_site" / "measurements.py"))["expanded"](pages)
-    sl = importlib.import_module("squashlens")
-    for name in sl.__all__:
-        assert re.search(
-            rf"^\.\. (autofunction|autoclass|automodule):: (squashlens\.)?{name}$", reference, re.MULTILINE
-        ), name
-
-
-def test_the_site_has_every_script() -> None:
-    listed = tomllib.loads((ROOT / "docs" / "_site" / "scripts.toml").read_text(encoding="utf-8"))
-    assert {(folder, name) for folder, group in listed.items() for name in group} == {
-        (script.parent.name, script.stem) for script in SCRIPTS
-    }
+    documented = re.findall(r"^\.\. auto(?:function|class|module):: (?:squashlens\.)?(\w+)$", reference, re.MULTILINE)
+    assert {*sl.__all__} <= {*documented}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +172,7 @@ def test_the_site_has_every_script() -> None:
 )
 def test_public_modules_show_only_their_public_names(name: str) -> None:
     """Helpers and imported modules do not appear in tab completion."""
-    module = getattr(importlib.import_module("squashlens"), name)
+    module = getattr(sl, name)
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, public) for public in module.__all__)
 

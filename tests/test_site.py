@@ -5,7 +5,7 @@ build. So every page is opened here, wide and light, and narrow and dark.
 """
 
 import os
-import tomllib
+import runpy
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,7 @@ def test_there_is_a_page_for_each_section() -> None:
 
 
 def test_each_script_is_on_one_page(parsed: dict[Path, Page]) -> None:
-    listed = tomllib.loads((ROOT / "docs" / "_site" / "scripts.toml").read_text(encoding="utf-8"))
-    for folder, group in listed.items():
+    for folder, group in runpy.run_path(str(ROOT / "docs" / "_site" / "scripts.py"))["listed"]().items():
         for name in group:
             there = [
                 page for page, found in parsed.items() if f"run-{folder}-{name}".replace("_", "-") in found.anchors

@@ -30,10 +30,8 @@ def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
     ]  # fmt: skip
     assert table["value"].tolist() == found.values.tolist()
     assert table["token"].tolist() == found["token"].values.tolist()
-    assert set(table["model"]) == {"tiny-gemma"}
-    assert set(table["prompt"]) == {"110 ="}
-    assert set(table["variable"]) == {"path_bound"}
-    assert set(table["unit"]) == {"1"}
+    same = {name: {*table[name]} for name in ("model", "prompt", "variable", "unit")}
+    assert same == {"model": {"tiny-gemma"}, "prompt": {"110 ="}, "variable": {"path_bound"}, "unit": {"1"}}
 
 
 @pytest.mark.few(3)
@@ -60,8 +58,6 @@ def test_no_number_is_lost_or_repeated(name: str) -> None:
         (unit,) = set(here["unit"])
         assert unit == values.attrs["units"]
     assert not any("fingerprint" in str(cell) for cell in table.iloc[0])
-    back = table.to_csv(index=False)
-    assert len(back.encode()) > 0
 
 
 def test_several_results_with_their_prompts_and_models(tiny: Any) -> None:
@@ -99,8 +95,6 @@ def test_models_of_a_joined_result() -> None:
     labelled = sl.results.table(sl.results.concat({"short": measured("xy"), "long": measured("xyz")}, dim="prompt"))
     assert labelled["prompt_"].tolist() == ["short"] * 2 + ["long"] * 3
     assert labelled["prompt"].tolist() == ["xy"] * 2 + ["xyz"] * 3
-    compared = sl.results.table(odd.result("compare"))
-    assert (compared["variable"] == "native_window").sum() == odd.result("compare").sizes["block"]
     sequences = sl.results.table(
         {"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")}
     )
@@ -136,14 +130,14 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
     assert table["label_"].tolist()[2:] == [10, 20]
 
 
-def test_an_audit_has_a_row_for_each_method() -> None:
-    audit = sl.audit(
-        odd.model(), "11010 = 2", estimates=["rollout", "substitution"], replacements={"n_replacements": 2}
+def test_summaries_have_a_row_for_each_method_or_design() -> None:
+    audit, search = (
+        sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], replacements={"n_replacements": 2}),
+        odd.result("search_separators"),
     )
-    table = sl.results.table(audit)
+    table, swapped = (sl.results.table(audit, reference=one) for one in ("Jacobian", "substitution effect"))
     assert table.index.tolist() == audit["estimate"].values.tolist()
-    assert table["raw"].equals(sl.results.table(audit, reference="Jacobian")["raw"])
-    swapped = sl.results.table(audit, reference="substitution effect")
+    assert table["raw"].equals(sl.results.table(audit)["raw"])
     expected = audit["agreement"].sel(reference="substitution effect", way="raw").values
     assert swapped["raw"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
     two = sl.results.table({"a": audit, "b": audit}, reference="substitution effect")
@@ -151,27 +145,22 @@ def test_an_audit_has_a_row_for_each_method() -> None:
     assert two.loc["b"].equals(swapped)
     with pytest.raises(InputError, match="joins several. Give a dict of the results"):
         sl.results.table(sl.results.concat({"a": audit, "b": audit}, dim="model"))
-
-
-def test_a_search_has_a_row_for_each_design_and_one_for_none() -> None:
-    found = odd.result("search_separators")
-    table = sl.results.table(found)
-    assert len(table) == found["separation"].size + 1
-    assert table.loc[("none", 0), "separation"] == float(found["separation_none"])
+    designs = sl.results.table(search)
+    assert len(designs) == search["separation"].size + 1
+    assert designs.loc[("none", 0), "separation"] == float(search["separation_none"])
 
 
 def test_what_has_no_table_is_refused() -> None:
     search, bound = odd.result("search_separators"), odd.result("path_bound")
-    with pytest.raises(InputError, match="reference= is only for results of audit"):
-        sl.results.table(search, reference="Jacobian")
-    with pytest.raises(InputError, match=r"A table of search_separators is a summary, and some of these"):
-        sl.results.table({"a": search, "b": bound})
-    with pytest.raises(InputError, match="result= is empty"):
-        sl.results.table({})
-    with pytest.raises(InputError, match="These values have no provenance"):
-        sl.results.table((2 * odd.result("collapse")["distance"]).drop_attrs())
-    with pytest.raises(InputError, match="has no numbers: its variables are texts"):
-        sl.results.table(odd.result("evaluate")[["answer"]])
+    for given, options, message in (
+        (search, {"reference": "Jacobian"}, "reference= is only for results of audit"),
+        ({"a": search, "b": bound}, {}, r"A table of search_separators is a summary, and some of these"),
+        ({}, {}, "result= is empty"),
+        ((2 * odd.result("collapse")["distance"]).drop_attrs(), {}, "These values have no provenance"),
+        (odd.result("evaluate")[["answer"]], {}, "has no numbers: its variables are texts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sl.results.table(given, **options)
 
 
 def hostile() -> xr.DataArray:
@@ -189,12 +178,8 @@ def test_markdown_keeps_its_columns() -> None:
     assert {len(row) for row in cells} == {10}
     tokens = [row[5].strip() for row in cells[2:]]
     by_text = dict(zip(HOSTILE, tokens, strict=True))
-    assert by_text["a|b"] == r"a\|b"
-    assert by_text["<bos>"] == r"\<bos\>"
-    assert by_text["1e3"] == "&#49;e3"  # not 1000
-    assert by_text["01"] == "01"
-    assert by_text[" 1"] == "␣1"
-    assert by_text["\n"] == r"\\n"
+    escaped = {"a|b": r"a\|b", "<bos>": r"\<bos\>", "1e3": "&#49;e3", "01": "01", " 1": "␣1", "\n": r"\\n"}
+    assert escaped.items() <= by_text.items()  # 1e3 is not 1000
     assert len(set(tokens)) == len(HOSTILE)  # no two look the same
 
 

@@ -16,7 +16,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -31,9 +30,8 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 from _site.figures import embedded
+from _site.scripts import HERE, ROOT, Scripts, listed
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 FOLDERS = {
     "analyses": (
         "Analyses",
@@ -50,7 +48,6 @@ COMMAND = [sys.executable, str(HERE / "running.py")]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 BUILT = HERE.parent / "_build" / "gallery"
 Script = dict[str, str]
-Scripts = dict[str, dict[str, Script]]
 
 
 @cache
@@ -58,16 +55,6 @@ def library() -> str:
     """A digest of the library and of what runs the scripts."""
     files = sorted([*(ROOT / "squashlens").rglob("*.py"), HERE / "running.py"])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-def listed() -> Scripts:
-    """The scripts in the order of the gallery; an error if one is missing from the list, or from its folder."""
-    scripts = tomllib.loads((HERE / "scripts.toml").read_text(encoding="utf-8"))
-    for folder in FOLDERS:
-        there = {file.stem for file in (ROOT / folder).glob("*.py")}
-        if there != set(scripts[folder]):
-            raise ExtensionError(f"docs/_site/scripts.toml and {folder}/ differ: {there ^ set(scripts[folder])}")
-    return scripts
 
 
 def results(scripts: Scripts) -> dict[tuple[str, str], dict[str, Any]]:

@@ -38,7 +38,10 @@ def takes(maker: str, *needed: str) -> Callable[[F], F]:
 
 
 def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
-    """Names of variables with dimensions, from texts such as ``"token null: position"``; ``...`` allows others."""
+    """Names of variables with dimensions, from texts such as ``"token null: position"``; ``...`` allows others.
+
+    An array has its own name, so ``"path_bound: position"`` fits only arrays of that name; ``values`` fits any array.
+    """
     return {name: dims for one in needed for names, dims in [one.split(":")] for name in names.split()}
 
 
@@ -46,7 +49,8 @@ def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed:
     """Raise an error if a result lacks a variable, or a dimension of a variable."""
     unchanged = f"Give the unchanged result of {maker}."
     for name, dims in needed.items():
-        here = found if name == "values" and isinstance(found, xr.DataArray) else _variable(found, name)
+        itself = isinstance(found, xr.DataArray) and name in ("values", found.name)
+        here = cast(xr.DataArray, found) if itself else _variable(found, name)
         wanted, there = set(dims.split()) - {"..."}, set() if here is None else set(here.dims)
         if here is not None and (wanted == there or ("..." in dims and wanted <= there)):
             if 0 in here.sizes.values():

@@ -37,11 +37,6 @@ def stored(s: cases.Subject, folder: Path) -> Any:
     return study.combine().load()
 
 
-def under(s: cases.Subject, hook: Any) -> Any:
-    with sl.applied(s.model, hook):
-        return sl.capture(s.model, [s.prompt], keep="residuals").to_xarray()
-
-
 def page(s: cases.Subject, folder: Path) -> Any:
     """The report's numbers are those of the measurements that it makes: only that it is written is compared."""
     written = sl.report(s.model, prompt="110 =", out=folder / "report.html")
@@ -52,9 +47,6 @@ def page(s: cases.Subject, folder: Path) -> Any:
 MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "a capture on disk": lambda s, f: sl.capture(s.model, [s.short], out=f / "capture").to_xarray(),
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
-    "jacobian": lambda s, f: sl.jacobian(s.model, [s.short], positions=[1], k=2),
-    "attention_sinks": lambda s, f: sl.attention_sinks(s.model, [s.short]),
-    "knockout_effect": lambda s, f: sl.knockout_effect(s.model, [s.short]),
     "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
     "natural": lambda s, f: sl.substitution_effect(
         s.model, [s.short], replacements={"candidates": "predicted", "n_replacements": 2}, seed=0
@@ -73,8 +65,6 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
         layers=[0],
         extras={"n_random_models": 0},
     ),
-    "adaptive_temperature": lambda s, f: under(s, sl.hooks.adaptive_temperature()),
-    "log_scaling": lambda s, f: under(s, sl.hooks.log_scaling("log", 16)),
     "Study": stored,
     "report": page,
     "last_tokens": lambda s, f: xr.DataArray(
@@ -84,7 +74,7 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "survey": lambda s, f: sl.synthetic.survey(
         STACK, {"encoding": ["none", "alibi"]}, LENGTHS, seeds=2, device=device_of(s)
     ),
-}
+} | {name: lambda s, f, call=call: call(s) for name, call in cases.others().items()}
 
 
 def device_of(s: cases.Subject) -> Any:
@@ -127,14 +117,14 @@ def require_equal(cpu: Any, device: Any) -> None:
         np.testing.assert_allclose(theirs[name].values, array.values, rtol=0, atol=atol, err_msg=str(name))
 
 
-def test_every_public_function_that_takes_a_model_or_a_device_is_called() -> None:
+def test_every_public_function_that_takes_a_model_or_a_device_and_every_hook_is_called() -> None:
     text = "".join(Path(str(file)).read_text(encoding="utf-8") for file in (cases.__file__, __file__))
     takes = {name for name, function in odd.public().items() if {"model", "device"} & parameters(function)}
     called = {name for name in takes if re.search(rf"\b(sl|captured)\.{name}\(", text)}
     elsewhere = {name for name in takes if name.startswith(("prompts.", "hooks.", "hosted."))} | {"paper"}
-    assert takes - called - elsewhere == set()
+    assert takes - called - elsewhere - {*MORE} == set()
     hooks = {name for name in sl.hooks.__all__ if f"hooks.{name}(" not in text}
-    assert hooks == {"Hook", "find_positions", "lifted_windows"}
+    assert hooks - {*MORE} == {"Hook", "find_positions", "lifted_windows"}
 
 
 def parameters(function: Any) -> set[str]:

@@ -161,5 +161,5 @@ def test_each_result_has_the_figure_that_the_page_says() -> None:
         if name in specimens.NO_FIGURE:
             continue
         result = odd.result(name)
-        first = next(figure.__name__ for figure in usual_figures() if _fits(result, figure))
-        assert said[makers.get(name, name)] == {first}, name
+        fitting = [figure.__name__ for figure in usual_figures() if _fits(result, figure)]
+        assert said.get(makers.get(name, name), set()) == {*fitting[:1]}, name

@@ -1,6 +1,7 @@
 """`python -m tests.golden record [models]` writes the record.
 
-`python -m tests.golden add NAME` writes the record of a new measurement alone, of its usual call on the bundled model.
+`python -m tests.golden add NAME` writes the record of a new measurement or hook alone, of its usual call on the bundled
+model.
 """
 
 import os
@@ -25,10 +26,10 @@ def main() -> None:
     verb, models = sys.argv[1], sys.argv[2:] or cases.MODELS
     warnings.simplefilter("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    with tempfile.TemporaryDirectory() as root:
-        for name in models:
+    for name in models:
+        with tempfile.TemporaryDirectory() as root:
             if verb == "add":
-                cases.MEASUREMENTS = {name: cases.others()[name]}
+                cases.MEASUREMENTS = {name: lambda s, name=name: {"usual": lambda: cases.others()[name](s)}}
                 record("tiny-gemma", Path(root), name)
             else:
                 record(name, Path(root))

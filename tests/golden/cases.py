@@ -6,15 +6,16 @@ refuses is recorded as refused. Nothing here says how passes are run, so that it
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 import squashlens as sl
+from squashlens.checks.arguments import converted
 from squashlens.cli._verbs import PACKAGE, measurements
 from tests import captured
 from tests import cases as families
@@ -24,6 +25,7 @@ MODELS = ("tiny-gemma", *FAMILIES)
 CONFIGS = families.CONFIGS | families.MORE | families.OTHERS
 COUNT = "How many ones are in the following sequence?"
 LENGTHS = [2, 4, 6]
+TASK = sl.tasks.find("taught_count_bernoulli")
 
 Calls = Mapping[str, Callable[[], Any]]
 
@@ -94,23 +96,45 @@ def subject(name: str, root: Path, device: str = "cpu") -> Subject:
 MEASUREMENTS: dict[str, Callable[[Subject], Calls]] = {}
 
 
-def usual(name: str) -> Callable[[Subject], Calls]:
-    """The case of a measurement that is called nowhere in this file: with its subject alone, on the bundled model."""
-    function = getattr(sl, name)
-    takes = [*inspect.signature(function).parameters]
-
-    def calls(s: Subject) -> Calls:
-        subject = s.sequence() if takes[1] == "sequence" else [s.prompt]
-        return {"usual": lambda: function(s.model, subject)} if s.speaks else {}
-
-    return calls
-
-
-def others() -> dict[str, Callable[[Subject], Calls]]:
-    """The public measurements that have no case in this file."""
+def others() -> dict[str, Callable[[Subject], Any]]:
+    """The usual call of each public measurement, and of each hook, that has no case in this file."""
     text = Path(__file__).read_text(encoding="utf-8")
-    return {one.name: usual(one.name) for one in measurements() if f".{one.name}(" not in text and not one.where
-            and one.source.is_relative_to(PACKAGE / "measure")}  # fmt: skip
+    measuring = {one.name: one.function for one in measurements() if one.source.is_relative_to(PACKAGE / "measure")}
+    made = {name: getattr(sl.hooks, name) for name in sl.hooks.__all__}
+    hooks = {name: one for name, one in made.items() if returns(one) in ("Hook", "Recipe")}
+    return {
+        name: lambda s, name=name, one=one: usual(s, one) if name in measuring else seen(s, usual(s, one))
+        for name, one in (measuring | hooks).items()
+        if f".{name}(" not in text
+    }
+
+
+def returns(function: Any) -> str:
+    """The name of the class of what a function returns."""
+    return getattr(inspect.signature(function, eval_str=True).return_annotation, "__name__", "")
+
+
+def usual(s: Subject, function: Callable[..., Any], **more: Any) -> Any:
+    """The result of a function for the arguments that it needs, which are found by name and type, and others."""
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return function(**{one.name: argument(s, one) for one in parameters if one.default is one.empty} | more)
+
+
+def argument(s: Subject, parameter: inspect.Parameter) -> Any:
+    """An argument: what is measured, or the first choice, number, list or text that the annotation allows."""
+    named = {"model": s.model, "prompt": [s.prompt], "sequence": s.sequence(), "prompts": s.pair, "task": TASK}
+    if parameter.name in named:
+        return named[parameter.name]
+    for value in (*get_args(parameter.annotation), 0.5, 2, [1, 2], "1"):
+        with suppress(sl.errors.InputError):
+            return converted(value, parameter.annotation, parameter.name)
+    raise TypeError(f"Add a case of {parameter.name} to {__file__}: no usual value is of its type.")
+
+
+def seen(s: Subject, hook: Any) -> Any:
+    """What a model computes under a hook."""
+    with sl.applied(s.model, hook):
+        return sl.capture(s.model, [s.prompt], layers=[2, 3]).to_xarray()
 
 
 def results(s: Subject, measurement: str) -> Iterator[tuple[str, Any]]:
@@ -364,37 +388,26 @@ def interventions(s: Subject) -> Calls:
         "rounding bits": sl.hooks.rounding(3),
         "a function": ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream),
     }
-
-    def seen(hook: Any) -> Any:
-        with sl.applied(s.model, hook):
-            return sl.capture(s.model, [s.prompt], layers=[2, 3]).to_xarray()
-
-    return {name: lambda hook=hook: seen(hook) for name, hook in hooks.items()}
+    return {name: lambda hook=hook: seen(s, hook) for name, hook in hooks.items()}
 
 
 @measurement
 def under_hooks(s: Subject) -> Calls:
-    @contextmanager
-    def hooked() -> Iterator[None]:
-        with sl.applied(s.model, sl.hooks.sliding_window(4, sink=1), sl.hooks.zero_values([2])):
-            yield
-
-    def inside(call: Callable[[], Any]) -> Callable[[], Any]:
-        def under() -> Any:
-            with hooked():
-                return call()
-
-        return under
-
     m, ids = s.model, [s.prompt]
-    return {
-        "path_bound": inside(lambda: sl.path_bound(m, ids)),
-        "certified": inside(lambda: sl.certified_bound(m, ids)),
-        "jacobian_norms": inside(lambda: sl.jacobian_norms(m, ids)),
-        "substitution_effect": inside(lambda: sl.substitution_effect(m, ids, replacements={"n_replacements": 1})),
-        "collapse": inside(lambda: captured.collapse(m, s.sequence(), lengths=LENGTHS)),
-        "top_tokens": inside(lambda: sl.top_tokens(m, ids)),
+    calls: Calls = {
+        "path_bound": lambda: sl.path_bound(m, ids),
+        "certified": lambda: sl.certified_bound(m, ids),
+        "jacobian_norms": lambda: sl.jacobian_norms(m, ids),
+        "substitution_effect": lambda: sl.substitution_effect(m, ids, replacements={"n_replacements": 1}),
+        "collapse": lambda: captured.collapse(m, s.sequence(), lengths=LENGTHS),
+        "top_tokens": lambda: sl.top_tokens(m, ids),
     }
+
+    def hooked(call: Callable[[], Any]) -> Any:
+        with sl.applied(m, sl.hooks.sliding_window(4, sink=1), sl.hooks.zero_values([2])):
+            return call()
+
+    return {name: lambda call=call: hooked(call) for name, call in calls.items()}
 
 
 @measurement
@@ -422,48 +435,23 @@ def runs(s: Subject) -> Calls:
 def answers(s: Subject) -> Calls:
     if not s.speaks:
         return {}
-    task = sl.tasks.find("taught_count_bernoulli")
 
     def count(digits: tuple[str, ...]) -> str:
         return str(digits.count("1"))
 
-    def frequencies() -> Any:
-        return sl.results.answer_frequencies(sl.evaluate(s.model, task, lengths=[4, 9], seeds=3))
-
-    def accuracy() -> Any:
-        drawn = [sl.prompts.bernoulli(s.model, 8, seed=k, prefix=COUNT, suffix="=") for k in range(3)]
-        return sl.accuracy(s.model, drawn, count, lengths=[4, 8])
-
-    def compared() -> Any:
-        asked = s.sequence(suffix="=")
-        return sl.compare(
-            s.model,
-            asked,
-            {"masked": sl.hooks.mask_tokens([9])},
-            answer=count,
-            sampling={"n_samples": 3},
-            lengths=[4, 6],
-        )
-
-    def prescribed() -> Any:
-        asked = s.sequence(suffix="=")
-        return sl.search_separators(
-            s.model,
-            asked,
-            designs={"separator": [","], "every": [2], "n_samples": 3, "n_placements": 5},
-            answer=count,
-            lengths=[4, 6],
-        )
-
+    asked, m = s.sequence(suffix="="), s.model
+    masked = {"masked": sl.hooks.mask_tokens([9])}
+    designs: dict[str, Any] = {"separator": [","], "every": [2], "n_samples": 3, "n_placements": 5}
+    drawn = [sl.prompts.bernoulli(m, 8, seed=k, prefix=COUNT, suffix="=") for k in range(3)]
     return {
-        "evaluate": lambda: sl.evaluate(s.model, task, lengths=[4, 9], seeds=3),
+        "evaluate": lambda: sl.evaluate(m, TASK, lengths=[4, 9], seeds=3),
         "drawn": lambda: sl.evaluate(
-            s.model, task, lengths=[5], seeds=2, temperature=0.7, prompting=sl.tasks.Prompting(prefill=True)
+            m, TASK, lengths=[5], seeds=2, temperature=0.7, prompting=sl.tasks.Prompting(prefill=True)
         ),
-        "answer_frequencies": frequencies,
-        "accuracy": accuracy,
-        "compare": compared,
-        "search_separators": prescribed,
+        "answer_frequencies": lambda: sl.results.answer_frequencies(sl.evaluate(m, TASK, lengths=[4, 9], seeds=3)),
+        "accuracy": lambda: sl.accuracy(m, drawn, count, lengths=[4, 8]),
+        "compare": lambda: sl.compare(m, asked, masked, answer=count, sampling={"n_samples": 3}, lengths=[4, 6]),
+        "search_separators": lambda: sl.search_separators(m, asked, designs=designs, answer=count, lengths=[4, 6]),
     }
 
 
@@ -471,18 +459,17 @@ def answers(s: Subject) -> Calls:
 def represented(s: Subject) -> Calls:
     if not s.speaks:
         return {}
-    task = sl.tasks.find("taught_count_bernoulli")
     return {
         "probe": lambda: sl.probe(
             s.model,
-            task,
+            TASK,
             lengths=[8],
             seeds=48,
             probing=sl.tasks.Probing(n_train=16, n_random_models=0),
             direction="shared",
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            s.model, task, lengths=[4, 8], seeds=40, probing=sl.tasks.Probing(n_train=16, n_random_models=1)
+            s.model, TASK, lengths=[4, 8], seeds=40, probing=sl.tasks.Probing(n_train=16, n_random_models=1)
         ),
     }
 

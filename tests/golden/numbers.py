@@ -20,7 +20,7 @@ also made on two copies of the model whose weights are moved by a random 10‚Åª‚Å
   the model, and are left out where one does not: there the margin is too small to say. Of rounded runs all are.
 
 What would have to be allowed to move by more than a fifth of the largest entry is left out too. Recording says what is
-left out. `python -m tests.golden check` says which share of what is allowed is used.
+left out.
 """
 
 import json

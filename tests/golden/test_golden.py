@@ -74,7 +74,7 @@ def test_a_new_measurement_is_on_record(measurement: str, tiny: Any) -> None:
     record = numbers.FOLDER / f"{measurement}.npz"
     assert record.exists(), f"Run `python -m tests.golden add {measurement}`, and commit the file that it writes."
     subject = cases.Subject("tiny-gemma", tiny, "tiny-gemma")
-    found = numbers.arrays(cases.others()[measurement](subject)["usual"]())
+    found = numbers.arrays(cases.others()[measurement](subject))
     for name, entry in numbers.read(measurement).items():
         assert not numbers.differences(name, entry, found[name.rsplit("/", 1)[1]].values)
 

@@ -7,7 +7,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.describing.measurements import MEASUREMENTS, NOT_GIVEN, function_of, parameters
+from squashlens.study.describing.measurements import NOT_GIVEN, function_of, measurements, parameters
 
 SQUARE = "tests.study.fakes:square"
 BOUND = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
@@ -144,11 +144,11 @@ def test_every_verb_is_a_measurement_or_says_why_not() -> None:
     names = {f"{verb.where}.{verb.name}" if verb.where else verb.name for verb in VERBS.values()}
     # Two write files, and one makes a page.
     others = {"report", "paper", "squash_map"}
-    assert names - {*MEASUREMENTS} == others
-    for name in MEASUREMENTS:
+    assert names - {*measurements()} == others
+    for name in measurements():
         assert callable(function_of(name))
         assert ("model" in parameters(name)) is not name.startswith("synthetic")
-    assert all(any(argument in parameters(name) for name in MEASUREMENTS) for argument in NOT_GIVEN)
+    assert all(any(argument in parameters(name) for name in measurements()) for argument in NOT_GIVEN)
 
 
 def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from squashlens.theory.statistics.ranks import share_interval
 Answer = Callable[[tuple[str, ...]], str]
 
 
-@measurement("accuracy_by_length", command=False)
+@measurement(command=False)
 def accuracy(
     model: Bridge,
     sequence: GrowingSequence | Iterable[GrowingSequence],

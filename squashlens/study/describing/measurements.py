@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
@@ -133,18 +134,36 @@ def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
 MAKES = {"sequence": _sequence, "task": _task, "interventions": _interventions}
 
 
-MEASUREMENTS = (
-    "path_bound", "certified_bound", "jacobian_norms", "jacobian", "profile", "sensitivity",
-    "substitution_effect", "knockout_effect", "attention_sinks", "needle", "audit",
-    "paths.composition", "paths.hops", "paths.strongest_paths", "paths.depth_limit",
-    "collapse", "mechanism", "separator_ablation", "tokenization", "precision", "compare", "search_separators",
-    "top_tokens", "evaluate", "probe", "collapse_vs_readout",
-    "synthetic.convergence", "synthetic.survey", "synthetic.softmax_total_variation",
-)  # fmt: skip
+WHERE = ("", "paths", "synthetic")  # the modules of squashlens that have measurements; the package itself if empty
 LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
 RUNS = {"precision": ("runs",)}  # need a model's name, and a study gives loaded models
 BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
 NOT_GIVEN = ("resume", "answer")  # set by the study, or known to Python only
+
+
+@cache
+def measurements() -> tuple[str, ...]:
+    """The public functions that return an xarray result, and need nothing that a study cannot say."""
+    public = [f"{where}.{name}".lstrip(".") for where in WHERE for name in _module(where).__all__]
+    return tuple(name for name in public if _measures(_public(name)))
+
+
+def _module(where: str) -> ModuleType:
+    return import_module(f"squashlens.{where}" if where else "squashlens")
+
+
+def _public(name: str) -> Any:
+    where, _, short = name.rpartition(".")
+    return getattr(_module(where), short)
+
+
+def _measures(function: Any) -> bool:
+    if not inspect.isfunction(function):
+        return False
+    signature = inspect.signature(function, eval_str=True)
+    returned = getattr(signature.return_annotation, "__name__", "")
+    needed = {name for name, one in signature.parameters.items() if one.default is one.empty}
+    return returned in ("DataArray", "Dataset") and not needed & {*NOT_GIVEN}
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -159,10 +178,9 @@ def function_of(name: str) -> Callable[..., Any]:
         if not callable(found):
             raise InputError(f"The measurement {name!r} is not a function.", "Give it as 'module:function'.")
         return found
-    if name not in MEASUREMENTS:
-        raise unknown_name(f"There is no measurement {short_repr(name)}.", name, MEASUREMENTS)
-    where, _, short = name.rpartition(".")
-    return getattr(import_module(f"squashlens.{where}" if where else "squashlens"), short)
+    if name not in measurements():
+        raise unknown_name(f"There is no measurement {short_repr(name)}.", name, measurements())
+    return _public(name)
 
 
 def scanned_argument(name: str) -> str:
