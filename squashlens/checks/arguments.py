@@ -34,9 +34,15 @@ G = TypeVar("G")
 
 
 def validated(function: F) -> F:
-    """Wrap a function, or the `__init__` of a dataclass, so that arguments of a wrong kind raise an `InputError`."""
+    """Wrap a function, or the `__init__` of a dataclass, so that arguments of a wrong kind raise an `InputError`.
+
+    A frozen dataclass gets tuples for lists, so that it has a hash.
+    """
     if isinstance(function, type):
-        setattr(function, "__init__", validated(function.__init__))  # noqa: B010
+        made = validated(function.__init__)
+        frozen = getattr(function, "__dataclass_params__", None)
+        made.tuples = frozen is not None and frozen.frozen  # pyright: ignore[reportAttributeAccessIssue]
+        setattr(function, "__init__", made)  # noqa: B010
         return typing.cast(F, function)
 
     @functools.wraps(function)
@@ -52,9 +58,15 @@ def validated(function: F) -> F:
             if parameter.kind is parameter.VAR_POSITIONAL:
                 bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
             elif parameter.kind is not parameter.VAR_KEYWORD:
-                bound.arguments[name] = converted(value, parameter.annotation, name)
-        return function(*bound.args, **bound.kwargs)
+                found = converted(value, parameter.annotation, name)
+                bound.arguments[name] = tuple(found) if call.tuples and isinstance(found, list) else found
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except InputError as error:
+            _name_group(error, signature)
+            raise
 
+    call.tuples = False  # pyright: ignore[reportAttributeAccessIssue]
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
 
@@ -65,6 +77,16 @@ def _grouped_elsewhere(signature: inspect.Signature, given: Mapping[str, Any]) -
         for option in options_of(one.annotation).keys() & given.keys() - signature.parameters.keys():
             return f". It is an option of {name}: give {name}={{{option!r}: {short_repr(given[option])}}}."
     return ""
+
+
+def _name_group(error: InputError, signature: inspect.Signature) -> None:
+    """Let an error about an option name its group too: `method.n_probes=0`, as an error about its kind does."""
+    option, equals, _ = error.cause.partition("=")
+    for name, one in signature.parameters.items():
+        if equals and option not in signature.parameters and option in options_of(one.annotation):
+            error.cause = f"{name}.{error.cause}"
+            error.args = (f"{error.cause} {error.remedy}",)
+            return
 
 
 @functools.cache

@@ -176,7 +176,9 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
         if not dot:
             found[name] = value
             continue
-        target = found.setdefault(outer, {}) if _is_group(grid, outer) else found.get(outer)
+        target = found.get(outer)
+        if _is_group(grid, outer) and not isinstance(target, dict):
+            target = found[outer] = {} if target is None else {outer: target}  # from its main field alone
         if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
             (maker,) = target
             target[maker] = target[maker] or {}
