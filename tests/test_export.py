@@ -154,7 +154,7 @@ def test_what_has_no_number_for_each_token_is_refused() -> None:
         (usual.mean(), "no values for tokens"),
         (usual.drop_vars("token_id"), "no values for tokens"),
         (usual * 1j, "dtype complex128"),
-        (wide, r"dimensions \(head, position, layer\)\. .*isel\(head=0\)"),
+        (wide, r"dimensions \(head, position, layer\), .*isel\(head=0\)"),
         (made([1, np.inf, 3]), "infinite"),
     ):
         with pytest.raises(InputError, match=message):
@@ -164,7 +164,7 @@ def test_what_has_no_number_for_each_token_is_refused() -> None:
 def test_what_circuitsvis_would_show_as_something_else_is_refused() -> None:
     pytest.importorskip("circuitsvis")
     several, dims = made([[1, 2, 3], [4, 5, np.nan]], ("prompt", "position")), ("layer", "position")
-    with pytest.raises(InputError, match=r"2 prompts, and .*isel\(prompt=0\)"):
+    with pytest.raises(InputError, match=r"\(prompt, position\), .*isel\(prompt=0\)"):
         sl.export.circuitsvis(several)
     assert drawn_by_circuitsvis(several.isel(prompt=1))[1]["values"] == [4, 5]  # without padding
     for result in (made(np.full((2, 3), 1e-4), dims), made([[1, 2, 3], [4, 5, np.nan]], dims)):

@@ -141,8 +141,8 @@ class Study:
         Args:
             sample: cells to compute for each grid and model: the least and the largest by their arguments, and others
                 between them, from which the other cells are interpolated.
-            threads: as in `run`.
-            device: as in `run`.
+            threads: as in `Study.run`.
+            device: as in `Study.run`.
 
         Returns:
             Table with a row for each grid and model: the numbers of cells `measured` and `left`, the seconds of
