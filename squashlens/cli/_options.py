@@ -143,7 +143,9 @@ def _public(name: str) -> Any:
     import squashlens as sl
 
     kind, _, method = name.rpartition(".")
-    places = (getattr(sl, kind, None),) if kind else (sl, sl.paths, sl.prompts)
+    places = (
+        [one for one in (getattr(sl, kind, None),) if isinstance(one, type)] if kind else (sl, sl.paths, sl.prompts)
+    )
     return next((getattr(place, method) for place in places if hasattr(place, method)), None)
 
 

@@ -49,16 +49,16 @@ class Engine(Protocol):
 def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell]) -> None:
     """Run a study with some workers. A worker that dies is replaced; starts without any progress end the study."""
     crew, keys = _Crew(engine, task, workers, cells), {cell.key for cell in cells}
-    starts, before, ended = -workers, len(store.named(keys)), True
+    closed, starts, ended = store.named(keys), -workers, True
     try:
-        with bar(total=len(keys), initial=before, desc="cells", unit="cell") as shown:
+        with bar(total=len(keys), initial=len(closed), desc="cells", unit="cell") as shown:
             for turn in itertools.count():
                 if turn % COUNT == 0 or ended:
-                    now = len(store.named(keys))
-                    starts, before = (0, now) if now != before else (starts, before)
-                    shown.update(now - shown.n)
+                    before, closed = closed, store.named(keys)
+                    shown.update(len(closed) - shown.n)
                     # By its name, a damaged file counts as closed; by its content, before the first and after the last.
-                    starts += crew.fill(store.named(keys) if crew.handles else store.closed(keys))
+                    begun = crew.fill(closed if crew.handles else store.closed(keys))
+                    starts = begun + (starts if closed == before else 0)
                     if not crew.handles:
                         return
                     if starts > 10 + 3 * workers:
@@ -85,19 +85,14 @@ class _Crew:
 
     def fill(self, closed: set[str]) -> int:
         """Start workers for cells that are not closed, as far as there is room; how many were started."""
-        left, begun = [len(own - closed) for own in self.groups], len(self.handles)
-        while len(self.handles) < self.workers and self._start(left):
-            pass
-        return len(self.handles) - begun
-
-    def _start(self, left: Sequence[int]) -> bool:
-        worker = min({*range(self.workers)} - self.handles.keys())
-        for model in homes(self.needs, left, [home for home, _ in self.handles.values()]):
-            handle = self.engine.start({**self.task, "home": model}, worker, self.needs[model])
-            if handle is not None:
-                self.handles[worker] = model, handle
-                return True
-        return False
+        left, begun = [len(own - closed) for own in self.groups], 0
+        for worker in {*range(self.workers)} - self.handles.keys():
+            for model in homes(self.needs, left, [home for home, _ in self.handles.values()]):
+                handle = self.engine.start({**self.task, "home": model}, worker, self.needs[model])
+                if handle is not None:
+                    self.handles[worker], begun = (model, handle), begun + 1
+                    break
+        return begun
 
     def dismiss(self) -> bool:
         """Forget the workers that ended; raise an error that one of them ended with."""
@@ -205,7 +200,7 @@ class Ray:
         most = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
         placed = most > 0 and device is None and "num_gpus" not in options  # otherwise the user says what they get
         size = ray.get(ray.remote(memory_of_gpu).options(num_gpus=1 / STEP).remote()) if placed else 0
-        self.hardware = Hardware("cuda", {str(number): size for number in range(most)}) if placed else None
+        self.hardware = Hardware("cuda", {str(number): size for number in range(most)}) if size else None
         usual = {"num_cpus": threads, "num_gpus": min(most, 1)}  # never restarted by Ray, so that `drive` sees deaths
         self.options = usual | dict(options)
 
@@ -234,10 +229,10 @@ class Ray:
 
 
 def memory_of_gpu() -> int:
-    """The bytes of the GPU that a task was given."""
+    """The bytes of the GPU that a task was given; 0 for one that PyTorch cannot use."""
     import torch
 
-    return torch.cuda.get_device_properties(0).total_memory
+    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
 
 
 class _Remote:

@@ -13,6 +13,7 @@ import gc
 import hashlib
 import itertools
 import json
+import os
 import signal
 import sys
 import threading
@@ -74,15 +75,14 @@ class Worker:
         closed = self.store.closed(cell.key for cell in cells)
         left = by_model(cell for cell in cells if cell.key not in closed)
         left = {model: own for model, own in left.items() if self.fits is None or model in self.fits}
-        while left:
+        while left and not stop():
             for model in sorted(left, key=lambda model: not self._has(model)):
+                if not self._pays(model, {cell.key for cell in left[model]}):
+                    continue
                 held = []
-                for place, cell in enumerate(left[model]):
+                for cell in left[model]:
                     if stop():
                         return
-                    if not self._has(model) and not self._pays(model, left[model][place:]):
-                        held += left[model][place:]
-                        break
                     if self.attempt(cell):
                         after()
                     else:
@@ -94,11 +94,12 @@ class Worker:
     def _has(self, model: Model | None) -> bool:
         return model is None or (self._loaded is not None and self._loaded[0] == model)
 
-    def _pays(self, model: Model | None, left: Sequence[Cell]) -> bool:
-        """Whether to load a model of which these cells are left: the first in any case."""
-        if model is None or self._loaded is None or model in self._refused:
+    def _pays(self, model: Model | None, keys: set[str]) -> bool:
+        """Whether to load a model of which these cells may be left: the first in any case."""
+        if model is None or self._has(model) or self._loaded is None or model in self._refused:
             return True
-        return pays(self.store.times(model.key), len(left), self.store.place.claimed({cell.key for cell in left}))
+        left = len(keys - self.store.named(keys))
+        return not left or pays(self.store.times(model.key), left, self.store.place.claimed(keys))
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
@@ -296,7 +297,7 @@ def main() -> None:
             signal.signal(getattr(signal, name), lambda *_: told.append(True))
     task = json.loads(sys.stdin.readline())
     # A parent's identity would not do: it may have ended before this line.
-    threading.Thread(target=lambda: told.append(not sys.stdin.read()), daemon=True).start()
+    threading.Thread(target=lambda: told.append(not os.read(sys.stdin.fileno(), 1)), daemon=True).start()
     if error := outcome(task, int(sys.argv[1]), lambda: bool(told)):
         print(error, file=sys.stderr)
         raise SystemExit(2)
