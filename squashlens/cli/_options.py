@@ -143,9 +143,8 @@ def _public(name: str) -> Any:
     import squashlens as sl
 
     kind, _, method = name.rpartition(".")
-    places = (
-        [one for one in (getattr(sl, kind, None),) if isinstance(one, type)] if kind else (sl, sl.paths, sl.prompts)
-    )
+    found = getattr(sl, kind, None) if kind else None
+    places = (sl, sl.paths, sl.prompts) if not kind else (found,) if isinstance(found, type) else ()
     return next((getattr(place, method) for place in places if hasattr(place, method)), None)
 
 
