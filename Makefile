@@ -8,7 +8,7 @@
 # make docs      the same, then every page in a browser, at two widths (six minutes)
 # make js        format, types and tests of the squash map's program; npm installs the tools (a minute)
 # make lab       the live squash map in JupyterLab, which is installed: a real kernel and a browser (three minutes)
-# make engines   studies on a Ray cluster of two nodes and a Slurm of one, which needs root (a few minutes)
+# make engines   studies under 40 kills each: here, on a Ray cluster of two nodes, on a Slurm of one, which needs root (20 minutes)
 # make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (30 minutes)
 # make cuda      on a machine with a GPU: install into .venv, cuda tests, times and memory (nine minutes)
@@ -104,7 +104,7 @@ docs: site
 
 # Each starts a cluster of its own, so one after the other. Slurm needs root, and Debian's slurmctld, slurmd and munge.
 engines: .venv/.engines
-	$(BIN)/pytest -q -rs -m "ray or slurm" tests/study
+	$(BIN)/pytest -q -rsP tests/study/test_engines.py
 
 # Without its dependencies: they bring a torchvision that has to match PyTorch's build, and its rules need none of them.
 compare: .venv/.ok

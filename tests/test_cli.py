@@ -237,8 +237,8 @@ def test_commands_in_the_documents_are_understood() -> None:
     commands = [line for line in lines if line[0] in (*VERBS, "tasks") or any(w.startswith("--") for w in line)]
     assert len(commands) > 15
     for verb, *words in commands:
-        if verb == "study":
-            tyro.cli(_study.parameters(words[0]), args=words[1:])
+        if verb in ("study", "atlas"):
+            tyro.cli(_study.parameters(verb, words[0]), args=words[1:])
         elif verb == "cache":
             assert words == ["--delete", "gemma-3-270m"]
         elif verb not in ("tasks", "families"):

@@ -137,9 +137,9 @@ def test_what_has_no_number_for_each_token_or_would_be_shown_as_something_else_i
         (usual.mean(), "no values for tokens"),
         (usual.drop_vars("token_id"), "no values for tokens"),
         (usual * 1j, "dtype complex128"),
-        (wide, r"dimensions \(head, position, layer\)\. .*isel\(head=0\)"),
+        (wide, r"dimensions \(head, position, layer\), .*isel\(head=0\)"),
         (made([1, np.inf, 3]), "infinite"),
-        (several, r"2 prompts, and .*isel\(prompt=0\)"),
+        (several, r"\(prompt, position\), .*isel\(prompt=0\)"),
         *((one, r"six decimals .*isel\(layer=0\)") for one in small),
     ):
         with pytest.raises(InputError, match=message):

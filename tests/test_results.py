@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 
 import squashlens as sl
-from tests import captured, odd
+from tests import odd
 
 # Texts that only a tokenizer read, random stacks without tokens, and counts of answers.
 WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
@@ -89,17 +89,6 @@ def test_csv_is_read_as_the_page_says(tmp_path: Path) -> None:
     exec(code, names)  # noqa: S102
     assert names["table"]["token"].tolist() == tokens
     np.testing.assert_array_equal(names["table"]["path_bound"], values)
-
-
-def test_csv_of_several_shapes_has_a_row_for_every_number(tmp_path: Path, tiny: Any) -> None:
-    ds = captured.mechanism(tiny, sl.prompts.repeated(tiny, "1", 3))
-    table = pd.read_csv(sl.results.save(ds, tmp_path / "x.csv"))
-    assert len(table) == sum(v.size for v in ds.data_vars.values())
-    row = table.query("variable == 'attention_tv' and block == 4 and head == 2 and length == 3")
-    assert row["value"].item() == pytest.approx(ds["attention_tv"].values[4, 2, 2], rel=1e-15)
-    scalar = table.query("variable == 'self_weight_trend'")
-    assert scalar["value"].item() == pytest.approx(ds["self_weight_trend"].item())
-    assert scalar["length"].isna().all()
 
 
 def test_provenance_says_what_made_it() -> None:

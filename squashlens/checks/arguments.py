@@ -33,10 +33,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 G = TypeVar("G")
 
 
-def validated(function: F) -> F:
-    """Wrap a function, or the `__init__` of a dataclass, so that arguments of a wrong kind raise an `InputError`."""
+def validated(function: F, *, tuples: bool = False) -> F:
+    """Wrap a function, or the `__init__` of a dataclass, so that arguments of a wrong kind raise an `InputError`.
+
+    A dataclass gets `tuples` for lists, so that it has a hash.
+    """
     if isinstance(function, type):
-        setattr(function, "__init__", validated(function.__init__))  # noqa: B010
+        setattr(function, "__init__", validated(function.__init__, tuples=True))  # noqa: B010
         return typing.cast(F, function)
 
     @functools.wraps(function)
@@ -52,8 +55,13 @@ def validated(function: F) -> F:
             if parameter.kind is parameter.VAR_POSITIONAL:
                 bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
             elif parameter.kind is not parameter.VAR_KEYWORD:
-                bound.arguments[name] = converted(value, parameter.annotation, name)
-        return function(*bound.args, **bound.kwargs)
+                found = converted(value, parameter.annotation, name)
+                bound.arguments[name] = tuple(found) if tuples and isinstance(found, list) else found
+        try:
+            return function(*bound.args, **bound.kwargs)
+        except InputError as error:
+            _name_group(error, signature)
+            raise
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
@@ -65,6 +73,15 @@ def _grouped_elsewhere(signature: inspect.Signature, given: Mapping[str, Any]) -
         for option in options_of(one.annotation).keys() & given.keys() - signature.parameters.keys():
             return f". It is an option of {name}: give {name}={{{option!r}: {short_repr(given[option])}}}."
     return ""
+
+
+def _name_group(error: InputError, signature: inspect.Signature) -> None:
+    """Let an error about an option name its group too: `method.n_probes=0`, as an error about its kind does."""
+    option, equals, _ = error.cause.partition("=")
+    groups = [name for name, one in signature.parameters.items() if option in options_of(one.annotation)]
+    if equals and groups and option not in signature.parameters:
+        error.cause = f"{groups[0]}.{error.cause}"
+        error.args = (f"{error.cause} {error.remedy}",)
 
 
 @functools.cache
@@ -209,9 +226,8 @@ def _real(value: Any, argument: str) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise InputError(
-            f"{argument}={short_repr(value)} is beyond the range of float64.", "Give a smaller number."
-        ) from error
+        cause = f"{argument}={short_repr(value)} is beyond the range of float64."
+        raise InputError(cause, "Give a smaller number.") from error
 
 
 def _text(value: str, argument: str) -> str:
@@ -256,12 +272,12 @@ def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
             return sorted(value)
         if hasattr(value, "is_meta"):
             _require_dense(value, argument)
-            return _require(value, value.ndim >= 1, hint, argument).tolist()
-        if hasattr(value, "__array__"):  # NumPy, xarray, pandas
+        elif hasattr(value, "__array__"):  # NumPy, xarray, pandas
             import numpy as np
 
-            array = np.asarray(value)
-            return _require(array, array.ndim >= 1, hint, argument).tolist()
+            value = np.asarray(value)
+        if hasattr(value, "tolist"):
+            return _require(value, getattr(value, "ndim", 1) >= 1, hint, argument).tolist()
         items = list(itertools.islice(value, MOST + 1))
     except (TypeError, RuntimeError) as error:
         raise wrong_kind(value, hint, argument) from error
@@ -306,23 +322,13 @@ def _require(value: Any, holds: object, hint: Any, argument: str) -> Any:
     return value
 
 
-NAMES: dict[Any, str] = {
-    int: "a whole number",
-    float: "a finite number",
-    bool: "True or False",
-    str: "text",
-    Path: "a path",
-    NoneType: "None",
-}
 # Classes in words, by name: some are not public, and some must not be imported here.
-OF_CLASSES = {
-    "Annotated": "a real number",
-    "GrowingSequence": "a growing sequence of `squashlens.prompts`",
-    "PairCapture": "a capture of one",
-    "integer": "a whole number",
-    "ndarray": "an array",
-    **dict.fromkeys(("Hook", "Recipe"), "a hook of `squashlens.hooks`"),
-}
+NAMES = {
+    "int": "a whole number", "float": "a finite number", "bool": "True or False", "str": "text", "Path": "a path",
+    "NoneType": "None", "Annotated": "a real number", "GrowingSequence": "a growing sequence of `squashlens.prompts`",
+    "PairCapture": "a capture of one", "integer": "a whole number", "ndarray": "an array",
+    "Any": "anything", "Hook": "a hook of `squashlens.hooks`", "Recipe": "a hook of `squashlens.hooks`",
+}  # fmt: skip
 
 
 def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
@@ -363,10 +369,8 @@ def description(hint: Any) -> str:
         return f"a dict in which each value is {description(inner[1])}"
     if hasattr(hint, "array_type"):
         return f"a tensor of floating-point numbers ({hint.dim_str})"
-    if hint is Any:
-        return "anything"
     name = getattr(hint, "__name__", str(hint))
-    return NAMES.get(hint) or OF_CLASSES.get(name) or f"a{'n' * (name[0] in 'AEIOU')} {name}"
+    return NAMES.get(name) or f"a{'n' * (name[0] in 'AEIOU')} {name}"
 
 
 def frozen(parts: Collection[str]) -> str:

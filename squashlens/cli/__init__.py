@@ -7,14 +7,14 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import make_dataclass
 from importlib.metadata import version
 from typing import Annotated, Any, Union
 
 from squashlens.bars import quiet
-from squashlens.cli._verbs import VERBS, Verb
+from squashlens.cli._verbs import VERBS
 from squashlens.errors import SquashlensError
 
 __all__ = ["main"]
@@ -46,43 +46,47 @@ def _command(given: list[str]) -> None:
     if given in ([], ["-h"], ["--help"]):
         from squashlens.cli._overview import overview
 
-        print(overview({name: (other.__doc__ or "").partition("\n")[0] for name, other in OTHERS.items()}))
+        print(overview({name: _summary(name) for name in OTHERS}))
     elif given == ["--version"]:
         print(f"squashlens {version('squashlens')}")
     elif first in VERBS:
         from squashlens.cli._run import run
 
         run(VERBS[first], given[1:])
-    elif first in ("study", "atlas"):
+    elif callable(other := OTHERS.get(first)):
+        import tyro
+
+        tyro.cli(other, args=given[1:], prog=f"squashlens {first}")
+    elif other is not None:
         from squashlens.cli import _study
 
         getattr(_study, first)(given[1:] or ["--help"])
-    elif first in OTHERS:
-        import tyro
-
-        tyro.cli(OTHERS[first], args=given[1:], prog=f"squashlens {first}")
     else:  # completion, or a word that tyro refuses with a message
         import tyro
 
         complete = "completion" in first
-        verbs: Any = Union[tuple(_subcommand(verb, complete) for verb in (*VERBS.values(), *OTHERS))]  # noqa: UP007
+        verbs: Any = Union[tuple(_subcommand(name, complete) for name in (*VERBS, *OTHERS))]  # noqa: UP007
         tyro.cli(verbs, args=given, prog="squashlens")
 
 
-def _subcommand(verb: Verb | str, complete: bool) -> Any:
+def _subcommand(name: str, complete: bool) -> Any:
     """A verb as a line of the list of verbs; with its options, for completion."""
     import tyro
 
     kind = make_dataclass("NoOptions", [])
-    if isinstance(verb, str):
-        name, summary = verb, (OTHERS[verb].__doc__ or "").partition("\n")[0]
-    else:
-        name, summary = verb.name, verb.summary
-        if complete:
-            from squashlens.cli._options import parameters
+    if complete and name in VERBS:
+        from squashlens.cli._options import parameters
 
-            kind = parameters(verb)
-    return Annotated[kind, tyro.conf.subcommand(name, description=summary)]
+        kind = parameters(VERBS[name])
+    return Annotated[kind, tyro.conf.subcommand(name, description=_summary(name))]
+
+
+def _summary(name: str) -> str:
+    """The first sentence about a verb."""
+    if name in VERBS:
+        return VERBS[name].summary
+    other = OTHERS[name]
+    return other if isinstance(other, str) else (other.__doc__ or "").partition("\n")[0]
 
 
 def _list_tasks() -> None:
@@ -129,20 +133,12 @@ def _list_families() -> None:
             print(f"    {found['why not']}")
 
 
-def _do_study() -> None:
-    """Run, look at or combine the study that a YAML file describes."""
-
-
-def _do_atlas() -> None:
-    """Measure the models of a manifest with one battery, and compare them: run, pin, compare, page, publish, pull."""
-
-
-# Verbs that are no measurements.
-OTHERS = {
+# Verbs that are no measurements: a function, or what a verb of `_study` does.
+OTHERS: dict[str, Callable[..., None] | str] = {
     "tasks": _list_tasks,
     "families": _list_families,
-    "study": _do_study,
-    "atlas": _do_atlas,
+    "study": "Run, look at or combine the study that a YAML file describes.",
+    "atlas": "Measure the models of a manifest with one battery, and compare: run, pin, compare, page, publish, pull.",
     "cache": _list_cache,
 }
 

@@ -86,7 +86,7 @@ LEFT_OUT = {
 SETS = {"digits": ("alphabet",), "figure5": ("prefix", "separator", "separator.every", "alphabet")}
 
 
-ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+)`")
+ELSEWHERE = re.compile(r"(?:,\s*)?\b(?:as in|as of|as for|for|see) `(\w+(?:\.\w+)?)`")
 NAMED = re.compile(r"(?<![\w'\"`-])((?:[a-z]\w*\.)?[a-z]\w*)=('[^'\n]*'|[-+\w](?:[\w.+-]*\w)?)?")
 SECTION = re.compile(r"^(?:\w+:$|Source:|>>> )", re.MULTILINE)
 
@@ -139,10 +139,13 @@ def _arguments(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _public(name: str) -> Any:
-    """The public function of this name; None if there is none."""
+    """The public function of this name, or method such as `Study.run`; None if there is none."""
     import squashlens as sl
 
-    return next((getattr(place, name) for place in (sl, sl.paths, sl.prompts) if hasattr(place, name)), None)
+    kind, _, method = name.rpartition(".")
+    found = getattr(sl, kind, None) if kind else None
+    places = (sl, sl.paths, sl.prompts) if not kind else (found,) if isinstance(found, type) else ()
+    return next((getattr(place, method) for place in places if hasattr(place, method)), None)
 
 
 def flag(name: str) -> str:

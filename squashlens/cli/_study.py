@@ -38,16 +38,34 @@ RESOURCES = (
 
 def study(given: list[str]) -> None:
     """Do what follows `squashlens study` on a command line."""
-    action, filled = _read("study", given)
-    _study(action, filled)
+    action, options = _read("study", given)
+    out, file = options.pop("out", None), options.pop("file")
+    if out is not None:
+        require_output(out, ENDINGS, "--out")
+    if not file.is_file():
+        raise InputError(f"There is no file {str(file)!r}.", "Give a YAML file that describes the study.")
+    if os.getcwd() not in sys.path:  # for measurements of the user's own; a program's path has only its own folder
+        sys.path.append(os.getcwd())
+    made = sl.Study(file, options.pop("store"))
+    found = getattr(made, action)(**options)
+    print(found if action == "combine" else found.to_string(index=False) if len(found) else "none")
+    if out is not None:
+        print(f"saved: {sl.results.save(found, out).resolve()}")
+    if action not in ("run", "status"):
+        return
+    reasons = made.failures()["reason"].value_counts()
+    for reason, many in reasons.head(SHOWN).items():
+        print(f"failed: {many} × {reason}")
+    if len(reasons) > SHOWN:
+        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons: squashlens study failures")
 
 
 def atlas(given: list[str]) -> None:
     """Do what follows `squashlens atlas` on a command line; only a file stands for `run` and the file."""
     words = ["run", *given] if given[0] not in ACTIONS["atlas"] and not given[0].startswith("-") else given
-    action, filled = _read("atlas", words)
-    opened = sl.Atlas(filled.pop("folder"), filled.pop("file", None))
-    found = getattr(opened, action)(**_with_resources(filled))
+    action, options = _read("atlas", words)
+    opened = sl.Atlas(options.pop("folder"), options.pop("file", None))
+    found = getattr(opened, action)(**options)
     if isinstance(found, list):
         print("\n".join(found) or "nothing new")
     else:
@@ -57,30 +75,20 @@ def atlas(given: list[str]) -> None:
 def _read(verb: str, given: list[str]) -> tuple[str, dict[str, Any]]:
     """The action of a command line, and its options by name."""
     kinds = [
-        Annotated[parameters(verb, name), tyro.conf.subcommand(name, description=first_sentence(_doc(verb, name)))]
-        for name in ACTIONS[verb]
+        Annotated[made, tyro.conf.subcommand(made.__name__, description=first_sentence(made.__doc__ or ""))]
+        for made in (parameters(verb, action) for action in ACTIONS[verb])
     ]
     actions: Any = Union[tuple(kinds)]  # noqa: UP007
     filled = tyro.cli(actions, args=given, prog=f"squashlens {verb}")
-    return type(filled).__name__, dict(vars(filled))
-
-
-def _method(verb: str, action: str) -> Any:
-    return getattr({"study": sl.Study, "atlas": sl.Atlas}[verb], action)
-
-
-def _doc(verb: str, action: str) -> str:
-    return inspect.getdoc(_method(verb, action)) or ""
-
-
-def _help(method: Any, name: str) -> str:
-    text = help_for(method, name)
-    return help_for(sl.Study.run, name) if text.startswith("As in") else text
+    found = dict(vars(filled))
+    if "resources" in found:
+        found["resources"] = dict(map(_pair, found["resources"])) or None
+    return type(filled).__name__, found
 
 
 def parameters(verb: str, action: str) -> type:
     """A dataclass with the options of an action, which tyro fills."""
-    method = _method(verb, action)
+    method = getattr({"study": sl.Study, "atlas": sl.Atlas}[verb], action)
     positional: list[Any] = []
     if verb == "study" or action in NEEDS_MANIFEST:
         positional.append(("file", Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help=FILE[verb])]))
@@ -91,45 +99,16 @@ def parameters(verb: str, action: str) -> type:
         if name == "resources":
             named.append(as_field(name, tuple[str, ...], (), RESOURCES))
         elif name in TYPED and parameter.default is parameter.empty:
-            positional.append((name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=_help(method, name))]))
+            positional.append((name, Annotated[str, tyro.conf.Positional, tyro.conf.arg(help=help_for(method, name))]))
         elif name != "self":
             kind = Path if parameter.default is parameter.empty else parameter.annotation
             default = Path("atlas.html") if parameter.default is parameter.empty else parameter.default
-            named.append(as_field(name, kind, default, _help(method, name)))
+            named.append(as_field(name, kind, default, help_for(method, name)))
     if action == "combine":
         named.append(as_field("out", Path | None, None, OUT))
     made = make_dataclass(action, [*positional, *named], frozen=True)
     made.__doc__ = about(method)
     return made
-
-
-def _with_resources(given: dict[str, Any]) -> dict[str, Any]:
-    return given | ({"resources": dict(map(_pair, given["resources"])) or None} if "resources" in given else {})
-
-
-def _study(action: str, given: dict[str, Any]) -> None:
-    out = given.pop("out", None)
-    if out is not None:
-        require_output(out, ENDINGS, "--out")
-    if not given["file"].is_file():
-        raise InputError(f"There is no file {str(given['file'])!r}.", "Give a YAML file that describes the study.")
-    if os.getcwd() not in sys.path:  # for measurements of the user's own; a program's path has only its own folder
-        sys.path.append(os.getcwd())
-    made = sl.Study(given.pop("file"), given.pop("store"))
-    found = getattr(made, action)(**_with_resources(given))
-    if action == "combine":
-        print(found)
-        if out is not None:
-            print(f"saved: {sl.results.save(found, out).resolve()}")
-        return
-    print(found.to_string(index=False) if len(found) else "none")
-    if action not in ("run", "status"):
-        return
-    reasons = made.failures()["reason"].value_counts()
-    for reason, many in reasons.head(SHOWN).items():
-        print(f"failed: {many} × {reason}")
-    if len(reasons) > SHOWN:
-        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons: squashlens study failures")
 
 
 def _pair(word: str) -> tuple[str, Any]:

@@ -136,15 +136,11 @@ def _by_token(result: xr.DataArray | xr.Dataset) -> xr.DataArray:
             f"result= has {result.size} values of dtype {result.dtype}.", "Give a result with real numbers."
         )
     found = result.squeeze([dim for dim in result.dims if dim != "position" and result.sizes[dim] == 1])
-    if "prompt" in found.dims:
+    other = "prompt" if "prompt" in found.dims else _other_dim(found)
+    if other == "prompt" or found.ndim > 2:
         raise InputError(
-            f"result= has {found.sizes['prompt']} prompts, and CircuitsVis draws one.",
-            "Select one, for instance with `result.isel(prompt=0)`.",
-        )
-    if found.ndim > 2:
-        raise InputError(
-            f"result= has the dimensions ({dims}).",
-            f"Keep position and one more, for instance with `result.isel({_other_dim(found)}=0)`.",
+            f"result= has the dimensions ({dims}), and CircuitsVis draws one prompt with one more dimension.",
+            f"Select one, for instance with `result.isel({other}=0)`.",
         )
     if "n_tokens" in found.coords:  # without the padding of a shorter prompt
         found = found.isel(position=slice(int(found["n_tokens"])))

@@ -171,21 +171,16 @@ class Atlas:
         table = self.table()
         if model not in set(table["model"]):
             raise InputError(f"The atlas has no model {model!r}.", f"It has: {', '.join(table['model'].unique())}.")
-        values = ends(table).set_index(["quantity", "condition", "weights", "model"])["value"].unstack("model")
-        rows = []
-        for (quantity, condition), both in values.groupby(level=[0, 1], sort=False):
-            own = both.droplevel([0, 1])
-            if "trained" not in own.index:
-                continue
-            others = own.loc["trained"].drop(model).dropna()
-            value = own.loc["trained", model]
-            rows.append({
-                "quantity": quantity, "condition": condition, "value": value,
-                "untrained": own[model].get("untrained", np.nan), "others_median": others.median(),
-                "others_low": others.min(), "others_high": others.max(),
-                "share_lower": (others < value).mean() if len(others) else np.nan, "others": len(others),
-            })  # fmt: skip
-        return pd.DataFrame(rows)
+        by = ["quantity", "condition", "weights", "model"]
+        values: Any = ends(table).set_index(by)["value"].unstack(["weights", "model"])
+        values = values.dropna(how="all", subset=[column for column in values if column[0] == "trained"])
+        own, others = values[("trained", model)], values["trained"].drop(columns=model)
+        columns = {
+            "value": own, "untrained": values.get(("untrained", model), np.nan), "others_median": others.median(axis=1),
+            "others_low": others.min(axis=1), "others_high": others.max(axis=1),
+            "share_lower": others.lt(own, axis=0).sum(axis=1) / others.count(axis=1), "others": others.count(axis=1),
+        }  # fmt: skip
+        return pd.DataFrame(columns, index=values.index).reset_index()
 
     @validated
     def figure(self, model: str | None = None) -> go.Figure:

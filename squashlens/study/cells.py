@@ -47,6 +47,15 @@ class Model:
 
         return identity(self.name, self.revision)
 
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What its numbers depend on: the content of its checkpoint, and how it is loaded."""
+        return {name: getattr(self, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
+
+    @property
+    def key(self) -> str:
+        return _key(self.numbers)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -92,6 +101,14 @@ def cells_of(grids: Iterable[Grid]) -> list[Cell]:
     return sorted(found, key=lambda cell: order[cell.model])
 
 
+def by_model(cells: Iterable[Cell]) -> dict[Model | None, list[Cell]]:
+    """The cells of each model, those with the same name once."""
+    found: dict[Model | None, list[Cell]] = {}
+    for cell in {cell.key: cell for cell in cells}.values():
+        found.setdefault(cell.model, []).append(cell)
+    return found
+
+
 def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
     source = source_of(grid.over) if grid.over is not None else None
     code = code_for(grid.measurement)
@@ -111,7 +128,7 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
             hooks,
             {name.replace(".", "_"): label for name, label in named.items()},
         )
-        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": _identity(model)}
+        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": model and model.numbers}
         if source is None:
             yield Cell(_key(about), *common, code=code)
             continue
@@ -159,7 +176,9 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
         if not dot:
             found[name] = value
             continue
-        target = found.setdefault(outer, {}) if _is_group(grid, outer) else found.get(outer)
+        target = found.get(outer)
+        if _is_group(grid, outer) and not isinstance(target, dict):
+            target = found[outer] = {} if target is None else {outer: target}  # from its main field alone
         if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
             (maker,) = target
             target[maker] = target[maker] or {}
@@ -190,12 +209,6 @@ def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) 
         kind, _, commit = checkpoint.partition(" ")
         known[asked] = replace(asked, checkpoint=checkpoint, revision=commit if kind == "commit" else asked.revision)
     return known[asked]
-
-
-def _identity(model: Model | None) -> dict[str, Any] | None:
-    """What the numbers of a model depend on: the content of its checkpoint, and how it is loaded."""
-    names = ("checkpoint", "dtype", "quantize", "untrained")
-    return None if model is None else {name: getattr(model, name) for name in names}
 
 
 def _key(about: Mapping[str, Any]) -> str:

@@ -27,7 +27,6 @@ from squashlens.study.places import extra
 ENTRIES = ("file", "column", "shard", "limit")
 ROWS = 256  # in a shard, by default
 TOGETHER, TOKENS = 32, 4096  # most prompts of equal length in one call, and most tokens
-KNOWN = 256  # lines between two of which the places in a JSONL file are remembered
 FIRST = ("row", "prompt", "error")  # columns of every row of a shard
 
 
@@ -82,7 +81,7 @@ def _look(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
     if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
     try:
-        digest, rows, _ = _index(path)
+        digest, rows = _index(path)
         with path.open("rb") as lines:
             first = json.loads((lines.readline() if path.suffix != ".parquet" else b"") or b"{}")
     except OSError as error:
@@ -99,29 +98,26 @@ def _path(given: Mapping[str, Any]) -> Path:
     return Path(str(given["file"])).expanduser().resolve()
 
 
-def _index(path: Path) -> tuple[str, int, tuple[int, ...]]:
-    """Of a file, its SHA-256, the number of its lines, and where some begin; read again if size or time changed."""
+def _index(path: Path) -> tuple[str, int]:
+    """The SHA-256 of a file and the number of its lines; read again if size or time changed."""
     about = path.stat()
     return _read_index(path, about.st_size, about.st_mtime_ns)
 
 
 @cache
-def _read_index(path: Path, size: int, changed: int) -> tuple[str, int, tuple[int, ...]]:
-    whole, rows, offset, starts = hashlib.sha256(), 0, 0, []
+def _read_index(path: Path, size: int, changed: int) -> tuple[str, int]:
+    whole, rows = hashlib.sha256(), 0
     with path.open("rb") as file:
-        for rows, line in enumerate(file, 1):
-            if rows % KNOWN == 1:
-                starts.append(offset)
-            offset += len(line)
+        for line in file:
             whole.update(line)
-    return whole.hexdigest(), rows, tuple(starts)
+            rows += 1
+    return whole.hexdigest(), rows
 
 
 def _of_lines(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
     """The values of a column in some lines; None for a line that is no JSON object with this column."""
     with path.open("rb") as file:
-        file.seek(_index(path)[2][start // KNOWN])
-        for line in islice(file, start % KNOWN, start % KNOWN + stop - start):
+        for line in islice(file, start, stop):
             try:
                 yield json.loads(line).get(column)
             except (ValueError, AttributeError):
@@ -190,10 +186,10 @@ def _rows(together: list[tuple[int, Any]], measure: Callable[[Any], Result]) -> 
     """Rows from one call, or from a call for each if there is one prompt, or if some prompt cannot be measured."""
     if len(together) > 1:
         try:
-            result = measure([prompt for _, prompt in together])
-            parts = [result.isel(prompt=place, drop=True) for place in range(len(together))]
+            whole = measure([prompt for _, prompt in together])
+            parts = [whole.isel(prompt=place, drop=True) for place in range(len(together))]
             return {
-                number: _begin_row(number, prompt) | _values(part)
+                number: _row(number, prompt, lambda _, part=part: part)
                 for (number, prompt), part in zip(together, parts, strict=True)
             }
         except InputError:
@@ -217,29 +213,17 @@ def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
 
 def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:
     """A row; what is wrong with one prompt does not stop the scan, but a lack of memory does."""
-    if isinstance(prompt, InputError):
-        return _begin_row(number, None) | {"error": str(prompt)}
-    row = _begin_row(number, prompt)
-    if not prompt:
-        return row | {"error": "The prompt is empty. Give text or a list of token ids."}
+    wrong = prompt if isinstance(prompt, InputError) else None
+    text = None if wrong else " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
+    row = {"row": number, "prompt": text, "error": None}
     try:
-        return row | _values(measure(prompt))
+        if wrong is not None or not prompt:
+            raise wrong or InputError("The prompt is empty.", "Give text or a list of token ids.")
+        whole = as_dataset(measure(prompt))
     except InputError as error:
         return row | {"error": str(error)}
-
-
-def _begin_row(number: int, prompt: Any) -> dict[str, Any]:
-    """What every row begins with."""
-    text = " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
-    return {"row": number, "prompt": text, "error": None}
-
-
-def _values(result: Result) -> dict[str, Any]:
-    whole = as_dataset(result)
-    return {
-        str(name): values.values.ravel().tolist() if values.ndim else values.values.item()
-        for name, values in (*whole.coords.items(), *whole.data_vars.items())
-    }
+    named = {str(name): values.values for name, values in (*whole.coords.items(), *whole.data_vars.items())}
+    return row | {name: values.ravel().tolist() if values.ndim else values.item() for name, values in named.items()}
 
 
 def _column(pa: Any, values: list[Any]) -> Any:

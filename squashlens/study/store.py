@@ -99,10 +99,24 @@ class Store:
         there = {name.rpartition("/")[2].removesuffix(".cell") for name in self.place.names("cells")}
         return {key for key in keys if key in there and self.read(key) is not None}
 
-    def count(self, keys: Iterable[str]) -> int:
-        """How many of these cells are done or have failed, without opening their files: for progress."""
+    def closed(self, keys: Iterable[str]) -> set[str]:
+        """Those keys whose cells are done or have failed."""
+        return self.done(keys := {*keys}) | (keys & self.failures().keys())
+
+    def named(self, keys: Iterable[str]) -> set[str]:
+        """As `closed`, without opening the files: for progress."""
         there = (*self.place.names("cells"), *self.place.names("failures"))
-        return len({name.rpartition("/")[2].partition(".")[0] for name in there} & {*keys})
+        return {name.rpartition("/")[2].partition(".")[0] for name in there} & {*keys}
+
+    def times(self, model: str) -> dict[str, Any] | None:
+        """The seconds that loading a model and a cell of it took, as a worker noted last; None if none did."""
+        try:
+            return json.loads(self.place.read(f"times/{model}.json") or b"null")
+        except ValueError:  # half a note
+            return None
+
+    def note_times(self, model: str, loading: float, seconds: float) -> None:
+        self.place.write(f"times/{model}.json", json.dumps({"loading": loading, "seconds": seconds}).encode())
 
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
         """Store why a cell could not be computed."""

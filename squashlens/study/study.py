@@ -15,7 +15,7 @@ from squashlens.errors import InputError
 from squashlens.study.cells import Cell, cells_of, require_current, table_of_cells
 from squashlens.study.combine import answer, combine
 from squashlens.study.describing.description import read
-from squashlens.study.engines import Local, drive
+from squashlens.study.engines import Local, Ray, Slurm, drive
 from squashlens.study.forecast import forecast
 from squashlens.study.scans import failed_rows
 from squashlens.study.store import Store
@@ -88,9 +88,9 @@ class Study:
         store itself, such as a full disk, end a study; what is stored stays.
 
         Args:
-            engine: ``"local"``: in this process, or in `workers` processes with one CUDA device each; ``"ray"`` and
-                ``"slurm"`` need the extra of that name.
-            workers: number of workers.
+            engine: ``"local"``: in this process, or in `workers` processes; ``"ray"`` and ``"slurm"`` need the extra of
+                that name. Workers of the first two get as much of the CUDA devices as their models need.
+            workers: most workers at a time.
             threads: threads that PyTorch uses in each worker. Results with the same number of threads are equal byte
                 for byte on all engines.
             device: device of all workers, such as ``"cpu"``; by default CUDA if there is any.
@@ -102,6 +102,7 @@ class Study:
             The table of `status`.
 
         Raises:
+            CapacityError: with several workers, or on Ray, a model that is too large for the devices of one machine.
             InputError: an engine whose extra is not installed; or code, a checkpoint or a file that changed since the
                 study was made.
             OutputError: the store cannot be written.
@@ -122,7 +123,7 @@ class Study:
                     self.store.measure_again(key)
         if engine == "local" and workers == 1:
             keys = {cell.key for cell in self.cells}
-            shown = bar(total=len(keys), initial=self.store.count(keys), desc="cells", unit="cell")
+            shown = bar(total=len(keys), initial=len(self.store.named(keys)), desc="cells", unit="cell")
             with threads_set(threads), shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
@@ -130,7 +131,7 @@ class Study:
             "grids": list(map(asdict, self.grids)), "store": self.store.place.url, "cells": digest(self.cells),
             "workers": workers, "threads": threads, "device": device,
         }  # fmt: skip
-        drive(_engine(engine, resources, threads), task, workers, self.store, self.cells)
+        drive(_engine(engine, resources, threads, device), task, workers, self.store, self.cells)
         return self.status()
 
     @validated
@@ -140,8 +141,8 @@ class Study:
         Args:
             sample: cells to compute for each grid and model: the least and the largest by their arguments, and others
                 between them, from which the other cells are interpolated.
-            threads: as in `run`.
-            device: as in `run`.
+            threads: as in `Study.run`.
+            device: as in `Study.run`.
 
         Returns:
             Table with a row for each grid and model: the numbers of cells `measured` and `left`, the seconds of
@@ -255,13 +256,7 @@ class Study:
         return next(grid for grid in self.grids if name in (None, grid.name))
 
 
-def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int) -> Any:
+def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int, device: str | None) -> Any:
     if name == "ray":
-        from squashlens.study.engines import Ray
-
-        return Ray(resources or {}, threads)
-    if name == "slurm":
-        from squashlens.study.engines import Slurm
-
-        return Slurm(resources or {}, threads)
-    return Local()
+        return Ray(resources or {}, threads, device)
+    return Slurm(resources or {}, threads) if name == "slurm" else Local(device)

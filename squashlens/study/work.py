@@ -1,8 +1,8 @@
 """What a worker does: claim a cell, compute it, store it, and go on. Every engine starts workers that run this.
 
-Nobody hands out cells. Each worker begins with its own part of the list, then helps the others, and the store says what
-is done. So a worker may be killed, join or leave at any time, and a study that was begun with one engine can be
-continued with another.
+Nobody hands out cells. Each worker begins with the model that it was started for, then helps the others, and the
+store says what is done. So a worker may be killed, join or leave at any time, and a study that was begun with one
+engine can be continued with another.
 
 As a program, a worker reads what to do from standard input, as JSON. It ends after the cell in hand if the process that
 started it ends, or if it is told to stop by SIGTERM or SIGUSR1. The exit code is 0, or 2 after an error that would stop
@@ -11,13 +11,15 @@ every worker, such as a full disk.
 
 import gc
 import hashlib
+import itertools
 import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -28,7 +30,7 @@ from squashlens._typing import short_repr
 from squashlens.bars import quiet
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.stored import Result
-from squashlens.study.cells import Cell, Model, cells_of
+from squashlens.study.cells import Cell, Model, by_model, cells_of
 from squashlens.study.describing.description import read
 from squashlens.study.describing.measurements import (
     LOADING,
@@ -39,6 +41,7 @@ from squashlens.study.describing.measurements import (
     scanned_argument,
     sequence_of,
 )
+from squashlens.study.placement import device_for, pays
 from squashlens.study.scans import shard
 from squashlens.study.store import Store
 
@@ -47,11 +50,15 @@ PAUSE = 0.2  # seconds between two looks at cells that other workers hold
 
 
 class Worker:
-    """A worker with the model that it loaded last."""
+    """A worker with the model that it loaded last.
 
-    def __init__(self, store: Store, device: str | None = None) -> None:
-        self.store, self.device = store, device
+    `fits` are the models that it has room for; all without it. `loads` counts the models that it loaded.
+    """
+
+    def __init__(self, store: Store, device: str | None = None, fits: Container[Model | None] | None = None) -> None:
+        self.store, self.device, self.fits, self.loads = store, device, fits, 0
         self._loaded: tuple[Model, Any] | None = None
+        self._loading, self._seconds = 0.0, list[float]()  # of the loaded model, and of the cells that it computed
         self._refused: dict[Model, SquashlensError] = {}
 
     def run(
@@ -60,23 +67,39 @@ class Worker:
         stop: Callable[[], bool] = lambda: False,
         after: Callable[[], object] = lambda: None,
     ) -> None:
-        """Compute all cells that are not done, and wait for those that other workers hold.
+        """Compute the cells that are not done, of models that fit, and wait for those that other workers hold.
 
-        `stop` is asked before each cell, and `after` is called after each.
+        All cells of one model come before those of the next. `stop` is asked before each cell, and `after` is called
+        after each.
         """
-        closed = self.store.failures().keys() | self.store.done(cell.key for cell in cells)
-        left = list({cell.key: cell for cell in cells if cell.key not in closed}.values())
-        while left:
-            held = []
-            for cell in left:
-                if stop():
-                    return
-                if self.attempt(cell):
-                    after()
-                else:
-                    held.append(cell)
-            left = held
+        closed = self.store.closed(cell.key for cell in cells)
+        left = by_model(cell for cell in cells if cell.key not in closed)
+        left = {model: own for model, own in left.items() if self.fits is None or model in self.fits}
+        while left and not stop():
+            for model in sorted(left, key=lambda model: not self._has(model)):
+                if not self._pays(model, {cell.key for cell in left[model]}):
+                    continue
+                held = []
+                for cell in left[model]:
+                    if stop():
+                        return
+                    if self.attempt(cell):
+                        after()
+                    else:
+                        held.append(cell)
+                left[model] = held
+            left = {model: held for model, held in left.items() if held}
             time.sleep(PAUSE if left else 0)
+
+    def _has(self, model: Model | None) -> bool:
+        return model is None or (self._loaded is not None and self._loaded[0] == model)
+
+    def _pays(self, model: Model | None, keys: set[str]) -> bool:
+        """Whether to load a model of which these cells may be left: the first in any case."""
+        if model is None or self._has(model) or self._loaded is None or model in self._refused:
+            return True
+        left = len(keys - self.store.named(keys))
+        return not left or pays(self.store.times(model.key), left, self.store.place.claimed(keys))
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
@@ -84,7 +107,11 @@ class Worker:
             if causes is None:
                 return False
             if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
+                before, began = self.loads, time.perf_counter()
                 self._compute(cell, causes)
+                spent = time.perf_counter() - began - (self._loading if self.loads > before else 0.0)
+                if cell.model is not None and self._has(cell.model):
+                    self._note(cell.model, spent)
                 if "resume" in parameters(cell.measurement):
                     self.store.end_journal(cell.key)
         return True
@@ -149,6 +176,13 @@ class Worker:
                 length = partial(_length, model)
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 
+    def _note(self, model: Model, seconds: float) -> None:
+        """Note for other workers what a cell of the loaded model takes: after the first, the second, the fourth, …"""
+        self._seconds.append(seconds)
+        many = len(self._seconds)
+        if many & (many - 1) == 0:
+            self.store.note_times(model.key, self._loading, sum(self._seconds) / many)
+
     def prepare(self, cell: Cell) -> None:
         """Load the model of a cell; what is wrong with it is said when the cell is computed."""
         with suppress(SquashlensError):
@@ -162,15 +196,16 @@ class Worker:
         if self._loaded is None or self._loaded[0] != wanted:
             from squashlens.engine.loading.load import load
 
-            self._loaded = None
+            self._loaded, began = None, time.perf_counter()
             _free()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                model = load(wanted.name, device=self.device, **options)
+                model = load(wanted.name, device=self.device or device_for(wanted), **options)
                 self._loaded = wanted, model if wanted.untrained is None else _untrained(model, wanted.untrained)
             except SquashlensError as error:
                 self._refused[wanted] = error
                 raise
+            self.loads, self._loading, self._seconds = self.loads + 1, time.perf_counter() - began, []
         return self._loaded[1]
 
     def _fail(self, cell: Cell, reason: str, error: Exception | None = None, trace: str = "") -> None:
@@ -228,7 +263,7 @@ def digest(cells: Sequence[Cell]) -> str:
 
 
 def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> None:
-    """Compute all cells of a task that are not done, beginning with the part of this worker."""
+    """Compute the cells of a task that are not done, first those of this worker's model."""
     grids, _ = read(task["grids"])
     cells = cells_of(grids)
     if digest(cells) != task["cells"]:
@@ -236,9 +271,13 @@ def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda
             "A worker found other cells than the process that started it.",
             "Install the same versions, and use the same models and files, on all machines.",
         )
-    first = len(cells) * worker // task["workers"]  # of its own part, in which few models occur; then the others
+    groups, needs, home = by_model(cells), task["needs"], task["home"]
+    fits = {model for model, need in zip(groups, needs, strict=True) if need <= needs[home]}
+    own = groups.pop([*groups][home])
+    first = len(own) * worker // task["workers"]  # other workers of this model begin elsewhere
+    order = [*own[first:], *own[:first], *itertools.chain.from_iterable(groups.values())]
     with threads_set(task["threads"]):
-        Worker(Store(task["store"]), task["device"]).run([*cells[first:], *cells[:first]], stop)
+        Worker(Store(task["store"]), task["device"], fits).run(order, stop)
 
 
 def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:
@@ -252,12 +291,14 @@ def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lam
 
 def main() -> None:
     """Run one worker."""
-    parent, told = os.getppid(), []
+    told = list[bool]()
     for name in ("SIGTERM", "SIGUSR1"):
         if hasattr(signal, name):  # Windows has only the first
             signal.signal(getattr(signal, name), lambda *_: told.append(True))
     task = json.loads(sys.stdin.readline())
-    if error := outcome(task, int(sys.argv[1]), lambda: bool(told) or os.getppid() != parent):
+    # A parent's identity would not do: it may have ended before this line.
+    threading.Thread(target=lambda: told.append(not os.read(sys.stdin.fileno(), 1)), daemon=True).start()
+    if error := outcome(task, int(sys.argv[1]), lambda: bool(told)):
         print(error, file=sys.stderr)
         raise SystemExit(2)
 

@@ -49,6 +49,16 @@ def test_yaml_and_python_describe_the_same_cells(tmp_path: Path) -> None:
     assert study.cells[0].arguments["sequence"] == {"repeated": {"token": "1", "n": 4}}
 
 
+def test_options_of_a_group_that_is_given_by_its_main_field() -> None:
+    grid = {"measurement": "jacobian_norms", "arguments": BOUND["arguments"] | {"method": "sketch"}}
+    found = cells(grid | {"each": {"method.n_probes": [4, 8]}})
+    assert [cell.arguments["method"] for cell in found] == [{"method": "sketch", "n_probes": n} for n in (4, 8)]
+    short = {"model": "tiny-gemma", "sequence": {"repeated": {"token": "1", "n": 8}}}
+    norms = [{}, {"norm": {"scale": "absolute"}}, {"norm": "linf"}, {"norm": {"scale": "relative"}}]
+    keys = [cells({"measurement": "collapse", "arguments": short | norm})[0].key for norm in norms]
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
 def test_a_key_depends_on_what_changes_the_numbers() -> None:
     first = cells(BOUND)[0].key
     changed: list[dict[str, Any]] = [

@@ -1,24 +1,22 @@
-"""The same study on Ray and on Slurm: the files are equal byte for byte to those of this process."""
+"""The same study on every engine, also under kills: files are equal byte for byte to those of this process."""
 
 import os
 import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import squashlens as sl
+from tests.study.faults import Killed
 from tests.study.one_node import slurm
 from tests.study.test_running import files
 
 ROOT = Path(__file__).parents[2]
-KILLS = 40  # of workers at most, one after each cell
+KILLS = int(os.environ.get("SQUASHLENS_KILLS", "40"))  # on each engine
 
 
 def grids(notes: Path, seconds: float = 0.0) -> list[dict[str, Any]]:
@@ -65,42 +63,6 @@ def test_ray_writes_the_same_files(cluster: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.ray
-def test_ray_loses_a_node_and_many_workers_and_gives_up_what_crashes_only(cluster: Any, tmp_path: Path) -> None:
-    """Workers are killed from outside, and one cell crashes its own."""
-    notes = tmp_path / "notes"
-    crashing = {"measurement": "tests.study.fakes:deadly", "arguments": {"notes": str(tmp_path / "crashes")}}
-    made = sl.Study([*grids(notes, seconds=0.5)[:1], crashing | {"each": {"x": [0, 1, 2]}}], store=tmp_path / "ray")
-    killed, ended = Counter[str](), threading.Event()
-
-    def spoil() -> None:
-        while not ended.is_set() and sum(killed.values()) < KILLS:
-            before = made.status()["done"].sum()
-            while made.status()["done"].sum() == before and not ended.wait(0.5):
-                pass
-            actors = [one for one in psutil.process_iter(["cmdline"])
-                      if "ray::_Remote" in " ".join(one.info["cmdline"] or [])]  # fmt: skip
-            for actor in actors[:1]:
-                actor.kill()
-                killed["worker"] += 1
-            if actors and not killed["node"]:
-                cluster.remove_node(cluster.second)
-                killed["node"] += 1
-
-    spoiling = threading.Thread(target=spoil)
-    spoiling.start()
-    table = made.run(engine="ray", workers=2)
-    ended.set()
-    spoiling.join()
-    assert table[["done", "failed"]].to_numpy().tolist() == [[20, 0], [2, 1]]
-    assert "Segmentation fault" in made.failures()["reason"].item()
-    assert killed["worker"] > 3
-    counts = Counter(notes.read_text().split())
-    assert len(counts) == 20
-    assert sum(counts.values()) <= 20 + killed["worker"] + 1
-
-
-@pytest.mark.slow
 @pytest.mark.slurm
 def test_slurm_writes_the_same_files(tmp_path: Path) -> None:
     """A study that was begun in this process is continued by a job, and a job that is killed is replaced."""
@@ -119,31 +81,84 @@ def test_slurm_writes_the_same_files(tmp_path: Path) -> None:
     assert files(tmp_path / "here") == files(tmp_path / "slurm")
 
 
+def study_to_kill(folder: Path, options: dict[str, Any], **more: Any) -> Killed:
+    """Cells of half a second, cells with a provenance, and one that crashes by itself."""
+    crashing = {"measurement": "tests.study.fakes:deadly", "arguments": {"notes": str(folder / "crashes")}, "each": {
+        "x": [0, 1]}}  # fmt: skip
+    noted, _, convergence = grids(folder / "notes", seconds=0.5)
+    noted["each"] = {"x": list(range(3 * KILLS))}
+    return Killed([crashing, noted, convergence], folder / "store", options, **more)
+
+
+def require_nothing_lost(killed: Killed, folder: Path) -> None:
+    """All healthy cells are done, and equal byte for byte to those of an undisturbed run; the other one crashed."""
+    made = killed.run(KILLS)
+    print(dict(killed.killed))
+    assert killed.killed.total() == KILLS
+    assert made.status()[["done", "failed"]].to_numpy().tolist() == [[1, 1], [3 * KILLS, 0], [2, 0]]
+    assert "Segmentation fault" in made.failures()["reason"].item()
+    begun = Counter((folder / "notes").read_text().split())
+    assert len(begun) == 3 * KILLS
+    assert begun.total() <= 3 * KILLS + 2 * KILLS + 3  # a kill costs at most the cells in hand, and so does a crash
+    undisturbed = sl.Study([killed.grids[0] | {"each": {"x": [0]}}, *killed.grids[1:]], store=folder / "undisturbed")
+    undisturbed.run(workers=2)
+    assert files(folder / "undisturbed") == files(folder / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_local_study_survives_kills(tmp_path: Path) -> None:
+    require_nothing_lost(study_to_kill(tmp_path, {"workers": 2}), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(3000)
+def test_a_study_on_ray_survives_kills(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of nodes: the second leaves with its worker and its daemon, and another joins."""
+
+    def lose_node(_: Any) -> bool:
+        cluster.remove_node(cluster.second, allow_graceful=False)
+        cluster.second = cluster.add_node(num_cpus=1)
+        return True
+
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    options = {"engine": "ray", "workers": 2}
+    killed = study_to_kill(tmp_path, options, kills={"node": lose_node}, workers_are="ray::_Remote")
+    require_nothing_lost(killed, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.slurm
-def test_a_job_is_requeued_on_a_signal(tmp_path: Path) -> None:
+@pytest.mark.timeout(3000)
+def test_a_study_on_slurm_survives_kills(tmp_path: Path) -> None:
+    """Also jobs that are cancelled, and jobs that are put into the queue again on the signal of a time-out."""
     pytest.importorskip("submitit")
-    notes = tmp_path / "notes"
+
+    def running() -> list[str]:
+        words = ["squeue", "-h", "-t", "R", "-o", "%i"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+    def restarts(job: str) -> str:
+        shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+        return shown.partition("Restarts=")[2].partition(" ")[0]
+
+    def requeue(draw: Any) -> bool:
+        if not (jobs := running()):
+            return False
+        job, end = draw.choice(jobs), time.monotonic() + 60
+        before = restarts(job)
+        subprocess.run(["scancel", "--signal=USR2", job], check=True)
+        while restarts(job) == before and time.monotonic() < end:
+            time.sleep(0.2)
+        return restarts(job) != before
+
+    def cancel(draw: Any) -> bool:
+        jobs = running()
+        return bool(jobs) and subprocess.run(["scancel", draw.choice(jobs)], check=False).returncode == 0
+
+    options = {"engine": "slurm", "workers": 2, "resources": {"timeout_min": 60}}
+    kills = {"requeued": requeue, "cancelled": cancel}
     with slurm(tmp_path / "one-node"):
-        made = sl.Study(grids(notes, seconds=1.0)[:1], store=tmp_path / "slurm")
-        driver = subprocess.Popen(
-            [sys.executable, "-c", "import sys, json, squashlens as sl\n"
-             "sl.Study(json.loads(sys.argv[1]), store=sys.argv[2]).run(engine='slurm')",
-             __import__("json").dumps(grids(notes, seconds=1.0)[:1]), str(tmp_path / "slurm")],
-            cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        try:
-            end = time.monotonic() + 120
-            while made.status()["done"].sum() < 2 and time.monotonic() < end:
-                time.sleep(0.2)
-            queue = subprocess.run(["squeue", "-h", "-o", "%i %T %r"], capture_output=True, text=True).stdout
-            (line,) = queue.splitlines()  # one worker; what else there is stands in the error
-            subprocess.run(["scancel", "--signal=USR2", line.split()[0]], check=True)
-            assert driver.wait(timeout=300) == 0
-        finally:
-            driver.kill()
-            driver.wait()
-    assert made.status()["done"].tolist() == [20]
-    counts = Counter(notes.read_text().split())
-    assert sum(counts.values()) <= 21
-    assert len(list((tmp_path / "slurm" / "slurm").glob("*_0_log.out"))) == 1  # one job, which ran twice
+        killed = study_to_kill(tmp_path, options, kills=kills, workers_are="submitit.core._submit")
+        require_nothing_lost(killed, tmp_path)

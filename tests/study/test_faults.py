@@ -1,4 +1,4 @@
-"""Killed workers and drivers, two drivers on one store, a full disk and a read-only store: nothing is lost."""
+"""A full disk and a read-only store: nothing is lost."""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,18 +8,6 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import OutputError
-from tests.study.faults import injected
-
-
-@pytest.mark.slow
-def test_nothing_is_lost_or_computed_twice_when_processes_are_killed(tmp_path: Path) -> None:
-    """Two drivers share a store. Every kill costs at most the cells in hand of the workers that it ends."""
-    made, begun, killed = injected(tmp_path, cells=150, kills=2, drivers=2, workers=1, seconds=0.05)
-    assert made.status()[["done", "failed", "left"]].to_numpy().tolist() == [[150, 0, 0]]
-    area = made.combine()["area"].isel(place=0)
-    assert (area == area["x"] ** 2).all()
-    assert set(begun) == set(range(150))
-    assert sum(many - 1 for many in begun.values()) <= killed["worker"] + 2 * killed["driver"]
 
 
 @pytest.fixture

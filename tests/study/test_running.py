@@ -231,7 +231,7 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
 
     one = study(tmp_path, "square", {"x": [1]})
     task = {"grids": [asdict(one.grids[0])], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,
-            "threads": 1, "device": None}  # fmt: skip
+            "threads": 1, "device": None, "home": 0, "needs": [0]}  # fmt: skip
     work(task, 0)
     assert one.status()["done"].tolist() == [1]
     with pytest.raises(InputError, match="other cells"):

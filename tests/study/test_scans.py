@@ -205,7 +205,7 @@ def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path)
                     "name": "sizes"}, store=tmp_path / "store")  # fmt: skip
     with pytest.raises(InputError, match="changed after the study was described"):
         one.run()
-    assert one.store.count([one.cells[0].key]) == 0
+    assert not one.store.named([one.cells[0].key])
 
 
 def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(tmp_path: Path, tiny: Any) -> None:

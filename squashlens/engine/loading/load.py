@@ -70,7 +70,6 @@ def load(
             Needs the extra ``squashlens[quant]``.
         revision: branch, tag or commit of a model on the Hugging Face hub; other models have none.
         verify: False leaves the verification out; results are then labelled ``"unverified"``.
-        progress: print the model's size, and show progress bars while loading.
 
     Returns:
         The bridge, in eval mode.
@@ -299,12 +298,19 @@ def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
     return dtype
 
 
+def weight_bytes(name: str, dtype: str, revision: str | None) -> int:
+    """The size of a model's weights in a dtype, from its configuration alone."""
+    with _libraries_silenced():
+        source = source_of(name).path
+        empty = _on_no_device(_open_config(source, revision), source)
+    return sum(p.numel() for p in empty.parameters()) * _dtype_to_run_in(dtype).itemsize
+
+
 def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype) -> None:
     """Print the model's size, and raise an error if it does not fit into memory."""
     count = sum(p.numel() for p in empty.parameters())
-    size = count * dtype.itemsize
+    size, kind = count * dtype.itemsize, dtype_name(dtype)
     label = Path(source).name if Path(source).exists() else source
-    kind = dtype_name(dtype)
     free = human(available(device))
     write(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}")
     require_room(size, device, f"{label} in {kind}", "Use a smaller model, dtype=torch.bfloat16, or a larger device.")

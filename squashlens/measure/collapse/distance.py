@@ -38,7 +38,7 @@ def collapse(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    norm: DistanceNorm = NormAndScale(),
+    norm: DistanceNorm = NormAndScale(scale="absolute"),
     by_head: Heads | None = None,
     round_to: Dtype | None = None,
 ) -> xr.Dataset:

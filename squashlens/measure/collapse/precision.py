@@ -57,7 +57,7 @@ def precision(
     runs: InPrecisions = Runs(),
     round_to: Format | Collection[Format] | None = None,
     blocks: Blocks = (),
-    norm: DistanceNorm = NormAndScale(),
+    norm: DistanceNorm = NormAndScale(scale="relative"),
 ) -> xr.Dataset:
     """Whether v and v* are bit-identical after rounding to number formats; or their distance in several precisions.
 

@@ -56,7 +56,7 @@ def separator_ablation(
     lengths: Iterable[int] | None = None,
     from_blocks: Iterable[int] | None = None,
     substitute: Substituted = Substitute(),
-    norm: DistanceNorm = NormAndScale(),
+    norm: DistanceNorm = NormAndScale(scale="absolute"),
     noise_lengths: int = REPLAYED,
 ) -> xr.Dataset:
     """The distance D of `collapse` with separators, without them, and under each ablation of them.

@@ -44,7 +44,7 @@ def tokenization(
     repeat: str = "1",
     separator: Mapping[str, str] = FORMS,
     prefix: str = "",
-    norm: DistanceNorm = NormAndScale(),
+    norm: DistanceNorm = NormAndScale(scale="relative"),
 ) -> xr.Dataset:
     """How text that repeats a digit or word is tokenized, and what that does to the distance D.
 

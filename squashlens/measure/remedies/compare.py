@@ -43,7 +43,7 @@ def compare(
     answer: Answer | Mapping[str, Answer] | None = None,
     prompt: Prompts | None = None,
     lengths: Iterable[int] | None = None,
-    norm: DistanceNorm = NormAndScale(),
+    norm: DistanceNorm = NormAndScale(scale="relative"),
     sampling: Drawn = Sampling(),
 ) -> xr.Dataset:
     """What each intervention does to collapse, to the path bound or the Jacobian, and to the answers of a model.

@@ -43,7 +43,7 @@ def search_separators(
     designs: Tried = Designs(),
     answer: Answer | None = None,
     lengths: Iterable[int] | None = None,
-    norm: DistanceNorm = NormAndScale(),
+    norm: DistanceNorm = NormAndScale(scale="relative"),
     resume: str | Path | None = None,
 ) -> xr.Dataset:
     """Search for the separator and period with the largest separation, and compare it with random placement.

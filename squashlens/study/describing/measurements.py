@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
-from squashlens.checks.arguments import as_dict, converted, options_of
+from squashlens.checks.arguments import as_dict, converted, group_in, options_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
 from squashlens.study.describing.own_code import code_of
@@ -251,10 +251,12 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
 
 def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
     """An argument; a group of options with the defaults of those that are not given, but without batch sizes."""
-    if not options_of(parameter.annotation):
+    group = group_in(parameter.annotation)
+    if group is None:
         return value
-    group = as_dict(converted(value, parameter.annotation, parameter.name))
-    return {option: one for option, one in group.items() if option not in BATCHES}
+    given = as_dict(converted(value, parameter.annotation, parameter.name))
+    usual = as_dict(parameter.default) if isinstance(parameter.default, group) else {}
+    return {name: usual.get(name) if one is None else one for name, one in given.items() if name not in BATCHES}
 
 
 def code_for(name: str) -> str:
