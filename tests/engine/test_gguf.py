@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig
 
 import squashlens as sl
 from squashlens.engine.loading import cache, sources
-from squashlens.engine.loading.header import read_header
 from squashlens.errors import InputError, ModelAccessError
 from tests.cases import COMMON, random_model
 from tests.engine.ggufs import WORDS, write_gguf
@@ -106,12 +105,12 @@ def _other(path: Path, config: Any, architecture: str, **how: Any) -> Path:
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "cut in the data": (lambda p: _gemma(p, lambda whole: whole[: len(whole) * 9 // 10]), "is truncated: it has"),
+    "cut in the data": (lambda p: _gemma(p, lambda whole: whole[: len(whole) * 9 // 10]), "is damaged or truncated"),
     "mamba": (
         lambda p: _gemma(p, lambda whole: whole.replace(b"gemma2", b"mamba3")),
         "architecture 'mamba3', whose GGUF files are not supported. Supported are gemma2",
     ),
-    "text": (lambda p: _gemma(p, lambda _: b"hello" * 9), "is not a GGUF file"),
+    "text": (lambda p: _gemma(p, lambda _: b"hello" * 9), "it is not a GGUF file"),
     "windows in other blocks": (
         lambda p: _other(p, Gemma3TextConfig(**GEMMA), "gemma3", also={"attention.sliding_window_pattern": 4}),
         "gemma3.attention.sliding_window_pattern = 4",
@@ -146,22 +145,6 @@ def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
         sl.load(tmp_path / "none.gguf")
     with pytest.raises(ModelAccessError, match=r"has no config.json. Give the GGUF file: .*model.gguf"):
         sl.load(_gemma(tmp_path).parent)
-
-
-def test_every_byte_of_the_header_matters_or_does_no_harm(tmp_path: Path) -> None:
-    """A flipped byte gives an error of ours, or a header; never another exception, and never a long wait."""
-    file = _gemma(tmp_path)
-    whole = file.read_bytes()
-    end = read_header(file).data
-    rng = np.random.default_rng(0)
-    for at in rng.choice(end, 300, replace=False):
-        damaged = bytearray(whole)
-        damaged[at] ^= 1 << int(rng.integers(8))
-        file.write_bytes(damaged)
-        try:
-            read_header(file)
-        except ModelAccessError:
-            continue
 
 
 def test_a_file_is_converted_once(

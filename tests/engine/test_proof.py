@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, StableLmConfig
 
 import squashlens as sl
+from squashlens.engine import live
 from squashlens.engine.proving import proof
 from squashlens.errors import UnsoundModelError
 from tests.cases import COMMON, CONFIGS, FAMILIES, MORE, NO_HEAD_DIM, SLIDING, few, random_model, save_random
@@ -86,6 +87,49 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tm
     assert (bound >= norms).all()
     assert "path_bound" not in sl.profile(model, ids, extras={"n_random_models": 0})
     assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
+
+
+class Adapted(torch.nn.Module):
+    """A linear layer with an adapter beside it, as peft puts it in place of the layer."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = torch.nn.Linear(layer.in_features, 2, bias=False)
+        self.lora_B = torch.nn.Linear(2, layer.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+
+class AdaptedInside(torch.nn.Linear):
+    """A linear layer that has an adapter among its own parameters."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=False)
+        self.weight, self.lora_B = layer.weight, torch.nn.Parameter(torch.ones(layer.out_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.lora_B * x.sum(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("adapter", "complaint"), [(Adapted, "adapter of peft"), (AdaptedInside, "is a AdaptedInside")]
+)
+def test_adapters_that_are_not_merged_are_refused(adapter: Any, complaint: str, late: bool) -> None:
+    """Put into the plain model before the bridge, or into a bridge that was measured before."""
+    plain = random_model(CONFIGS["llama"])
+    if not late:
+        mlp = plain.model.layers[1].mlp
+        mlp.down_proj = adapter(mlp.down_proj)
+    bridge = live.bridge_around(plain, None, "adapted")
+    if late:
+        sl.path_bound(bridge, torch.tensor([2, 5, 6]))
+        out = bridge.blocks[1].mlp.out
+        out._modules["_original_component"] = adapter(out.original_component).eval()
+    with pytest.raises(UnsoundModelError, match=complaint):
+        sl.path_bound(bridge, torch.tensor([2, 5, 6]))
 
 
 @pytest.mark.few(1)

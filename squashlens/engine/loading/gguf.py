@@ -64,7 +64,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     _require_gguf()
     header = read_header(file)
     _require_supported(header, file)
-    size = 4 * sum(tensor.count for tensor in header.tensors)
+    size = 4 * _numbers(header)
     remedy = "Use a smaller model, or a machine with more memory."
     require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
     plain = folder / "without_long_arrays.gguf"
@@ -98,6 +98,10 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         ) from error
 
 
+def _numbers(header: Header) -> int:
+    return sum(int(tensor.n_elements) for tensor in header.tensors)
+
+
 def _require_gguf() -> None:
     """Raise an error if the package gguf is not installed, without which GGUF files cannot be read."""
     try:
@@ -120,10 +124,12 @@ def _require_supported(header: Header, file: Path) -> None:
 
 def origin_of(header: Header, sha256: str) -> dict[str, Any]:
     """What results state about the weights: their number formats in the file, and the file's digest."""
-    kinds = sorted({tensor.kind for tensor in header.tensors})
-    formats = {kind: sum(tensor.count for tensor in header.tensors if tensor.kind == kind) for kind in kinds}
-    name = _format(header) or max(kinds, key=formats.__getitem__)
-    lossless = all(kind in PLAIN for kind in kinds)
+    formats: dict[str, int] = {}
+    for tensor in sorted(header.tensors, key=lambda tensor: tensor.tensor_type.name):
+        kind = tensor.tensor_type.name
+        formats[kind] = formats.get(kind, 0) + int(tensor.n_elements)
+    name = _format(header) or max(formats, key=formats.__getitem__)
+    lossless = formats.keys() <= {*PLAIN}
     return {
         "note": f"read from {name} in a GGUF file"
         if lossless
@@ -155,7 +161,9 @@ def _describe(config: Any, header: Header, file: Path) -> None:
         if key.startswith(f"{architecture}.")
     }
     _require_said(said, header, file)
-    config.vocab_size = next((t.shape[0] for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size)
+    config.vocab_size = next(
+        (int(t.shape[-1]) for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size
+    )
     for key, value in said.items():
         if key in SAYS:
             if _has_a_place(config, key, said):
@@ -195,7 +203,7 @@ def _require_said(said: Mapping[str, Any], header: Header, file: Path) -> None:
     blocks = len({tensor.name.split(".")[1] for tensor in header.tensors if tensor.name.startswith("blk.")})
     if said["block_count"] != blocks:  # also before a model of a damaged size is built
         raise _impossible(file, "block_count", said["block_count"], f"{blocks}, of which it has tensors")
-    largest = max(tensor.count for tensor in header.tensors)
+    largest = max(int(tensor.n_elements) for tensor in header.tensors)
     if said["embedding_length"] * said["feed_forward_length"] > largest:
         raise _impossible(file, "embedding_length", said["embedding_length"], "the width of its tensors")
 
@@ -224,7 +232,7 @@ def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
 def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, file: Path) -> None:
     """Raise an error unless the file's numbers are exactly the model's parameters."""
     missing = sorted({*report["missing_keys"], *(str(one[0]) for one in report["mismatched_keys"])})
-    stored = sum(tensor.count for tensor in header.tensors)
+    stored = _numbers(header)
     needed = sum(parameter.numel() for parameter in model.parameters())
     if missing or stored != needed:
         lacks = f", and lacks {', '.join(missing[:4])}" if missing else ""

@@ -1,15 +1,10 @@
-"""Read the header of a GGUF file, check that the file is whole, and copy it without its long arrays.
+"""Read the header of a GGUF file with the package gguf, and copy the file without its long arrays.
 
-A GGUF file has entries (a name and a value each), a table of its tensors, and their data:
-
-    "GGUF"  version  n_tensors  n_entries  (key, type, value)…  (name, n_dims, dims, type, offset)…  padding  data
-
-The arrays of a tokenizer have hundreds of thousands of values, which readers that make an object of each take more than
-ten seconds to read. They are only counted here, and left out of the copy from which weights and configuration are read.
+The arrays of a tokenizer have hundreds of thousands of values. The package makes an object of each, which takes more
+than ten seconds at every reading. They are skipped here, and left out of the copy from which weights and configuration
+are read.
 """
 
-import math
-import mmap
 import shutil
 import struct
 from dataclasses import dataclass
@@ -19,47 +14,21 @@ from typing import Any
 from squashlens.errors import ModelAccessError
 
 MAGIC = b"GGUF"
-VERSIONS = (2, 3)
-ALIGNMENT = "general.alignment"
-LONG = 64  # values of an array; longer ones are counted
-AGAIN = "Download the file again."
-NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TEXT, ARRAY = 8, 9  # the other types of values
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor of a GGUF file: name, shape in PyTorch's order, number format, and its place behind `Header.data`."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    offset: int
-
-    @property
-    def count(self) -> int:
-        """How many numbers it has."""
-        return math.prod(self.shape)
-
-    @property
-    def n_bytes(self) -> int:
-        """Its size in the file."""
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-        values, size = GGML_QUANT_SIZES[GGMLQuantizationType[self.kind]]
-        return -(-self.count // values) * size
+LONG = 64  # values of an array; longer ones are skipped
+Place = tuple[int, int]  # where something begins and ends in the file
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a GGUF file says of itself. An array of more than `LONG` values is given by its length."""
+    """What a GGUF file says of itself, without long arrays; `tensors` as gguf describes them."""
 
     version: int
     values: dict[str, Any]
-    places: dict[str, tuple[int, int]]  # where each entry begins and ends in the file
-    tensors: tuple[StoredTensor, ...]
-    table: tuple[int, int]  # where the table of tensors begins and ends
+    tensors: list[Any]
+    entries: list[Place]
+    table: Place  # of the tensors
     data: int  # where the data begin
+    alignment: int
 
 
 def is_gguf(path: Path) -> bool:
@@ -74,110 +43,62 @@ def is_gguf(path: Path) -> bool:
 def read_header(path: Path) -> Header:
     """The header of a GGUF file; raises an error for a file of another kind, a damaged or a truncated one."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _header(content, path)
-    except (struct.error, IndexError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        if isinstance(error, ModelAccessError):
-            raise
-        raise _damaged(path, f"its header ends early or is damaged ({error})") from error
-    except OSError as error:
-        raise ModelAccessError(f"{path} cannot be read ({error.strerror}).", "Check its permissions.") from error
+        reader: Any = _reader(path)
+        if reader.byte_order != "I":
+            raise ValueError("it was written on a machine of the other byte order")
+        entries = [f for f in reader.fields.values() if not f.name.startswith("GGUF.") and not _is_long(f)]
+        fields = [tensor.field for tensor in reader.tensors]
+        return Header(
+            int(reader.fields["GGUF.version"].contents()), {f.name: f.contents() for f in entries}, reader.tensors,
+            [_place(f) for f in entries], (_place(fields[0])[0], _place(fields[-1])[1]), reader.data_offset,
+            int(reader.alignment),
+        )  # fmt: skip
+    except Exception as error:  # the many errors of gguf and numpy on bytes that mean something else
+        reason = " ".join(str(error).split())[:200]
+        raise ModelAccessError(
+            f"{path} cannot be read: it is not a GGUF file, or it is damaged or truncated ({reason}).",
+            "Download the file again, or give a model folder.",
+        ) from error
+
+
+def _reader(path: Path) -> Any:
+    """gguf's reader of a file, which skips long arrays."""
+    from gguf import GGUFReader, GGUFValueType
+
+    class Reader(GGUFReader):
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == GGUFValueType.ARRAY:
+                inner, length = struct.unpack_from("<IQ", self.data, orig_offs)
+                if length > LONG:
+                    return self._end(orig_offs + 12, inner, length) - orig_offs, [], [], [GGUFValueType.ARRAY]
+            return super()._get_field_parts(orig_offs, raw_type)
+
+        def _end(self, at: int, inner: int, length: int) -> int:
+            if inner != GGUFValueType.STRING:
+                return at + length * self.gguf_scalar_to_np[GGUFValueType(inner)]().itemsize
+            for _ in range(length):
+                at += 8 + struct.unpack_from("<Q", self.data, at)[0]
+            return at
+
+    return Reader(path)
+
+
+def _is_long(field: Any) -> bool:
+    """Whether an entry is an array that was skipped: it has its name and its type only."""
+    return len(field.parts) == 3 and field.types[0].name == "ARRAY"
+
+
+def _place(field: Any) -> Place:
+    return field.offset, field.offset + sum(int(part.nbytes) for part in field.parts)
 
 
 def write_without_long_arrays(path: Path, header: Header, to: Path) -> None:
     """Copy a GGUF file without the entries that are long arrays; tensors and all other entries stay as they are."""
-    kept = [place for name, place in header.places.items() if not isinstance(header.values[name], Counted)]
     with path.open("rb") as given, to.open("wb") as made:
-        made.write(MAGIC + struct.pack("<IQQ", header.version, len(header.tensors), len(kept)))
-        for start, end in (*kept, header.table):
+        made.write(MAGIC + struct.pack("<IQQ", header.version, len(header.tensors), len(header.entries)))
+        for start, end in (*header.entries, header.table):
             given.seek(start)
             made.write(given.read(end - start))
-        made.write(bytes(-made.tell() % header.values.get(ALIGNMENT, 32)))
+        made.write(bytes(-made.tell() % header.alignment))
         given.seek(header.data)
         shutil.copyfileobj(given, made, 2**24)
-
-
-class Counted(int):
-    """The length of an array that is too long to be read."""
-
-
-def _header(content: mmap.mmap, path: Path) -> Header:
-    if content[:4] != MAGIC:
-        raise ModelAccessError(
-            f"{path} is not a GGUF file: it does not begin with GGUF.", "Give a GGUF file, or a model folder."
-        )
-    version, n_tensors, n_entries = struct.unpack_from("<IQQ", content, 4)
-    if version not in VERSIONS:
-        raise ModelAccessError(
-            f"{path} has version {version} of GGUF, or was written on a big-endian machine.",
-            "Convert the model again with a current llama.cpp, on a little-endian machine.",
-        )
-    values, places, at = {}, {}, 24
-    for _ in range(n_entries):
-        start = at
-        key, at = _text(content, at)
-        (kind,) = struct.unpack_from("<I", content, at)
-        values[key], at = _value(content, at + 4, kind, path)
-        places[key] = start, at
-    first, tensors = at, []
-    for _ in range(n_tensors):
-        tensor, at = _tensor(content, at, path)
-        tensors.append(tensor)
-    data = at + -at % values.get(ALIGNMENT, 32)
-    end = data + max(one.offset + one.n_bytes for one in tensors)
-    if end > len(content):
-        raise _damaged(path, f"it is truncated: it has {len(content):,} bytes, and its tensors end at {end:,}")
-    return Header(version, values, places, tuple(tensors), (first, at), data)
-
-
-def _tensor(content: mmap.mmap, at: int, path: Path) -> tuple[StoredTensor, int]:
-    from gguf.constants import GGMLQuantizationType
-
-    name, at = _text(content, at)
-    (n_dims,) = struct.unpack_from("<I", content, at)
-    *dims, kind, offset = struct.unpack_from(f"<{n_dims}QIQ", content, at + 4)
-    try:
-        format_name = GGMLQuantizationType(kind).name
-    except ValueError:
-        raise ModelAccessError(
-            f"The tensor {name!r} of {path} has the number format {kind}, which the installed gguf does not know.",
-            "Update the package gguf.",
-        ) from None
-    return StoredTensor(name, tuple(reversed(dims)), format_name, offset), at + 4 + 8 * n_dims + 12
-
-
-def _value(content: mmap.mmap, at: int, kind: int, path: Path) -> tuple[Any, int]:
-    if kind == TEXT:
-        return _text(content, at)
-    if kind in NUMBERS:
-        form = f"<{NUMBERS[kind]}"
-        return struct.unpack_from(form, content, at)[0], at + struct.calcsize(form)
-    if kind != ARRAY:
-        raise _damaged(path, f"it has a value of the unknown type {kind}")
-    inner, length = struct.unpack_from("<IQ", content, at)
-    at += 12
-    if length > LONG and inner in NUMBERS:
-        return Counted(length), at + length * struct.calcsize(f"<{NUMBERS[inner]}")
-    found = []
-    for _ in range(length):
-        value, at = _skipped_text(content, at) if length > LONG and inner == TEXT else _value(content, at, inner, path)
-        found.append(value)
-    return (Counted(length) if length > LONG else found), at
-
-
-def _text(content: mmap.mmap, at: int) -> tuple[str, int]:
-    _, end = _skipped_text(content, at)
-    return content[at + 8 : end].decode("utf-8"), end
-
-
-def _skipped_text(content: mmap.mmap, at: int) -> tuple[None, int]:
-    """The end of a text that is not read."""
-    (length,) = struct.unpack_from("<Q", content, at)
-    end = at + 8 + length
-    if end > len(content):
-        raise IndexError(f"a text of {length} bytes at {at}")
-    return None, end
-
-
-def _damaged(path: Path, how: str) -> ModelAccessError:
-    return ModelAccessError(f"{path} is damaged: {how}.", AGAIN)

@@ -37,7 +37,7 @@ from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import is_native, plain_outputs, rebuilt
 from squashlens.engine.proving import registry
-from squashlens.engine.proving.complete import require_finite
+from squashlens.engine.proving.complete import listed, require_finite
 from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.fingerprint import BOOKKEEPING
 from squashlens.engine.proving.premises import ATTENTION, require_causal, why_not_attention_alone
@@ -143,8 +143,16 @@ def rebuild_plain(model: Bridge) -> Any:
         with init_empty_weights(include_buffers=False):
             plain = type(wrapped)(config)
         expected = set(plain.state_dict())
+        if missing := sorted(expected - weights.keys()):
+            raise UnsoundModelError(
+                f"This {type(wrapped).__name__} has no {listed(missing)}: other modules stand in place of its own, as "
+                "with an adapter of peft that is not merged.",
+                "Merge the adapter (`merge_and_unload`), and build the bridge around the result.",
+            )
         plain.load_state_dict({k: v for k, v in weights.items() if k in expected}, assign=True)
         plain.tie_weights()
+    except UnsoundModelError:
+        raise
     except Exception as error:
         raise UnsoundModelError(
             f"The plain {type(wrapped).__name__} could not be rebuilt from this bridge ({error}), so the bridge cannot "
