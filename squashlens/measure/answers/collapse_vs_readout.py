@@ -89,9 +89,9 @@ def collapse_vs_readout(
         6. **partly represented, not read out**: `gain_y` is above 0.05 and `r2_y` < 0.9.
 
         A verdict is about the representations at its length. Whether wrong answers are an effect of the length is
-        another question: the coordinate `able` and the scalars `able_reason`, `baseline`, `chance` and `baseline_questions` say whether
-        the model can do the task at short lengths, as in `evaluate`. Unless it can, `reason` says that longer lengths
-        cannot be judged.
+        another question: the coordinate `able` and the scalars `able_reason`, `baseline`, `chance` and
+        `baseline_questions` say whether the model can do the task at short lengths, as in `evaluate`. Unless it can,
+        `reason` says that longer lengths cannot be judged.
 
         Shares have Wilson's interval, and the probe that of `probe`. A task without random items has one prompt at each
         length, and its answer has no interval. Verdicts 5 and 6 need at least 2 models with random weights.
