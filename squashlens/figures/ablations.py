@@ -69,7 +69,7 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     )  # fmt: skip
     for row, own in enumerate(panels.values(), start=1):
         for name, values in (both | own).items():
-            figure.add_trace(_trace(values, name), row=row, col=1)
+            figure.add_trace(_trace(values, name).update(legend=f"legend{row}" if row > 1 else None), row=row, col=1)
     figure.update_xaxes(title="layer ℓ", dtick=1, row=len(panels))
     figure.update_yaxes(title=distance_of(ablation), type="log")
     title = f"Distance of v and v* at {at} content tokens, by layer"
@@ -168,19 +168,18 @@ def separator_search(prescribed: xr.Dataset) -> go.Figure:
     )  # fmt: skip
     random = prescribed["random"].values
     figure.add_scatter(
-        x=np.zeros(len(random)), y=random, mode="markers", name="at random places", row=1, col=2,
+        x=np.zeros(len(random)), y=random, mode="markers", showlegend=False, row=1, col=2,
         marker={"color": COLOURS["random_places"], "size": 7, "opacity": 0.5},
     )  # fmt: skip
-    marks = {
-        f"“{label(first)}” after every {second}": (float(prescribed["separation"].max()), COLOURS["separators"]),
-        "no separators": (float(prescribed["separation_none"]), COLOURS["none"]),
-    }
-    for name, (height, colour) in marks.items():
-        line = {"color": colour, "width": 3, "dash": "dot" if name == "no separators" else "solid"}
-        figure.add_scatter(x=[-0.5, 0.5], y=[height] * 2, mode="lines", name=name, line=line, row=1, col=2)
+    best = float(prescribed["separation"].max()), float(prescribed["separation_none"])
+    for place, (height, kind) in enumerate(zip(best, ("separators", "none"), strict=True), start=1):
+        line = {"color": COLOURS[kind], "width": 3}
+        x = [place - 0.35, place + 0.35]
+        figure.add_scatter(x=x, y=[height] * 2, mode="lines", line=line, showlegend=False, row=1, col=2)
+    names = ["random places", f"“{label(first)}” every {second}", "no separators"]
     figure.update_yaxes(autorange="reversed", showgrid=False, row=1, col=1)
     figure.update_yaxes(title=f"median of {distance_of(prescribed, 'separation')}", rangemode="tozero", row=1, col=2)
-    figure.update_xaxes(showticklabels=False, range=[-1, 1], row=1, col=2)
+    figure.update_xaxes(tickvals=[0, 1, 2], ticktext=names, range=[-0.6, 2.6], row=1, col=2)
     height = 46 * max(4, len(rows))
     return finish(figure, title="Separation by separator and period", height=height, notes=notes_of(prescribed))
 

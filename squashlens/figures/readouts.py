@@ -180,7 +180,7 @@ def _strip(verdict: xr.DataArray) -> list[go.Bar]:
         own, shown, (colour, pattern) = said == name, escape(name), VERDICTS.get(name, (FAINT, "+"))
         marker = {"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5}}
         box = go.Bar(
-            x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown, legend="legend2", marker=marker,
+            x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown, marker=marker,
             showlegend=True, customdata=verdict["length"].values[own],
             hovertemplate=f"%{{customdata}} items: {shown}<extra></extra>",
         )  # fmt: skip

@@ -24,7 +24,7 @@ MANY = 70  # marks of a line of usual size
 def styled(
     figure: go.Figure, *, theme: ThemeName | None = None, width: Width | None = None, height: float | None = None,
     font: str | None = None, font_size: float | None = None, title: str | None = None,
-    legend: Literal["top", "bottom", "right", "none"] | None = None,
+    legend: Literal["top", "right", "none"] | None = None,
 ) -> go.Figure:  # fmt: skip
     """A copy of a figure with another theme, size, title or legend. What is not given stays as it was.
 
@@ -42,7 +42,8 @@ def styled(
         font: font family, such as ``"Palatino, serif"``.
         font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
         title: title of the figure; ``""`` removes it, with the line under it.
-        legend: where the legend is, or ``"none"``.
+        legend: where legends are: above what they explain (``"top"``, a panel or all of them), ``"right"`` of it, or
+            ``"none"``.
 
     Returns:
         The new figure.
