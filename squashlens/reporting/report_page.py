@@ -17,6 +17,7 @@ from squashlens.reporting import prompt_sentences as say
 from squashlens.reporting.collapse_sections import Findings, Section, check_n, or_why_not, sections, try_to_measure
 from squashlens.reporting.markup import template
 from squashlens.reporting.prompt_sentences import Evidence
+from squashlens.reporting.sentences import certainty_of_norms
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:
@@ -166,12 +167,13 @@ def _of_the_prompt(measured: xr.Dataset, found: xr.Dataset, shares: xr.DataArray
                 say.position(measured),
                 say.is_it_a_bound(measured),
                 say.freezing(measured),
+                f"{certainty_of_norms(measured)}.",
             ),
         ),
         Section(
             "Paths to the last token, by layer",
             figures.composition(shares),
-            (say.spread(shares), say.depth(found)),
+            (say.spread(shares, measured), say.depth(found)),
             "Each row is a probability distribution over tokens: the share of paths to the last token that start at "
             "each token in that layer. Every block counts half through its residual connection and half through its "
             "attention, averaged over heads.",

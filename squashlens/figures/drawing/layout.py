@@ -1,8 +1,8 @@
 """Layout in pixels: space is kept for every text first, and the panels divide what is left.
 
-From top to bottom, a page has a title, a line of notes, a legend for all panels, and blocks. A block has a title, a line
-of notes and rows of panels, with a title and a legend of its own above a panel, and ticks and an axis title below. Text
-that is too long is broken into lines. Plotly's own margins and domains know nothing of the text between panels.
+From top to bottom, a page has a title, a line of notes, a legend for all panels, and blocks. A block has a title, a
+line of notes and rows of panels, with a title and perhaps a legend above each panel, and ticks and an axis title below.
+Text that is too long is broken into lines. Plotly's own margins and domains know nothing of the text between panels.
 """
 
 from collections.abc import Sequence
@@ -305,7 +305,7 @@ def set_title(figure: go.Figure, page: Page, width: float) -> float:
 def set_legend(figure: go.Figure, name: str, width: float, size: float, kind: str = "h") -> tuple[float, float]:
     """Set the text of a legend on `width` pixels; its width, and its height, which is 0 if there is no legend.
 
-    Its entries stand side by side (`kind` "h"), below each other ("v"), or below each other unless one row fits ("row").
+    Its entries are side by side (`kind` "h"), below each other ("v"), or below each other unless one row fits ("row").
     """
     kinds = [one for one in traces_of(figure) if "showlegend" in one and one.type not in ("heatmap", "table")]
     traces = [t for t in kinds if t.name and t.showlegend is not False and (t.legend or "legend") == name]
