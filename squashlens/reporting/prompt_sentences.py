@@ -312,7 +312,7 @@ def freezing(ds: xr.Dataset) -> str:
         return "No token has a positive sensitivity both with and without frozen attention."
     factors = frozen[both] / truth[both]
     return (
-        "Holding attention constant, as the theorem assumes, makes the typical token's sensitivity "
+        "With attention held constant, as the theorem assumes, the typical token's sensitivity is "
         f"{beside(float(np.median(factors)), 1.0)} ({number(factors.min())} to {number(factors.max())} times by token)."
     )
 
