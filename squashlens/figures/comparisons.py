@@ -55,7 +55,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
         for row, name in enumerate(names):
             own = np.atleast_1d(values.isel(change=row).values).astype(float)
             own = own[own > 0] if kind == "size" else own
-            spread(figure, row, name, own, COLOURS["path_bound" if row else "null"], row=1, col=column)
+            spread(figure, row, name, own, COLOURS["path_bound" if row else "null"], col=column)
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
     title = "Effect of each change on collapse and on the answers"

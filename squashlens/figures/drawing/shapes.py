@@ -70,12 +70,13 @@ def name_rows(figure: go.Figure, names: Sequence[str], **axis: Any) -> None:
 
 def spread(
     figure: go.Figure, row: int, name: str, values: np.ndarray, colour: str, *,
-    middle_half: bool = False, ends: tuple[float, float] | None = None, **place: Any,
+    middle_half: bool = False, ends: tuple[float, float] | None = None, col: int | None = None,
 ) -> None:  # fmt: skip
     """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half if wanted.
 
-    Dots beyond `ends` are drawn there. `place` has the row and the column of the panel.
+    Dots beyond `ends` are drawn there.
     """
+    place: Any = {"col": col, "row": 1} if col else {}
     shown = np.clip(values, *ends) if ends else values
     dots: Any = {"colour": colour, "mode": "markers", "showlegend": False}
     figure.add_trace(curve(shown, np.full(len(shown), row), size=5, opacity=0.3, **dots), **place)
