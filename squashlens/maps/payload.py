@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from squashlens._typing import Quantized, choices_of
 from squashlens.maps.given import Interventions, ids_of
 from squashlens.measure.squashing.map_cells import spread
 from squashlens.records.facts import named_models
@@ -117,17 +118,29 @@ def call_of(facts: dict[str, Any], **changed: Any) -> str:
     return f"sl.{function}(model, {prompt!r}{options})"
 
 
+def load_of(facts: dict[str, Any], source: str) -> str:
+    """The call that loads the model of a result from its source, with all options but the device."""
+    rounded, dtype = facts.get("quantized"), facts.get("dtype", "float32")
+    given = {
+        "dtype": None if dtype == "float32" else dtype,
+        # in another format if the checkpoint is quantized, which is no argument
+        "quantize": rounded if rounded in choices_of(Quantized) else None,
+        "revision": facts.get("revision"),
+        "verify": False if facts.get("proof") == "unverified" else None,
+    }
+    options = (f"{name}={value!r}" for name, value in given.items() if value is not None)
+    return f"sl.load({', '.join([repr(source), *options])})"
+
+
 def code_of(facts: dict[str, Any], interventions: Interventions | None = None) -> str:
     """The lines that make this map again, and what they leave out: hooks, and the interventions below it."""
-    dtype = facts.get("dtype", "float32")
-    loaded = repr(facts["model"]) + ("" if dtype == "float32" else f", dtype={dtype!r}")
     changes = [*facts.get("ambient_hooks", []), *facts.get("replaced_functions", [])]
     note = "".join(f"# measured under: {change!r}\n" for change in changes)
     if interventions:
         note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, interventions.names))}\n"
     made = call_of(facts)
     made = made if made.startswith("sl.squash_map(") else f"sl.squash_map({made})"
-    return f'import squashlens as sl\n\nmodel = sl.load({loaded})\n{note}{made}.save("map.html")\n'
+    return f'import squashlens as sl\n\nmodel = {load_of(facts, facts["model"])}\n{note}{made}.save("map.html")\n'
 
 
 def text_of(value: Any) -> str:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Norm, Quantized, choices_of
+from squashlens._typing import Bridge, Norm
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
-from squashlens.maps.payload import fact_text
+from squashlens.maps.payload import fact_text, load_of
 from squashlens.measure.session import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -206,23 +206,12 @@ def _source(model: Bridge) -> str:
     return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
 
 
-def _load_options(facts: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `load` that were not the usual ones, apart from the device."""
-    rounded = facts["quantized"]  # in another format if the checkpoint is quantized, which is no argument
-    given = {
-        "dtype": None if facts["dtype"] == "float32" else facts["dtype"],
-        "quantize": rounded if rounded in choices_of(Quantized) else None,
-        "revision": facts["revision"],
-        "verify": False if facts["proof"] == "unverified" else None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def _code(facts: dict[str, Any], source: str, prompt: str, n: int | None) -> str:
     """The lines that make the figures of the page again."""
-    loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _load_options(facts).items())])
     code = template("code.py.jinja")
-    return code.render(loaded=loaded, prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n).strip()
+    return code.render(
+        loaded=load_of(facts, source), prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n
+    ).strip()
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
