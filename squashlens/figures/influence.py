@@ -184,10 +184,12 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
         )
     shares = of_one_prompt(shares)
     tokens, starts = tokens_of(shares), shares.isel(layer=0) if "layer" in shares.dims else shares.sum("hop")
-    # The scale ends at the power of ten above the tokens after the first, which has nearly all paths of a deep model.
+    # The first token has nearly all paths of a deep model. The scale then ends at the power of ten above the others, if
+    # this frees at least a third of its decades for them.
     others = shares.isel(position=slice(1, None)).values
     largest = float(others[others < 1].max(initial=0.0)) or 1.0  # the query has all paths at its own layer
     most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
+    most = most if most <= FLOOR ** (1 / 3) else 1.0
     first = float(starts[0])
     figure = go.Figure(token_heatmap(shares, tokens, row, "share of paths", ends=(FLOOR, most)))
     figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis, dtick=1)

@@ -333,7 +333,7 @@ def set_legend(figure: go.Figure, name: str, width: float, size: float, kind: st
         "visible": True, "font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "entrywidth": entry,
         "traceorder": "normal",  # otherwise plotly has gaps between groups, which are not in the height
         "maxheight": height + ENTRY,  # otherwise it is half the page, and the rest is scrolled
-        "orientation": "v" if columns == 1 else "h", "xanchor": "left", "yanchor": "top",
+        "orientation": "v" if columns == 1 and kind != "h" else "h", "xanchor": "left", "yanchor": "top",
     }  # fmt: skip
     figure.update_layout({name: legend})
     return max(widths) + size, height
