@@ -9,12 +9,13 @@ from squashlens._typing import Ablation
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.notes import distance_of, notes_of
-from squashlens.figures.drawing.shapes import curve, layer_map, name_rows, spread
+from squashlens.figures.drawing.notes import distance_of
+from squashlens.figures.drawing.shapes import LAYERS, curve, layer_map, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label
 from squashlens.figures.drawing.themes import COLOURS, series
 
+# The name of each ablation.
 NAMES = {
     "none": "no separators",
     "separators": "separators",
@@ -29,16 +30,9 @@ NAMES = {
     "mean_residual": "mean residual streams",
     "resample_residual": "residual streams of another prompt",
 }
-DOING = {
-    "mask": "masking the separators",
-    "zero_pattern": "zeroing attention weights to separators",
-    "zero_values": "zeroing the separators' values",
-    "zero_residual": "zeroing the separators' residual streams",
-    "mean_residual": "mean ablation of the separators",
-    "resample_residual": "resampling the separators",
-}
 WIDE = ("none", "separators")
 DIVERGING = [[0, "#0072B2"], [0.5, "#f4f5f7"], [1, "#D55E00"]]
+RETAINED = [[0, "#0072B2"], [1 / 3, "#d9dce1"], [2 / 3, COLOURS["separators"]], [1, "#5c2600"]]
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition
 
 
@@ -55,8 +49,8 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     """
     at = chosen(ablation, "length", length)
     here = ablation.sel(length=at)
-    shown = [str(name) for name in here["edit"].values if name != "delete"]  # "delete" gives the same prompts as "none"
-    edits = {name: here["distance"].sel(edit=name) for name in shown}
+    edits = {str(name): here["distance"].sel(edit=name) for name in here["edit"].values}
+    edits.pop("delete", None)  # the same prompts as "none"
     both = {name: edits.pop(name) for name in WIDE if name in edits}
     panels = {"changed prompts": edits}
     if "distance_from" in here:
@@ -68,13 +62,17 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
         rows=len(panels), shared_xaxes=True, shared_yaxes="all", subplot_titles=list(panels),  # pyright: ignore
     )  # fmt: skip
     for row, own in enumerate(panels.values(), start=1):
-        for name, values in (both | own).items():
-            figure.add_trace(_trace(values, name), row=row, col=1)
-    figure.update_xaxes(title="layer ℓ", dtick=1, row=len(panels))
-    figure.update_yaxes(title=distance_of(ablation), type="log")
-    title = f"Distance of v and v* at {at} content tokens, by layer"
+        for kind, values in (both | own).items():
+            _, dash, symbol = series(list(NAMES).index(kind))
+            line = curve(
+                values["layer"].values, values.values, NAMES[kind], colour=COLOURS[kind], dash=dash, symbol=symbol,
+                width=3 if kind in WIDE else 1.8, hover=f"layer %{{x}}<br>{NAMES[kind]}: %{{y:.4g}}", log=True,
+                legend=f"legend{row}" if row > 1 else None,
+            )  # fmt: skip
+            figure.add_trace(line, row=row, col=1)
+    figure.update_xaxes(LAYERS).update_yaxes(title=distance_of(ablation), type="log")
     height = 320 if len(panels) == 1 else 220 * len(panels)
-    return finish(figure, title=title, height=height, notes=notes_of(ablation))
+    return finish(figure, f"Distance of v and v* at {at} content tokens, by layer", height, ablation)
 
 
 @draws("squashlens.separator_ablation", "distance: edit layer length", usual=False)
@@ -96,13 +94,11 @@ def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int
         raise InputError(f"hook={hook!r} was not measured.", f"Call separator_ablation(…, kinds=[{hook!r}]).")
     at = chosen(ablation, "length", length)
     values = ablation["retained_from"].sel(hook=hook, length=at)
-    scale = [[0, "#0072B2"], [1 / 3, "#d9dce1"], [2 / 3, COLOURS["separators"]], [1, "#5c2600"]]
-    figure = go.Figure(layer_map(values, "retained", colorscale=scale, zmin=-1, zmax=2))
-    figure.update_xaxes(title="layer ℓ", dtick=1)
-    figure.update_yaxes(title="hook acts from block", dtick=1)
-    title = f"Retained effect after {DOING[hook]}, at {at} content tokens"
-    notes = notes_of(ablation, "1: nothing changed", "0: as if deleted", "white: too small an effect to divide by")
-    return finish(figure, title=title, height=240, notes=notes)
+    figure = go.Figure(layer_map(values, "retained", colorscale=RETAINED, zmin=-1, zmax=2))
+    figure.update_xaxes(LAYERS).update_yaxes(title="hook acts from block", dtick=1)
+    notes = ("1: nothing changed", "0: as if deleted", "white: too small an effect to divide by")
+    title = f"Retained effect of separators, {NAMES[hook]}, at {at} content tokens"
+    return finish(figure, title, 240, ablation, *notes)
 
 
 @draws("squashlens.separator_ablation", "distance retained: edit layer length", usual=False)
@@ -121,29 +117,24 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     """
     at = chosen(ablation, "layer", layer)
     here = ablation.sel(layer=at)
-    rows = {
-        NAMES[str(edit)]: (str(edit), here["retained"].sel(edit=edit).values)
-        for edit in here["edit"].values
-        if edit not in ENDS
-    }
+    rows = {str(edit): here["retained"].sel(edit=edit).values for edit in here["edit"].values if edit not in ENDS}
     notes = ["dots: lengths", "rings: medians", "bars: middle half"]
     if "retained_from" in here:
         first = chosen(here, "from_block", from_block, last=False)
-        for hook in here["hook"].values:
-            values = here["retained_from"].sel(hook=hook, from_block=first).values
-            rows[NAMES[str(hook)]] = (str(hook), values)
+        values = here["retained_from"].sel(from_block=first)
+        rows |= {str(hook): values.sel(hook=hook).values for hook in here["hook"].values}
         notes.append(f"ablations by hooks act from block {first} on")
     if not rows:
         raise InputError("There is no ablation to draw.", "Call separator_ablation with at least one kind in kinds=.")
-    figure = go.Figure()
-    for row, (name, (kind, values)) in enumerate(rows.items()):
-        spread(figure, row, name, values[np.isfinite(values)], COLOURS[kind], middle_half=True, ends=(-0.6, 1.6))
+    figure, names = go.Figure(), [NAMES[kind] for kind in rows]
+    for row, (kind, values) in enumerate(rows.items()):
+        own = values[np.isfinite(values)]
+        spread(figure, row, NAMES[kind], own, COLOURS[kind], middle_half=True, ends=(-0.6, 1.6))
     for place in (0, 1):
         figure.add_vline(x=place, line={"color": COLOURS["null"], "dash": "dot", "width": 1})
     figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=[-0.65, 1.65])
-    name_rows(figure, list(rows))
-    title = f"Retained effect of the separators at layer {at}"
-    return finish(figure, title=title, height=30 * (len(rows) + 1), notes=notes_of(ablation, *notes))
+    name_rows(figure, names)
+    return finish(figure, f"Retained effect of separators at layer {at}", 30 * (len(rows) + 1), ablation, *notes)
 
 
 @draws(
@@ -155,8 +146,8 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
 def separator_search(prescribed: xr.Dataset) -> go.Figure:
     """Draw the gain in separation for each separator and period, and the best choice next to random placements."""
     gain, asked = prescribed["gain"].values.astype(np.float64), "accuracy" in prescribed
-    first, second = str(prescribed["best_separator"].item()), int(prescribed["best_every"])
-    titles = [f"gain in separation{', and accuracy' if asked else ''}", "best choice and random placement"]
+    best = f"“{label(str(prescribed['best_separator'].item()))}” every {int(prescribed['best_every'])}"
+    titles = [f"gain in separation{', and accuracy' if asked else ''}", f"best choice: {best}"]
     figure = make_subplots(cols=2, column_widths=[0.6, 0.4], subplot_titles=titles)
     text = np.vectorize("{:.2f}".format)(gain).astype(object)
     if asked:
@@ -167,28 +158,16 @@ def separator_search(prescribed: xr.Dataset) -> go.Figure:
         texttemplate="%{text}", zmid=0, colorscale=DIVERGING, showscale=False, hoverinfo="text", row=1, col=1,
     )  # fmt: skip
     random = prescribed["random"].values
-    figure.add_scatter(
-        x=np.zeros(len(random)), y=random, mode="markers", name="at random places", row=1, col=2,
-        marker={"color": COLOURS["random_places"], "size": 7, "opacity": 0.5},
-    )  # fmt: skip
-    marks = {
-        f"“{label(first)}” after every {second}": (float(prescribed["separation"].max()), COLOURS["separators"]),
-        "no separators": (float(prescribed["separation_none"]), COLOURS["none"]),
-    }
-    for name, (height, colour) in marks.items():
-        line = {"color": colour, "width": 3, "dash": "dot" if name == "no separators" else "solid"}
-        figure.add_scatter(x=[-0.5, 0.5], y=[height] * 2, mode="lines", name=name, line=line, row=1, col=2)
+    style = {"opacity": 0.5, "hover": "%{y:.4g}"}
+    dots = curve(np.zeros(len(random)), random, colour=COLOURS["random_places"], mode="markers", size=7, **style)
+    figure.add_trace(dots, row=1, col=2)
+    heights = prescribed["separation"].max(), prescribed["separation_none"]
+    for place, (height, kind) in enumerate(zip(heights, ("separators", "none"), strict=True), start=1):
+        ends = [place - 0.35, place + 0.35]
+        line = curve(ends, [height] * 2, colour=COLOURS[kind], width=3, mode="lines", hover="%{y:.4g}")
+        figure.add_trace(line, row=1, col=2)
+    names = ["random places", "best choice", "no separators"]
     figure.update_yaxes(autorange="reversed", showgrid=False, row=1, col=1)
     figure.update_yaxes(title=f"median of {distance_of(prescribed, 'separation')}", rangemode="tozero", row=1, col=2)
-    figure.update_xaxes(showticklabels=False, range=[-1, 1], row=1, col=2)
-    height = 46 * max(4, len(rows))
-    return finish(figure, title="Separation by separator and period", height=height, notes=notes_of(prescribed))
-
-
-def _trace(values: xr.DataArray, name: str) -> go.Scatter:
-    """The curve of one ablation by layer."""
-    _, dash, symbol = series(list(NAMES).index(name))
-    return curve(
-        values["layer"].values, values.values, NAMES[name], colour=COLOURS[name], dash=dash, symbol=symbol, log=True,
-        width=3 if name in WIDE else 1.8, hover=f"layer %{{x}}<br>{NAMES[name]}: %{{y:.4g}}",
-    )  # fmt: skip
+    figure.update_xaxes(tickvals=[0, 1, 2], ticktext=names, range=[-0.6, 2.6], row=1, col=2)
+    return finish(figure, "Separation by separator and period", 46 * max(4, len(rows)), prescribed)

@@ -13,8 +13,7 @@ from plotly.subplots import make_subplots
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import text_axis
 from squashlens.figures.drawing.decorator import by_label, draws
-from squashlens.figures.drawing.notes import notes_of
-from squashlens.figures.drawing.shapes import curve, grid, interval
+from squashlens.figures.drawing.shapes import curve, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS, INK, LINES, series
@@ -73,10 +72,9 @@ def accuracy_by_length(found: Found) -> go.Figure:
             style: Any = {"colour": colour, "dash": dash, "symbol": f"{symbol}-open"}
             line = curve(lengths, strict, name, **style, width=1, text=text, hover="%{text}")
             figure.add_trace(_without_trend(line, here))
-    figure.update_xaxes(title=LENGTH)
-    figure.update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
-    notes = notes_of(several.values(), *_only(together), *cannot_be_judged(several.values()))
-    return finish(figure, title="How often the answer is right", height=280, notes=notes)
+    figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
+    notes = (*_only(together), *cannot_be_judged(several.values()))
+    return finish(figure, "How often the answer is right", 280, several.values(), *notes)
 
 
 @draws(
@@ -86,8 +84,8 @@ def accuracy_by_length(found: Found) -> go.Figure:
     UNREAD,
     usual=False,
 )
-def error_by_length(found: Found) -> go.Figure:
-    """Draw the median error of numeric answers by length, one panel for each label.
+def error_by_length(found: xr.Dataset) -> go.Figure:
+    """Draw the median error of numeric answers by length.
 
     Error bars are quartiles and faint dots are single answers. The hover text has the mean, which a single answer may
     dominate. Answers that could not be read have no error; a thin panel below shows their share. Marks have no line if
@@ -96,22 +94,23 @@ def error_by_length(found: Found) -> go.Figure:
     Raises:
         InputError: if the answers are not numbers.
     """
-    several = by_label(found)
-    for one in several.values():
-        if bool((one["reading"] == "read").any()) and not _has_errors(one):
-            raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
-    columns = len(several) if len(several) < 4 else 2
-    figure, rows = grid([*several], columns, (PANEL, THIN))
-    for number, one in enumerate(several.values()):
-        row, column = number // columns * 2 + 1, number % columns + 1
-        for mode in _modes_of([one]):
-            for below, trace in enumerate(_errors(one.sel(mode=mode), *_style_of_mode(mode))):
-                figure.add_trace(trace, row=row + (below == 2), col=column)
-        _set_axes(figure, one, row, column)
-    notes = notes_of(
-        several.values(), *_only(_modes_of(several.values())), "bars: quartiles", *cannot_be_judged(several.values())
-    )
-    return finish(figure, title="Error of the answers", height=(PANEL + THIN) * rows, notes=notes)
+    there, lengths, modes = bool(np.isfinite(found["error"]).any()), found["length"].values, _modes_of([found])
+    if bool((found["reading"] == "read").any()) and not there:
+        raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
+    figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[PANEL, THIN])
+    for mode in modes:
+        for below, trace in enumerate(_errors(found.sel(mode=mode), *_style_of_mode(mode))):
+            figure.add_trace(trace, row=1 + (below == 2), col=1)
+    margin = 0.04 * max(float(np.ptp(lengths)), 1)
+    figure.update_xaxes(title=LENGTH, range=[float(lengths.min()) - margin, float(lengths.max()) + margin])
+    figure.update_yaxes(title="median error (items)", rangemode="tozero", row=1)
+    figure.update_yaxes(title="share not read", range=[-0.25, 1.25], tickvals=[0, 1], row=2)
+    if not there:
+        figure.update_yaxes(range=[0, 1], showticklabels=False, row=1)
+        place = {"x": float(lengths.mean()), "y": 0.5, "row": 1, "col": 1}
+        figure.add_annotation(text="no answer was read", showarrow=False, **place)
+    notes = (*_only(modes), "bars: quartiles", *cannot_be_judged([found]))
+    return finish(figure, "Error of the answers", PANEL + THIN, found, *notes)
 
 
 @draws("squashlens.results.answer_frequencies", "said truth: mode value", "unread: mode")
@@ -140,8 +139,8 @@ def answer_frequencies(found: Found) -> go.Figure:
     figure.update_layout(barmode="overlay")
     figure.update_yaxes(rangemode="tozero", title="share of questions", col=1)
     figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
-    notes = notes_of(several.values(), *_only(together))
-    return finish(figure, title="Given answers and right answers", height=each * len(panels), notes=notes)
+    height = each * len(panels)
+    return finish(figure, "Given answers and right answers", height, several.values(), *_only(together))
 
 
 def _can_be_judged(here: xr.Dataset) -> bool:
@@ -207,10 +206,6 @@ def _unread(at: xr.Dataset) -> str:
     return f"{percent(sum(shares.values()))} not read" + (f": {reasons}" if reasons else "")
 
 
-def _has_errors(one: xr.Dataset) -> bool:
-    return bool(np.isfinite(one["error"]).any())
-
-
 def _errors(here: xr.Dataset, name: str, colour: str, dash: str, symbol: str) -> list[go.Scatter]:
     """Traces of single errors, of their median with quartiles, and of the share not read."""
     error = here["error"].stack(answer=("length", "seed"))
@@ -229,37 +224,15 @@ def _errors(here: xr.Dataset, name: str, colour: str, dash: str, symbol: str) ->
         for text, half, first, third, mean in zip(texts, median, low, high, means, strict=True)
     ]
     style: Any = {"colour": colour, "dash": dash, "symbol": symbol, "hover": "%{text}", "cliponaxis": False}
+    dots = {"mode": "markers", "size": 5, "opacity": 0.25, "legendrank": 2000, "text": single}
     return [
-        go.Scatter(
-            x=error["length"].values, y=error.values, text=single, mode="markers", name="single answers",
-            legendrank=2000, marker={"color": colour, "opacity": 0.25, "size": 5}, cliponaxis=False,
-            hovertemplate="%{text}<extra></extra>",
-        ),
+        curve(error["length"].values, error.values, "single answers", **style | dots),
         _without_trend(
             curve(lengths, median, name, text=over, size=8, error_y=bars if here.sizes["seed"] > 1 else None, **style),
             here,
         ),
         curve(lengths, unread, name, text=texts, size=5, **style),
-    ]  # fmt: skip
-
-
-def _set_axes(figure: go.Figure, one: xr.Dataset, row: int, column: int) -> None:
-    """Set the axes of a panel and of the thin panel below it: equal lengths, errors from 0, shares from 0 to 1."""
-    lengths = one["length"].values
-    margin = 0.04 * max(float(np.ptp(lengths)), 1)
-    ends = [float(lengths.min()) - margin, float(lengths.max()) + margin]
-    figure.update_xaxes(range=ends, showticklabels=False, row=row, col=column)
-    figure.update_xaxes(range=ends, title=LENGTH, row=row + 1, col=column)
-    figure.update_yaxes(rangemode="tozero", row=row, col=column)
-    figure.update_yaxes(range=[-0.25, 1.25], tickvals=[0, 1], row=row + 1, col=column)
-    if column == 1:
-        figure.update_yaxes(title="median error (items)", row=row, col=1)
-        figure.update_yaxes(title="share not read", row=row + 1, col=1)
-    if not _has_errors(one):
-        figure.update_yaxes(range=[0, 1], showticklabels=False, row=row, col=column)
-        figure.add_annotation(
-            text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5, row=row, col=column
-        )
+    ]
 
 
 @dataclass(frozen=True)

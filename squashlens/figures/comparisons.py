@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.results import require_reference
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import interval, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
@@ -29,6 +29,7 @@ KINDS = {
     "derivative": ("derivative", COLOURS["jacobian"]),
     "swap": ("token replaced or left out", COLOURS["bound_over_null"]),
 }
+ENDS = ("low", "high")
 WAYS = {
     "raw": ("○ raw", "circle-open"),
     "partial": ("● position held fixed", "circle"),
@@ -58,8 +59,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
     title = "Effect of each change on collapse and on the answers"
-    notes = notes_of(compared, "dots: lengths", "rings: medians")
-    return finish(figure, title=title, height=34 * len(names), notes=notes)
+    return finish(figure, title, 34 * len(names), compared, "dots: lengths", "rings: medians")
 
 
 @draws("squashlens.compare", "change: change", "distance_ratio distance_ratio_low: change family length")
@@ -74,49 +74,50 @@ def remedies(compared: xr.Dataset) -> go.Figure:
     Args:
         compared: a result of `squashlens.compare` for families of sequences.
     """
-    names, families = ([str(name) for name in compared[dim].values] for dim in ("change", "family"))
+    names, families = ([escape(str(name)) for name in compared[dim].values] for dim in ("change", "family"))
     panels = _panels(compared)
     figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=[title for title, *_ in panels])
     for column, (_, kind, parts) in enumerate(panels, start=1):
         shown = families if "family" in parts[0].dims else [""]
         for number, family in enumerate(shown):
-            middle, low, high = (one.sel(family=family).values if family else one.values for one in parts)
+            middle, low, high = (one.isel(family=number).values if family else one.values for one in parts)
             colour, _, symbol = series(number) if family else (COLOURS["null"], "", "circle")
-            bars = interval(middle, low, high, colour, 0)
-            bars |= {end: np.nan_to_num(bars[end]) for end in ("array", "arrayminus")}
             figure.add_scatter(
                 x=middle, y=np.arange(len(names)) + (number - (len(shown) - 1) / 2) * 0.6 / max(len(families), 1),
-                mode="markers", name=escape(family) or None, cliponaxis=False, row=1, col=column,
-                marker={"color": colour, "symbol": symbol, "size": 8}, error_x=bars | {"thickness": 1.5},
-                customdata=np.stack([low, high], axis=-1),
-                hovertemplate=f"{escape(family)}<br>%{{x:.4g}} [%{{customdata[0]:.4g}}, %{{customdata[1]:.4g}}]"
-                "<extra></extra>",
+                mode="markers", name=family or None, cliponaxis=False, row=1, col=column,
+                marker={"color": colour, "symbol": symbol, "size": 8}, customdata=np.stack([low, high], axis=-1),
+                error_x=interval(middle, low, high, colour, 0) | {"thickness": 1.5},
+                hovertemplate=f"{family}<br>%{{x:.4g}} [%{{customdata[0]:.4g}}, %{{customdata[1]:.4g}}]<extra></extra>",
             )  # fmt: skip
         if kind == "ratio":
             figure.add_vline(x=1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"}, row=1, col=column)  # pyright: ignore
         figure.update_xaxes(AXES[kind], col=column)
-    name_rows(figure, [escape(name) for name in names])
+    name_rows(figure, names)
     longest = f"{int(compared['length'].values[-1])} content tokens"
-    one = escape(families[0]) if len(families) == 1 else "each family"
-    several = f"{compared.sizes.get('sample', 0)} samples of {one}"
-    notes = notes_of(compared, longest, several, "bars: 95 % intervals")
-    title, height = "What each change does, and what it costs", 16 * (len(families) + 1) * len(names)
-    return finish(figure, title=title, height=height, notes=notes)
+    several = f"{compared.sizes.get('sample', 0)} samples of {families[0] if len(families) == 1 else 'each family'}"
+    height = 16 * (len(families) + 1) * len(names)
+    notes = (longest, several, "bars: 95 % intervals")
+    return finish(figure, "What each change does, and what it costs", height, compared, *notes)
 
 
 def _panels(found: xr.Dataset) -> list[tuple[str, str, list[xr.DataArray]]]:
     """Title, kind of axis, and values with the ends of their intervals of each panel, at the longest length."""
     last = found.isel(length=-1)
-    asked = [(f"{distance_of(found)}, relative to as it is", "ratio", "distance_ratio", "distance_ratio", {})]
-    for place in ("first", "last"):
-        title = f"Jacobian at the {place} token, relative"
-        asked.append((title, "ratio", "jacobian_norm_ratio", "jacobian_norm_ratio", {"place": place}))
-    asked.append(("share answered correctly", "answers", "accuracy", "accuracy", {}))
-    asked.append(("cost on other text, nats", "share", "kl_median", "kl", {}))
+    asked = [
+        (f"{distance_of(found)}, relative to as it is", "ratio", "distance_ratio", {}),
+        ("Jacobian at the first token, relative", "ratio", "jacobian_norm_ratio", {"place": "first"}),
+        ("Jacobian at the last token, relative", "ratio", "jacobian_norm_ratio", {"place": "last"}),
+        ("share answered correctly", "answers", "accuracy", {}),
+        ("cost on other text, nats", "share", "kl_median", {}),
+    ]
     return [
-        (title, kind, [last[part].sel(place) for part in (middle, f"{name}_low", f"{name}_high")])
-        for title, kind, middle, name, place in asked
-        if middle in found
+        (
+            title,
+            kind,
+            [last[part].sel(place) for part in (name, *(f"{name.removesuffix('_median')}_{end}" for end in ENDS))],
+        )
+        for title, kind, name, place in asked
+        if name in found
     ]
 
 
@@ -144,11 +145,12 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     require_reference(audit, reference)
     inner = audit.isel(position=audit["content"].values)
     figure = make_subplots(
-        rows=1, cols=3, shared_yaxes=True, column_widths=[0.42, 0.36, 0.22],
+        cols=3, shared_yaxes=True, column_widths=[0.42, 0.36, 0.22],
         subplot_titles=("value ÷ true Jacobian", f"rank correlation with {reference}", "time ÷ Jacobian"),
     )  # fmt: skip
     over = inner["over_jacobian"]
     sizes = [of(("prompt", "position")).values for of in (over.median, over.min, over.max)]
+    # Column, values with the ends of their intervals, text, whether the ends are drawn, and marks.
     columns: list[tuple[int, list[np.ndarray], str, bool, dict[str, Any]]] = [
         (1, sizes, "%{x:.4g}, %{customdata[1]:.4g} to %{customdata[2]:.4g}", True, {"size": 9})
     ]
@@ -170,12 +172,11 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
             )  # fmt: skip
     for column, edge, colour in ((1, 1, "jacobian"), (2, 0, "null"), (3, 1, "jacobian")):
         figure.add_vline(x=edge, line={"color": COLOURS[colour], "width": 1, "dash": "dot"}, row=1, col=column)  # pyright: ignore
-        if edge:
-            figure.update_xaxes(type="log", row=1, col=column)
+        figure.update_xaxes(type="log" if edge else None, row=1, col=column)
     least = float(np.nanmin(audit[["agreement", "agreement_low"]].to_array().values))
     figure.update_xaxes(range=[min(-0.05, least - 0.05), 1.05], dtick=0.5, row=1, col=2)
     name_rows(figure, names.tolist(), showgrid=True)
     prompts, places = inner.sizes["prompt"], inner.sizes["position"]
     counted = f"{prompts} prompt{'s' * (prompts > 1)}, {places} content tokens"
-    notes = notes_of(audit, counted, f"correlations: {', '.join(text for text, _ in WAYS.values())}")
-    return finish(figure, title="Estimates against the exact Jacobian", height=22 * (len(names) + 1), notes=notes)
+    ways = f"correlations: {', '.join(text for text, _ in WAYS.values())}"
+    return finish(figure, "Estimates against the exact Jacobian", 22 * (len(names) + 1), audit, counted, ways)

@@ -1,6 +1,5 @@
 """All queries and layers of a prompt, and the sensitivity to one token of many prompts."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,13 +7,12 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens._typing import short_repr
-from squashlens.checks.results import chosen, listed
+from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
-from squashlens.figures.drawing.decorator import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.notes import norm_note, notes_of, option_of
-from squashlens.figures.drawing.shapes import curve, grid, interval, is_sink, sink_note, token_heatmap
+from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.notes import norm_note, option_of
+from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, token_heatmap
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS, series, shades_of
@@ -66,20 +64,13 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         for trace in _influence(one.sel(layer=at), *NAMES[name]):
             figure.add_trace(trace, row=1, col=1)
         figure.add_trace(_exponent(one, *NAMES[name]), row=1, col=2)
-    rates = found["sink_rate"]
+    rates, rank = found["sink_rate"], found["effective_rank"]
     for head in rates["head"].values:
-        figure.add_scatter(
-            x=rates["block"].values, y=rates.sel(head=head).values, mode="markers", showlegend=False,
-            marker={"size": 6, "color": COLOURS["attention"], "opacity": 0.6},
-            hovertemplate=f"block %{{x}}, head {head}<br>%{{y:.3f}}<extra></extra>", row=2, col=1,
-        )  # fmt: skip
-    rank = curve(
-        found["layer"].values,
-        found["effective_rank"].values,
-        colour=COLOURS["residual"],
-        hover="layer %{x}<br>%{y:.3g}",
-    )
-    figure.add_trace(rank, row=2, col=2)
+        style: Any = {"mode": "markers", "opacity": 0.6, "hover": f"block %{{x}}, head {head}<br>%{{y:.3f}}"}
+        dots = curve(rates["block"].values, rates.sel(head=head).values, colour=COLOURS["attention"], **style)
+        figure.add_trace(dots, row=2, col=1)
+    line = curve(rank["layer"].values, rank.values, colour=COLOURS["residual"], hover="layer %{x}<br>%{y:.3g}")
+    figure.add_trace(line, row=2, col=2)
     figure.update_xaxes(title="distance r + 1 (tokens)", type="log", row=1, col=1)
     figure.update_yaxes(title="influence ÷ mean", type="log", row=1, col=1)
     for row, column, title in ((1, 2, "layer"), (2, 1, "block"), (2, 2, "layer")):
@@ -90,11 +81,11 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         marks.append("bars: 95 % interval")
     if found["exponent_at_end"].values.any():
         marks.append("×: at an end of the exponents tried, no power law")
-    notes = notes_of(found, *(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks)
+    notes = [*(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks]
     asked = option_of(found, "queries")
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
     said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
-    return finish(figure, title=f"{said} of a prompt, by layer", height=440, notes=notes)
+    return finish(figure, f"{said} of a prompt, by layer", 440, found, *notes)
 
 
 def _influence(one: xr.Dataset, text: str, colour: str, dash: str) -> list[go.Scatter]:
@@ -103,10 +94,10 @@ def _influence(one: xr.Dataset, text: str, colour: str, dash: str) -> list[go.Sc
     if not there.any():
         return []
     x, values = one["distance"].values[there] + 1.0, one["influence"].values[there]
-    points = go.Scatter(
-        x=x, y=values / values.mean(), mode="markers", name=text, legendgroup=text, showlegend=False,
-        marker={"color": colour, "size": 5, "symbol": "circle-open" if "random" in text else "circle"},
-        hovertemplate=f"{text}, r + 1 = %{{x}}<br>%{{y:.4g}} of its mean<extra></extra>",
+    points = curve(
+        x, values / values.mean(), text, colour=colour, mode="markers", size=5, showlegend=False, legendgroup=text,
+        symbol="circle-open" if "random" in text else "circle",
+        hover=f"{text}, r + 1 = %{{x}}<br>%{{y:.4g}} of its mean",
     )  # fmt: skip
     law = float(one["floor"]) + float(one["amplitude"]) * x ** -float(one["exponent"])
     return [points, curve(x, law / values.mean(), text, colour=colour, dash=dash, width=1.5, mode="lines", log=True)]
@@ -124,11 +115,7 @@ def _exponent(one: xr.Dataset, text: str, colour: str, dash: str) -> go.Scatter:
 
 @draws("squashlens.needle", "prompts: group at")
 def needle(
-    found: xr.Dataset,
-    *,
-    title: str = "Sensitivity to one token of each prompt",
-    xlabel: str = "at",
-    panels: Sequence[str] | None = None,
+    found: xr.Dataset, *, title: str = "Sensitivity to one token of each prompt", xlabel: str = "at"
 ) -> go.Figure:
     """Draw the sensitivity to the needle token: one panel for each measure, one line for each group of prompts.
 
@@ -138,15 +125,8 @@ def needle(
     Args:
         title: title of the figure.
         xlabel: title of the x axis, for the ``at`` coordinate of the result.
-        panels: names of the measures to draw, such as ``"jacobian"`` or ``"path_bound"``; all by default.
-
-    Raises:
-        InputError: if one of `panels` was not measured.
     """
-    measured = [name for name in PANELS if f"{name}_mean" in found]
-    wanted = measured if panels is None else list(panels)
-    if not wanted or not {*wanted} <= {*measured}:
-        raise InputError(f"panels={short_repr(panels)} are not measures of this result.", f"It has {listed(measured)}.")
+    wanted = [name for name in PANELS if f"{name}_mean" in found]
     groups = [escape(str(g)) for g in found["group"].values]
     figure, rows = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
     for place, name in enumerate(wanted):
@@ -164,7 +144,7 @@ def needle(
         figure.update_yaxes(range=_range(np.stack(cells)), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    return finish(figure, title=escape(title), height=210 * rows, notes=notes_of(found, *norm_note(found)))
+    return finish(figure, escape(title), 210 * rows, found, *norm_note(found))
 
 
 def _range(values: np.ndarray) -> list[float] | None:
@@ -203,19 +183,20 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
             "Give the unchanged result of squashlens.paths.composition, or draw it with squashlens.figures.of.",
         )
     shares = of_one_prompt(shares)
-    tokens = tokens_of(shares)
-    starts = shares.isel(layer=0) if "layer" in shares.dims else shares.sum("hop")
-    most = 1.0  # the power of ten at which the scale ends: that above the other tokens if the first one is a sink
-    if is_sink(starts):
-        others = shares.isel(position=slice(1, None)).values
-        largest = float(others[others < 1].max(initial=0.0))  # the query has all paths at its own layer
-        most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
+    tokens, starts = tokens_of(shares), shares.isel(layer=0) if "layer" in shares.dims else shares.sum("hop")
+    # The first token has nearly all paths of a deep model. The scale then ends at the power of ten above the others, if
+    # this frees at least a third of its decades for them.
+    others = shares.isel(position=slice(1, None)).values
+    largest = float(others[others < 1].max(initial=0.0)) or 1.0  # the query has all paths at its own layer
+    most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
+    most = most if most <= FLOOR ** (1 / 3) else 1.0
+    first = float(starts[0])
     figure = go.Figure(token_heatmap(shares, tokens, row, "share of paths", ends=(FLOOR, most)))
-    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title=axis, dtick=1)
-    notes = [sink_note(starts, "the paths")] if most < 1 else []
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis, dtick=1)
+    beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {100 * first:.4g} % of the paths"
+    notes = [beyond] if most < first else []
     title = f"Where the paths to the query start, by {by}"
-    return finish(figure, title=title, height=280, notes=notes_of(shares, *notes))
+    return finish(figure, title, 280, shares, *notes)
 
 
 @draws("squashlens.attention_sinks", "values: block position", "sink: position", "token: position")
@@ -226,11 +207,10 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     """
     tokens = tokens_of(sinks)
     figure = go.Figure(token_heatmap(sinks, tokens, "block {}", "share", logarithmic=False))
-    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title="block", dtick=1)
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(title="block", dtick=1)
     found = [label(tokens[place]) for place in sinks["position"].values[sinks["sink"].values]]
-    notes = notes_of(sinks, f"sinks: {', '.join(found)}" if found else "no sink")
-    return finish(figure, title="Attention from later tokens, beyond uniform", height=280, notes=notes)
+    note = f"sinks: {', '.join(found)}" if found else "no sink"
+    return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, note)
 
 
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
@@ -253,14 +233,11 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
         width = 1.5 + 6 * float(shares[rank] / shares[0])
         line = curve(walk, layers, colour=COLOURS["path_bound"], width=width, hover=hover, customdata=places)
         figure.add_trace(line.update(opacity=0.35))
-    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title="layer ℓ", dtick=1)
-    title = (
-        f"The {len(shares)} strongest paths to the query carry {100 * shares.sum():.3g} % of the weight of all paths"
-    )
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(LAYERS)
+    share = f"{100 * shares.sum():.3g} % of the weight of all paths"
     avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(option_of(paths, "avoid") or []))
-    notes = [f"without paths through {avoided}"] if avoided else []
-    return finish(figure, title=title, height=320, notes=notes_of(paths, *notes, "stronger paths have wider lines"))
+    notes = [f"without paths through {avoided}"] * bool(avoided) + ["stronger paths have wider lines"]
+    return finish(figure, f"The {len(shares)} strongest paths to the query carry {share}", 320, paths, *notes)
 
 
 @draws("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")
@@ -280,11 +257,9 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
         law = rest[1] * float(here["predicted_rate"]) ** (depth[1:] - 1)
         figure.add_trace(curve(depth[1:], law, colour=colour, dash="dot", width=1, mode="lines", showlegend=False))
     figure.update_xaxes(title="number of times the block's attention is applied")
-    figure.update_yaxes(
-        title="path weight not at the first token", type="log", exponentformat="power", range=[-10, 0.1]
-    )
+    figure.update_yaxes(title="path weight not at the first token", type="log", range=[-10, 0.1])
     title = "Depth limit: repeated attention moves all path weight to the first token"
-    return finish(figure, title=title, height=320, notes=notes_of(limit, "dotted: the predicted rate"))
+    return finish(figure, title, 320, limit, "dotted: the predicted rate")
 
 
 def _rates(here: xr.Dataset) -> str:

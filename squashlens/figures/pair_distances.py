@@ -9,8 +9,8 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen, relative_distance
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.notes import distance_of, norm_note, notes_of
-from squashlens.figures.drawing.shapes import band, curve, layer_map, shade_range, tint
+from squashlens.figures.drawing.notes import distance_of, norm_note
+from squashlens.figures.drawing.shapes import LAYERS, band, curve, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, series, shades_of
 
@@ -68,11 +68,11 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     lengths = collapse["length"].values
     at_edge = here["window_edge"].values >= 0 if "window_edge" in here.coords else np.zeros(len(lengths), dtype=bool)
     if at_edge.any():
-        figure.add_scatter(
-            x=lengths[at_edge], y=here["distance"].values[at_edge], mode="markers", name=EDGE,
-            marker={"color": COLOURS["distance"], "symbol": "x-thin-open", "size": 9},
-            hovertemplate=f"length %{{x}}: {EDGE}<extra></extra>",
+        marks = curve(
+            lengths[at_edge], here["distance"].values[at_edge], EDGE, colour=COLOURS["distance"], mode="markers",
+            symbol="x-thin-open", size=9, hover=f"length %{{x}}: {EDGE}",
         )  # fmt: skip
+        figure.add_trace(marks)
     if trained is not None:
         shade_range(figure, 1, trained, "trained lengths")
         figure.update_annotations(x=float(np.log10(max(1, lengths[0]))))
@@ -81,8 +81,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     figure.update_xaxes(type="log", title=LENGTH, range=ends)
     figure.update_yaxes(type="log", title=distance_of(collapse), range=[np.log10(least / 1.3), np.log10(high * 1.3)])
     notes = [f"noise floor below the axis, at most {_above(floor.max()):.1g}"] if far else []
-    title = f"Representational collapse, layer {at}"
-    return finish(figure, title=title, height=280, notes=notes_of(collapse, *notes))
+    return finish(figure, f"Representational collapse, layer {at}", 280, collapse, *notes)
 
 
 def _positive(here: xr.Dataset, names: list[str]) -> np.ndarray:
@@ -126,10 +125,8 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     values = relative_distance(collapse)
     logarithm = values.copy(data=np.log10(values.where(values > 0).values))
     figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)"))
-    figure.update_xaxes(title=LENGTH)
-    figure.update_yaxes(title="layer ℓ", dtick=1)
-    notes = notes_of(collapse, "white: identical")
-    return finish(figure, title="Distance of v and v* by layer and length", height=240, notes=notes)
+    figure.update_xaxes(title=LENGTH).update_yaxes(LAYERS)
+    return finish(figure, "Distance of v and v* by layer and length", 240, collapse, "white: identical")
 
 
 @draws(
@@ -172,8 +169,7 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
         figure.update_yaxes(type="log", **place)
     figure.update_xaxes(title="block", dtick=1, row=2, col=2)
     figure.update_layout(barmode="relative")
-    notes = notes_of(mechanism, *norm_note(mechanism))
-    return finish(figure, title="The quantities in the proof of Theorem B.3", height=440, notes=notes)
+    return finish(figure, "The quantities in the proof of Theorem B.3", 440, mechanism, *norm_note(mechanism))
 
 
 @draws("squashlens.precision without runs=", "bits_per_coordinate: layer length")
@@ -186,10 +182,9 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     bits, lengths = measured["bits_per_coordinate"], measured["length"].values
     most = max(float(np.nanmax(bits.values, initial=1)), 7)
     figure = go.Figure(layer_map(bits, "bits", zmin=0, zmax=most, hoverongaps=None))
-    figure.update_xaxes(title=LENGTH, range=[float(lengths[0]) - 0.5, int(lengths[-1]) + 0.5])
-    figure.update_yaxes(title="layer ℓ", dtick=1)
-    notes = notes_of(measured, "median over coordinates", "white: identical, or different by rounding alone")
-    return finish(figure, title="Mantissa bits needed to tell v from v*", height=240, notes=notes)
+    figure.update_xaxes(title=LENGTH, range=[float(lengths[0]) - 0.5, int(lengths[-1]) + 0.5]).update_yaxes(LAYERS)
+    notes = ("median over coordinates", "white: identical, or different by rounding alone")
+    return finish(figure, "Mantissa bits needed to tell v from v*", 240, measured, *notes)
 
 
 @draws("squashlens.precision with runs=", "distance: run layer length")
@@ -215,12 +210,10 @@ def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         figure.add_trace(line)
         if "noise_floor" in here:
             floor = here["noise_floor"].sel(run=run)
-            figure.add_scatter(
-                x=floor["replayed"].values, y=floor.where(floor > 0).values, name=f"{run}, noise floor", mode="markers",
-                marker={"color": COLOURS[run], "symbol": f"{symbol}-open", "size": 10},
-                hovertemplate=f"{run}, noise floor at %{{x}}: %{{y:.3g}}<extra></extra>",
+            marks = curve(
+                floor["replayed"].values, floor.values, f"{run}, noise floor", colour=COLOURS[run], mode="markers",
+                symbol=f"{symbol}-open", size=10, log=True, hover=f"{run}, noise floor at %{{x}}: %{{y:.3g}}",
             )  # fmt: skip
-    figure.update_xaxes(type="log", title=LENGTH)
-    figure.update_yaxes(type="log", title=distance_of(measured))
-    title = f"Distance of v and v* by precision, layer {at}"
-    return finish(figure, title=title, height=300, notes=notes_of(measured))
+            figure.add_trace(marks)
+    figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log", title=distance_of(measured))
+    return finish(figure, f"Distance of v and v* by precision, layer {at}", 300, measured)

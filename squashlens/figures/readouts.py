@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.answers import LENGTH, cannot_be_judged, percent
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import curve, interval, layer_map, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
@@ -66,14 +66,14 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
         figure.add_trace(trace, row=3, col=1)
     for trace in _strip(found["verdict"]):
         figure.add_trace(trace, row=4, col=1)
-    figure.update_xaxes(title=LENGTH, row=4)
+    figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(range=[-0.07, 1.07], title="share of prompts, R²", row=1)
     figure.update_yaxes(range=[-0.07, 1.07], title="share of pairs", row=2)
     figure.update_yaxes(type="log", title=distance_of(found), row=3)
     figure.update_yaxes(visible=False, range=[0, 1], row=4)
     figure.update_layout(bargap=0, barmode="overlay")
-    notes = notes_of(found, *_notes(found), *cannot_be_judged([found]))
-    return finish(figure, title="Collapsed, or not read out?", height=sum(HEIGHTS), notes=notes)
+    notes = (*_notes(found), *cannot_be_judged([found]))
+    return finish(figure, "Collapsed, or not read out?", sum(HEIGHTS), found, *notes)
 
 
 @draws("squashlens.probe", "r2: layer length", "r2_y: length")
@@ -101,8 +101,8 @@ def probe(found: xr.Dataset) -> go.Figure:
         figure.add_trace(cells.update(colorbar=bar), row=1, col=column)
     figure.update_xaxes(type="category", title=LENGTH)
     figure.update_yaxes(type="category", showgrid=False).update_yaxes(title="layer ℓ", col=1)
-    notes = notes_of(found, *(["white: no R²"] if bool(np.isnan(each).any()) else []))
-    return finish(figure, title="How well a linear probe predicts the right answer", height=260, notes=notes)
+    notes = ["white: no R²"] * bool(np.isnan(each).any())
+    return finish(figure, "How well a linear probe predicts the right answer", 260, found, *notes)
 
 
 def _notes(found: xr.Dataset) -> list[str]:
@@ -180,7 +180,7 @@ def _strip(verdict: xr.DataArray) -> list[go.Bar]:
         own, shown, (colour, pattern) = said == name, escape(name), VERDICTS.get(name, (FAINT, "+"))
         marker = {"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5}}
         box = go.Bar(
-            x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown, legend="legend2", marker=marker,
+            x=lengths[own], width=wide, y=np.ones(own.sum()), name=shown, marker=marker,
             showlegend=True, customdata=verdict["length"].values[own],
             hovertemplate=f"%{{customdata}} items: {shown}<extra></extra>",
         )  # fmt: skip

@@ -13,7 +13,6 @@ from plotly.subplots import make_subplots
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import by_label, draws
-from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.shapes import band, curve, grid, interval, name_rows, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
@@ -57,11 +56,10 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
             for trace in (*band(x, low, high, tint(colour), name), line):
                 figure.add_trace(trace, row=1, col=column)
         figure.add_traces(_guide(top, colour), 1, 1)
-    figure.update_xaxes(type="log", title=LENGTH)
-    figure.update_yaxes(type="log")
+    figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
     title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
-    return finish(figure, title=title, height=320, notes=notes_of(several.values()))
+    return finish(figure, title, 320, several.values())
 
 
 @draws(
@@ -89,9 +87,8 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     k, first = int(found["perturbed"]), float(lengths[0])
     if first < k:
         shade_range(figure, first, k, f"n ≤ {k}: all entries perturbed")
-    figure.update_xaxes(type="log", title=LENGTH)
-    figure.update_yaxes(type="log", title="δ")
-    return finish(figure, title="Total variation of the softmax of two growing sequences", height=290)
+    figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log", title="δ")
+    return finish(figure, "Total variation of the softmax of two growing sequences", 290)
 
 
 @draws("squashlens.synthetic.convergence", "premise exponent_mean variation_exponent_mean: ...")
@@ -128,7 +125,7 @@ def survey(found: xr.Dataset) -> go.Figure:
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.add_vline(x=-1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"})
     height = 26 * rows * (len(names) + 1)
-    return finish(figure, title=f"Decay of D and δ with length, by {_option(first)}", height=height)
+    return finish(figure, f"Decay of D and δ with length, by {_option(first)}", height)
 
 
 def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int) -> None:
@@ -214,8 +211,7 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
         figure.update_xaxes(title=exhibit.axis, row=row + 1, col=column + 1)
         figure.update_yaxes(range=_range(exhibit), row=row + 1, col=column + 1)
     figure.update_xaxes(type="log").update_yaxes(type="log")
-    notes = "zeros are drawn at the bottom"
-    return finish(figure, title="Both sides of each statement", height=130 * rows, notes=notes)
+    return finish(figure, "Both sides of each statement", 130 * rows, (), "zeros are drawn at the bottom")
 
 
 def _range(exhibit: Exhibit) -> list[float]:

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.notes import distance_of, notes_of
+from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import curve, grid
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
@@ -67,7 +67,7 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
     figure.update_layout(barmode="overlay", uniformtext={"mode": "hide", "minsize": SMALLEST})
     every = splits.sizes["repeats"]
     notes = [f"of {every} repeats, the first that fit"] if min(rows) < every else []
-    return finish(figure, title=escape(title), height=ROW * sum(rows), notes=notes_of(measured, *notes))
+    return finish(figure, escape(title), ROW * sum(rows), measured, *notes)
 
 
 @draws(
@@ -100,11 +100,9 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
         for step in range(len(STEPS)):
             shown = _steps(here) == step
             figure.add_trace(_marks(step, repeats[shown], naive[shown]), **place)
-    figure.update_yaxes(type="log")
-    figure.update_yaxes(title=distance_of(measured), col=1)
-    figure.update_xaxes(title="repeats")
+    figure.update_yaxes(type="log", title=distance_of(measured)).update_xaxes(title="repeats")
     title = f"Distance of two texts, one repeat apart, and of the true pair: layer {at}"
-    return finish(figure, title=title, height=190 * rows, notes=notes_of(measured))
+    return finish(figure, title, 190 * rows, measured)
 
 
 def _distinct(splits: xr.Dataset) -> xr.Dataset:

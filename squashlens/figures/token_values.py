@@ -1,6 +1,5 @@
 """Values of the tokens of one prompt, by layer or query too, and the most likely next tokens."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,12 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
-from squashlens.figures.drawing.decorator import TOKENS, draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.notes import norm_note, notes_of
+from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.notes import norm_note
 from squashlens.figures.drawing.shapes import (
     curve,
     interval,
-    is_sink,
-    leave_sink_out,
     name_rows,
-    sink_note,
     titles_of,
     token_heatmap,
 )
@@ -26,6 +22,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, number_token
 from squashlens.figures.drawing.themes import COLOURS, INK, series
 
+EDGE = 0.08  # how far a scale goes beyond the tokens other than sinks, as a share of their range
 WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 # Of each curve of `attribution`: its name and its dash.
 NAMES = {
@@ -47,9 +44,7 @@ PANELS = {
 def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
-    The scale is logarithmic if all values are positive and span more than a factor of 10. A first token with more than
-    90 % of the sum, an attention sink, is beyond the scale, which fits the other tokens and leaves out zeros. A note
-    has its share.
+    The scale is logarithmic if all values are positive and span more than a factor of 10.
     Certified upper bounds that have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens
     after the query, if one was selected from a profile, are left out.
 
@@ -63,33 +58,27 @@ def by_token(values: xr.DataArray) -> go.Figure:
         values = values.isel(position=values["position"].values <= values["query"].item())
     tokens, (title, axis) = tokens_of(values), titles_of(values)
     data, positions = values.values.astype(np.float64), values["position"].values
-    apart = is_sink(values)
     low = values["low"].values.astype(np.float64) if "low" in values.coords else None
     texts = [number_token(place, tokens[place]) for place in map(int, positions)]
     bars = None
     if low is not None:
         texts = [f"{text}<br>at least {least:.6g}, at most" for text, least in zip(texts, low, strict=True)]
         bars = interval(data, low, data, COLOURS["path_bound"], 3)
-    shown = np.where(apart & (positions == 0), np.nan, data)
-    figure = go.Figure(_line(positions, shown, texts, colour=COLOURS["path_bound"], error_y=bars))
+    figure = go.Figure(_line(positions, data, texts, colour=COLOURS["path_bound"], error_y=bars))
     notes = ["bars: from a certified lower bound"] if low is not None else []
-    if apart:
-        leave_sink_out(figure, [data[1:]] if low is None else [data[1:], low[1:]], data[0], {})
-        notes.append(sink_note(values))
-    elif _is_wide(data if low is None else np.concatenate([data, low])) and np.nanmin(data) > 0:
+    if _is_wide(data if low is None else np.concatenate([data, low])) and np.nanmin(data) > 0:
         figure.update_yaxes(type="log")
-    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title=axis)
-    return finish(figure, title=title, height=260, notes=notes_of(values, *notes))
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis)
+    return finish(figure, title, 260, values, *notes)
 
 
 @draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw path bound and null (upper panel), Jacobian norms (middle) and bound ÷ null (lower) of each token.
 
-    All scales are logarithmic, so values of exactly zero are missing from the lines. A first token with more than 90 %
-    of the path bound, an attention sink, is beyond the upper scale; a note has its share. Repeated tokens have separate
-    places on the axis. The hover text has position, token and value.
+    All scales are logarithmic, so values of exactly zero are missing from the lines. The upper scale ends at the tokens
+    that are no attention sinks; a note has the sinks with their share. Repeated tokens have separate places on the
+    axis. The hover text has position, token and value.
 
     Args:
         sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several
@@ -98,27 +87,18 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     sensitivity = of_one_prompt(sensitivity)
     tokens, places = tokens_of(sensitivity), sensitivity["position"].values
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
-    apart = is_sink(sensitivity["path_bound"])
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.36, 0.36, 0.28])
     for row, (title, names) in enumerate(PANELS.items(), 1):
         for name in names:
-            data = sensitivity[name].values.astype(np.float64)
-            if apart and row == 1:  # the arrow at the edge has the value of a sink
-                data[places == 0] = np.nan
-            text, dash = NAMES[name]
+            data, (text, dash) = sensitivity[name].values, NAMES[name]
             line = _line(places, data, texts, f"{text}: ", name=text, colour=COLOURS[name], dash=dash, log=True)
             figure.add_trace(line, row=row, col=1)
         figure.update_yaxes(title=title, row=row, col=1)
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=3, col=1)  # pyright: ignore
     figure.update_yaxes(type="log")
-    notes = norm_note(sensitivity)
-    if apart:
-        lines = [sensitivity[name].values.astype(np.float64) for name in PANELS["path bound"]]
-        leave_sink_out(figure, [line[1:] for line in lines], lines[0][0], {"row": 1, "col": 1})
-        notes.append(sink_note(sensitivity["path_bound"], "the path bound"))
-    _set_tokens(figure, tokens, 3)
-    title = "Influence of each token on the last representation"
-    return finish(figure, title=title, height=480, notes=notes_of(sensitivity, *notes))
+    notes = [*norm_note(sensitivity), *_set_sinks_apart(figure, sensitivity)]
+    figure.update_xaxes(token_axis(tokens))
+    return finish(figure, "Influence of each token on the last representation", 480, sensitivity, *notes)
 
 
 @draws("squashlens.substitution_effect or squashlens.knockout_effect", "effect: position", "token: position")
@@ -144,10 +124,9 @@ def substitution(found: xr.Dataset) -> go.Figure:
         short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "TV"}[name]
         _, axis = titles_of(found[name].assign_attrs(long_name=short))
         figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
-    _set_tokens(figure, tokens, len(names))
+    figure.update_xaxes(token_axis(tokens))
     how = "replacing" if "effect_std" in found else "knocking out"
-    title = f"What {how} each token changes"
-    return finish(figure, title=title, height=160 * len(names) + 60, notes=notes_of(found, *notes))
+    return finish(figure, f"What {how} each token changes", 160 * len(names) + 60, found, *notes)
 
 
 @draws("squashlens.jacobian", "singular_value share: position direction", "token: position")
@@ -165,9 +144,8 @@ def jacobian(found: xr.Dataset) -> go.Figure:
         texts = [_hover(one.isel(position=at), number_token(int(p), tokens[int(p)])) for at, p in enumerate(places)]
         name, values = f"direction {direction}", one["singular_value"].values
         figure.add_trace(_line(places, values, texts, "σ = ", name=name, colour=colour, dash=dash, symbol=symbol))
-    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title="singular value", rangemode="tozero")
-    return finish(figure, title="Leading singular values of the Jacobian's blocks", height=300, notes=notes_of(found))
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(title="singular value", rangemode="tozero")
+    return finish(figure, "Leading singular values of the Jacobian's blocks", 300, found)
 
 
 @draws("squashlens.profile", "values: ... position", "query: ...", "token: position")
@@ -197,14 +175,15 @@ def token_map(values: xr.DataArray) -> go.Figure:
     labels = [int(each) for each in values[rows[0]].values]
     logarithmic = _is_wide(values.values)
     figure = go.Figure(token_heatmap(values, tokens, f"{rows[0]} {{}}", axis, logarithmic=logarithmic))
-    figure.update_xaxes(**token_axis(tokens), title=TOKENS)
-    figure.update_yaxes(title="layer ℓ" if rows[0] == "layer" else f"{rows[0]} (position)")
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(
+        title="layer ℓ" if rows[0] == "layer" else f"{rows[0]} (position)"
+    )
     if np.ptp(labels) == len(labels) - 1:
         figure.update_yaxes(dtick=1)
     else:  # rows with gaps between their numbers
         figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=list(map(str, labels)))
     notes = ["white: 0"] if logarithmic and (values.values == 0).any() else []
-    return finish(figure, title=f"{title}, by {rows[0]}", height=280, notes=notes_of(values, *notes))
+    return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes)
 
 
 @draws("squashlens.top_tokens", "values: rank", "token: rank")
@@ -218,7 +197,7 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     )  # fmt: skip
     figure.update_xaxes(title="probability", range=[0, 1.02])
     name_rows(figure, tokens, showgrid=True)
-    return finish(figure, title="Most likely next tokens", height=28 * (len(tokens) + 1), notes=notes_of(probabilities))
+    return finish(figure, "Most likely next tokens", 28 * (len(tokens) + 1), probabilities)
 
 
 def _line(places: np.ndarray, values: np.ndarray, texts: list[str], told: str = "", **style: Any) -> go.Scatter:
@@ -227,10 +206,28 @@ def _line(places: np.ndarray, values: np.ndarray, texts: list[str], told: str = 
     return curve(places.astype(float), values, customdata=each, hover=hover, **style)
 
 
-def _set_tokens(figure: go.Figure, tokens: Mapping[int, str], rows: int) -> None:
-    """Label the shared axis of panels below each other, once."""
-    figure.update_xaxes(**token_axis(tokens))
-    figure.update_xaxes(title=TOKENS, row=rows, col=1)
+def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
+    """End the scale of path bounds at the tokens that are no sinks, with an arrow at each sink; a note about these."""
+    bound, sinks = found["path_bound"].values, found["sink"].values == 1 if "sink" in found else np.zeros(0, bool)
+    others = np.concatenate([found[name].values[~sinks] for name in PANELS["path bound"]]) if sinks.any() else bound[:0]
+    others = others[others > 0]
+    if not len(others):
+        return []
+    low, high = np.log10(others.min()), np.log10(others.max())
+    room = max(EDGE * (high - low), 0.05)
+    top = high + 2 * room
+    figure.update_yaxes(range=[low - room, top], row=1, col=1)
+    lines: Any = figure.select_traces(row=1, col=1)
+    for line in lines:
+        line.y = np.where(line.y > 10**top, np.nan, line.y)
+    for place in np.flatnonzero(sinks & (bound > 10**top)):
+        figure.add_annotation(
+            x=found["position"].values[place], y=top, text=f"↑ {bound[place]:.3g}", showarrow=False, xanchor="left",
+            yanchor="top", xshift=-8, row=1, col=1,
+        )  # fmt: skip
+    names = ", ".join(label(str(token)) for token in found["token"].values[sinks])
+    share = 100 * bound[sinks].sum() / bound.sum()
+    return [f"sinks: {names}, with {share:.4g} % of the path bound"]
 
 
 def _hover(one: xr.Dataset, token: str) -> str:

@@ -12,7 +12,6 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
-from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.panels import Share, compose
 from squashlens.figures.drawing.shapes import curve, titles_of
 from squashlens.figures.drawing.style import finish
@@ -216,4 +215,4 @@ def lines(values: xr.DataArray) -> go.Figure | None:
     unit = str(values.attrs.get("units", ""))
     figure.update_xaxes(title=escape(over))
     figure.update_yaxes(title=escape(unit) if unit not in ("", "1") else axis)
-    return mark_derived(finish(figure, title=title, height=260, notes=notes_of(values)), [values])
+    return mark_derived(finish(figure, title, 260, values), [values])

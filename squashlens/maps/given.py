@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens._typing import short_repr
+from squashlens.checks.results import is_relative
 from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with
 from squashlens.measure.squashing.map_cells import of_profile
@@ -155,11 +156,13 @@ def ids_of(found: xr.Dataset) -> list[int]:
 def _of_sequence(found: xr.Dataset, n: int) -> dict[str, Any]:
     """The numbers of one sequence at the length of the prompt, of which there is no interval."""
     here, layer = found.sel(length=n), int(found["layer"].values[-1])
-    columns = [_column(here["distance"].sel(layer=layer), f"D at layer {layer}")]
+    size = "D ÷ rms" if is_relative(found["distance"]) else "D"
+    columns = [_column(here["distance"].sel(layer=layer), f"{size} at layer {layer}")]
     if "noise_floor" in found and n in found["replayed"].values:
-        columns.append(_column(found["noise_floor"].sel(layer=layer, replayed=n), f"noise floor of D at layer {layer}"))
-    for name, label in (("distance_y", "D of y"), ("total_variation", "next token of v and v*")):
-        columns.append(_column(here[name], label))
+        floor = found["noise_floor"].sel(layer=layer, replayed=n)
+        columns.append(_column(floor, f"noise floor of {size} at layer {layer}"))
+    columns.append(_column(here["distance_y"], f"{size} of y"))
+    columns.append(_column(here["total_variation"], "total variation of the next token"))
     if "bound" in found and n == found["content"].values[-1]:
         columns.append(_column(found["bound"].sel(content=1), "path bound of the first content token"))
     if "accuracy" in found:

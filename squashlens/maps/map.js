@@ -46,7 +46,6 @@ const TERMS = {
   null: "The path bound if every token attended equally to all tokens before it: what causality alone gives",
   "path bound": "A sum over all attention paths from the token to the query (Theorem 5.1 with constants 1)",
   Jacobian: "How much a small change of a token's stream can change y",
-  sink: "A first token with over 90 % of the influence, which attention goes to whatever it is",
   share: "This path's part of the weight of all paths to the query",
 };
 const SVG = "http://www.w3.org/2000/svg";
@@ -230,7 +229,7 @@ export function scale(values, diverging) {
 }
 
 /**
- * Whether the first of at least three tokens has more than 90 % of their sum, but not all: the rule of the figures.
+ * Whether the first of at least three tokens has more than 90 % of their sum, but not all.
  * @param {(number | null)[]} values
  */
 export function hasNearlyAll(values) {
@@ -339,8 +338,8 @@ function percent(share) {
 /** A token in a sentence, apart from the direction of the text around it. @param {string} token */
 function quoted(token) {
   const text = visible(token);
-  const short = cut(text, LONGEST);
-  const more = short === text ? "" : ` (${text.length.toLocaleString("en")} characters)`;
+  const short = cut(text, LONGEST).replaceAll(" ", "␣");
+  const more = [...text].length <= LONGEST ? "" : ` (${text.length.toLocaleString("en")} characters)`;
   return make("span", {}, "“", make("bdi", {}, short), `”${more}`);
 }
 
@@ -777,7 +776,7 @@ class View {
         const background = colour(shownScale.at(value), this.diverging);
         option.style.backgroundColor = css(background);
         option.style.color = ink(background);
-        if (group.start === 0 && shownScale.beyond) option.classList.add("sl-sink");
+        if (group.start === 0 && shownScale.beyond) option.classList.add("sl-beyond");
       } else option.classList.add(later ? "sl-later" : "sl-unknown");
       return option;
     });
@@ -826,7 +825,7 @@ class View {
       make("span", {}, " logarithmic colours; ", ...parts, ...way, `. ${one.about}.`),
       range.any && range.zero ? " 0 has the colour of the lower end." : "",
       ...(range.beyond
-        ? [" ", quoted(this.tokens[0]), " is a ", term("sink"), ": beyond the scale, which fits the other tokens."]
+        ? [" ", quoted(this.tokens[0]), " has over 90 %: it is beyond the scale, which fits the other tokens."]
         : []),
     );
   }
@@ -842,7 +841,7 @@ class View {
     this.says.replaceChildren(...parts, ...this.conclusion());
   }
 
-  /** Which earlier tokens have the most of the shown quantity, with the sink apart. @returns {(Node | string)[]} */
+  /** Which earlier tokens have the most of the shown quantity, with a first one that has nearly all apart. @returns {(Node | string)[]} */
   conclusion() {
     const { label } = this.data.quantity(this.name);
     const values = Array.from(
@@ -850,8 +849,9 @@ class View {
       (_, k) => this.data.value(this.name, this.query, this.row, k) ?? 0,
     );
     const own = this.data.value(this.name, this.query, this.row, this.query) ?? 0;
-    const sink = !this.diverging && hasNearlyAll([...values, own]);
-    if (sink) values[0] = 0;
+    const all = values.reduce((total, one) => total + one, own);
+    const apart = !this.diverging && hasNearlyAll([...values, own]) ? values[0] / all : 0;
+    if (apart) values[0] = 0;
     const order = values.map((_, k) => k).sort((a, b) => values[b] - values[a]);
     const sum = values.reduce((total, one) => total + one, 0);
     if (!(sum > 0)) return ["It is influenced by no earlier token here."];
@@ -864,12 +864,12 @@ class View {
     let [half, held] = [0, 0];
     while (held < sum / 2) held += values[order[half++]];
     return [
-      `Of the ${values.length - (sink ? 1 : 0)} earlier tokens, `,
+      `Of the ${values.length - (apart ? 1 : 0)} earlier tokens, `,
       most,
       ` (${order[0]}) has the most influence (${label[0].toLowerCase() === "j" ? label : label.toLowerCase()}, ${percent(values[order[0]] / sum)} of the sum)`,
       ...(order[0] === 0 && values[order[1]] > 0 ? [", then ", quoted(this.tokens[order[1]]), ` (${order[1]})`] : []),
       `; half of it is in ${half === 1 ? "one token" : `${half} tokens`}.`,
-      ...(sink ? [" Apart: the ", term("sink"), " ", quoted(this.tokens[0]), "."] : []),
+      ...(apart ? [" Apart: ", quoted(this.tokens[0]), `, with ${percent(apart)} of all.`] : []),
     ];
   }
 
@@ -892,7 +892,7 @@ class View {
       make("button", { type: "button", onclick }, text),
     ];
     const { live, query } = this;
-    const call = payload.again.replace("QUERY", String(query));
+    const call = payload.again.replace("'QUERY'", String(query));
     this.status.replaceChildren(
       ...token,
       `: ${label} was not measured for this query${shownNow}.`,

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from squashlens._typing import Quantized, choices_of
+from squashlens.maps.given import Interventions, ids_of
 from squashlens.measure.squashing.map_cells import spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -54,13 +56,8 @@ class Blob:
         return base64.b64encode(np.concatenate([*self.parts, np.zeros(0, "<f4")]).tobytes()).decode("ascii")
 
 
-def payload(
-    found: xr.Dataset, code: str, opened: int | None = None, changes: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
-    """The data of the page of a map's Dataset, which opens at a query; `code` is what made it.
-
-    `changes` are tables of what interventions change.
-    """
+def payload(found: xr.Dataset, opened: int | None = None, interventions: Interventions | None = None) -> dict[str, Any]:
+    """The data of the page of a map's Dataset, which opens at a query."""
     facts = provenance(found)
     tokens = [str(token) for token in found["token"].values]
     queries = [int(query) for query in found["query"].values]
@@ -70,9 +67,9 @@ def payload(
     known = [name for name in SHOWN if name in found and found[name].notnull().any()]
     names = [name for name in known if _largest(found[name]) <= LARGEST]
     header: dict[str, Any] = {
-        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code,
+        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts, interventions),
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
-        "changes": list(changes), "spans": _spans(found),
+        "changes": [] if interventions is None else interventions.tables(ids_of(found)), "spans": _spans(found),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - int(found["influence"].size)
     of_ways = min(room // 3, _numbers_of_ways(found))
@@ -94,7 +91,7 @@ def payload(
         ],
         "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
         "traces": _traces(found, traced, blob), "distance": _distance(found, kept_layers, blob),
-        "predicted": _predicted(found, kept, queries), "again": again(facts),
+        "predicted": _predicted(found, kept, queries), "again": call_of(facts, query="QUERY"),
         "collapse": _collapse(found),
     }  # fmt: skip
     return header | {"blob": blob.text()}
@@ -108,14 +105,42 @@ def _predicted(found: xr.Dataset, kept: Sequence[int], queries: Sequence[int]) -
     return [(str(tokens[at]), _number(chances[at])) for at in map(list(queries).index, kept)]
 
 
-def again(facts: dict[str, Any]) -> str:
-    """The call that measures a map of another query, which the page puts in place of QUERY."""
-    call = facts["call"]
-    same = {name: call[name] for name in ("norm", "method", "extras", "spans") if call.get(name)}
-    if call.get("function") != "squash_map":  # a profile measures other things beside it
-        same.pop("extras", None)
-    options = "".join(f", {name}={value!r}" for name, value in same.items())
-    return f"sl.squash_map(model, {call.get('prompt')!r}, query=QUERY{options})"
+def call_of(facts: dict[str, Any], **changed: Any) -> str:
+    """The call that made a result as code; with `changed` arguments, that of a map with the same options.
+
+    The page puts a number in place of the query 'QUERY'.
+    """
+    call = dict(facts["call"])
+    function, prompt = call.pop("function"), call.pop("prompt")
+    if changed and function != "squash_map":  # a profile measures other things beside the map
+        function, call = "squash_map", {name: call.get(name) for name in ("norm", "method", "spans")}
+    options = "".join(f", {name}={value!r}" for name, value in (call | changed).items() if value is not None)
+    return f"sl.{function}(model, {prompt!r}{options})"
+
+
+def load_of(facts: dict[str, Any], source: str) -> str:
+    """The call that loads the model of a result from its source, with all options but the device."""
+    rounded, dtype = facts.get("quantized"), facts.get("dtype", "float32")
+    given = {
+        "dtype": None if dtype == "float32" else dtype,
+        # in another format if the checkpoint is quantized, which is no argument
+        "quantize": rounded if rounded in choices_of(Quantized) else None,
+        "revision": facts.get("revision"),
+        "verify": False if facts.get("proof") == "unverified" else None,
+    }
+    options = (f"{name}={value!r}" for name, value in given.items() if value is not None)
+    return f"sl.load({', '.join([repr(source), *options])})"
+
+
+def code_of(facts: dict[str, Any], interventions: Interventions | None = None) -> str:
+    """The lines that make this map again, and what they leave out: hooks, and the interventions below it."""
+    changes = [*facts.get("ambient_hooks", []), *facts.get("replaced_functions", [])]
+    note = "".join(f"# measured under: {change!r}\n" for change in changes)
+    if interventions:
+        note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, interventions.names))}\n"
+    made = call_of(facts)
+    made = made if made.startswith("sl.squash_map(") else f"sl.squash_map({made})"
+    return f'import squashlens as sl\n\nmodel = {load_of(facts, facts["model"])}\n{note}{made}.save("map.html")\n'
 
 
 def text_of(value: Any) -> str:

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import html
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -198,10 +198,7 @@ class SquashMap:
 
     def _of(self, found: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
         """The data of the page for a result of this map, with further queries or as it was."""
-        shown = self.interventions
-        changed = [] if shown is None else shown.tables(ids_of(found))
-        code = _code(provenance(found), [] if shown is None else shown.names)
-        return payload(found, code, self.opened if opened is None else opened, changed)
+        return payload(found, self.opened if opened is None else opened, self.interventions)
 
     def _repr_html_(self) -> str:
         return frame(self.page())
@@ -294,19 +291,3 @@ def squash_map(
         return joined(found, more, one)
 
     return SquashMap(held, again, changes)
-
-
-def _code(facts: dict[str, Any], compared: Sequence[str] = ()) -> str:
-    """The lines that make this map again, and what they leave out: hooks, and the interventions `compared` below it."""
-    call = dict(facts["call"])
-    dtype = facts.get("dtype", "float32")
-    loaded = repr(facts["model"]) + ("" if dtype == "float32" else f", dtype={dtype!r}")
-    changes = [*facts.get("ambient_hooks", []), *facts.get("replaced_functions", [])]
-    note = "".join(f"# measured under: {change!r}\n" for change in changes)
-    if compared:
-        note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, compared))}\n"
-    function, prompt = call.pop("function"), call.pop("prompt")
-    given = "".join(f", {name}={value!r}" for name, value in call.items() if value is not None)
-    made = f"sl.{function}(model, {prompt!r}{given})"
-    made = made if function == "squash_map" else f"sl.squash_map({made})"
-    return f'import squashlens as sl\n\nmodel = sl.load({loaded})\n{note}{made}.save("map.html")\n'

@@ -24,13 +24,12 @@ ABLATIONS: tuple[Kind, ...] = (*get_args(Edit), "mask", "zero_values", "mean_res
 
 @dataclass(frozen=True)
 class Section:
-    """One section of the report. Without a figure, the sentences say why; `width` is the figure's minimum in pixels."""
+    """One section of the report. Without a figure, the sentences say why."""
 
     title: str
     figure: "go.Figure | None"
     says: tuple[str, ...]
     note: str = ""
-    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,6 @@ def sections(findings: Findings | SquashlensError) -> list[Section]:
             "number. The band shows D for the outputs of the attention heads of the last block. The baselines say what "
             "a small D is: pairs whose last digit differs (contrast), sequences with other digits (unrelated), and the "
             "noise floor, which is the change of D when each prompt is run separately.",
-            width=680,
         ),
         Section(
             "Collapse by layer",
@@ -171,7 +169,6 @@ def _mechanism_section(mechanism: xr.Dataset | SquashlensError) -> Section:
         "Panel (a). The proof of Theorem B.3 assumes that the attention rows of v and v* become equal, and that the "
         "weight of the new token on itself goes to 0. Both are measured here on the model's heads, with the bound that "
         "follows from them at block 0.",
-        width=680,
     )
 
 

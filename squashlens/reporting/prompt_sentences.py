@@ -12,7 +12,6 @@ from squashlens.records.results import facts_of
 from squashlens.reporting import sentences
 from squashlens.reporting.sentences import EQUAL, Rank, among, beside, near_edge, number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
-from squashlens.theory.spread import first_has_nearly_all
 from squashlens.theory.statistics.trends import association
 
 ESTIMATES = ("jacobian", "path_bound", "null", "bound_over_null")
@@ -292,7 +291,8 @@ def is_it_a_bound(ds: xr.Dataset) -> str:
     ratios = bound[truth > 0] / truth[truth > 0]
     if not len(ratios):
         return "The true Jacobian is zero at every token, so bound and truth cannot be compared."
-    spread = f"bound ÷ Jacobian runs from {ratios.min():.3g} to {ratios.max():.3g}, median {np.median(ratios):.3g}"
+    least, most, middle = map(times, (ratios.min(), ratios.max(), np.median(ratios)))
+    spread = f"it is {least} to {most} the Jacobian norm, median {middle}"
     if below:
         return (
             f"With all constants set to 1, the path bound is not a bound for this model: it lies below the true "
@@ -312,21 +312,33 @@ def freezing(ds: xr.Dataset) -> str:
         return "No token has a positive sensitivity both with and without frozen attention."
     factors = frozen[both] / truth[both]
     return (
-        "Holding attention constant, as the theorem assumes, makes the typical token's sensitivity "
+        "With attention held constant, as the theorem assumes, the typical token's sensitivity is "
         f"{beside(float(np.median(factors)), 1.0)} ({number(factors.min())} to {number(factors.max())} times by token)."
     )
 
 
-def spread(shares: xr.DataArray) -> str:
-    """Where the paths to the query start, at layer 0."""
-    bottom, n = shares.sel(layer=0), shares.sizes["position"]
-    if first_has_nearly_all(bottom.values):
-        return _beside_sink(bottom)
-    kept, most, holders = float(bottom[-1]), int(bottom.values.argmax()), _holders(bottom.values)
+def spread(shares: xr.DataArray, ds: xr.Dataset) -> str:
+    """Where the paths to the query start, at layer 0: first at the sinks of `ds`, then at the other tokens."""
+    bottom, sinks = shares.sel(layer=0).values, _sinks(ds)
+    others = np.delete(bottom, sinks) / np.delete(bottom, sinks).sum()
+    places = np.delete(np.arange(len(bottom)), sinks)
+    most = int(others.argmax())
+    at_sinks = f"{100 * bottom[sinks].sum():.4g} % of the paths start at {_names(ds, sinks)}. Of the other paths, "
     return (
-        f"Composed over all blocks, {100 * float(bottom[most]):.3g} % of the paths start at {_name(shares, most)}, "
-        f"and {100 * kept:.3g} % never leave the last token; 90 % start at {holders} of the {n} tokens."
+        f"Composed over all blocks, {at_sinks if len(sinks) else ''}{100 * others[most]:.3g} % "
+        f"{'' if len(sinks) else 'of the paths '}start at {_name(shares, int(places[most]))} and "
+        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {_holders(others)} of the {len(others)} "
+        f"{'other ' if len(sinks) else ''}tokens."
     )
+
+
+def _sinks(ds: xr.Dataset) -> np.ndarray:
+    """The places of the attention sinks."""
+    return np.flatnonzero(ds["sink"].values == 1) if "sink" in ds else np.zeros(0, int)
+
+
+def _names(ds: xr.Dataset, places: np.ndarray) -> str:
+    return ", ".join(_name(ds, int(place)) for place in places)
 
 
 def depth(found: xr.Dataset) -> str:
@@ -353,33 +365,19 @@ def _holders(shares: np.ndarray) -> int:
     return int(np.searchsorted(np.cumsum(np.sort(shares)[::-1]), 0.9 - 1e-12) + 1)
 
 
-def _beside_sink(starts: xr.DataArray) -> str:
-    """Where the paths start that do not start at the first token, which has nearly all."""
-    values = starts.values.astype(float)
-    others = values[1:] / values[1:].sum()
-    most = int(others.argmax())
-    return (
-        f"Composed over all blocks, {100 * values[0] / values.sum():.4g} % of the paths start at {_name(starts, 0)}, "
-        f"the first token. Of the other paths, {100 * others[most]:.3g} % start at {_name(starts, most + 1)} and "
-        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {_holders(others)} of the "
-        f"{len(others)} other tokens."
-    )
-
-
 def beside_sink(ds: xr.Dataset) -> str:
     """The sinks and their shares, and what trends and agreement leave out; empty without a sink or a leading BOS."""
-    sinks = np.flatnonzero(ds["sink"].values == 1) if "sink" in ds else []
+    sinks = _sinks(ds)
     if not len(sinks):
         left = ds.sizes["position"] - 1 - int(ds["compared_tokens"])
         out = f"Trends and agreement leave out {_name(ds, 0)} and the last token." if left == 1 else ""
         return f"No token is an attention sink. {out}" if out else ""
     values = {name: ds[name].values for name in ("path_bound", "null", "jacobian")}
     shares = [100 * each[sinks].sum() / each.sum() if each.sum() > 0 else math.nan for each in values.values()]
-    names = ", ".join(_name(ds, int(place)) for place in sinks)
-    one = len(sinks) == 1
+    are = "is an attention sink: it has" if len(sinks) == 1 else "are attention sinks: they have"
     return (
-        f"{names} {'is an attention sink: it has' if one else 'are attention sinks: they have'} {shares[0]:.4g} % of "
-        f"the summed path bound, {shares[1]:.3g} % of the null, and {shares[2]:.3g} % of the summed Jacobian norms. "
+        f"{_names(ds, sinks)} {are} {shares[0]:.4g} % of the summed path bound, {shares[1]:.3g} % of the null, and "
+        f"{shares[2]:.3g} % of the summed Jacobian norms. "
         f"Trends and agreement are those of the other tokens before the last, {int(ds['compared_tokens'])} in all."
     )
 

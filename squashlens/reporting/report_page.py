@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Norm, Quantized, choices_of
+from squashlens._typing import Bridge, Norm
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import SquashlensError
-from squashlens.maps.payload import fact_text
+from squashlens.maps.payload import fact_text, load_of
 from squashlens.measure.session import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -17,6 +17,7 @@ from squashlens.reporting import prompt_sentences as say
 from squashlens.reporting.collapse_sections import Findings, Section, check_n, or_why_not, sections, try_to_measure
 from squashlens.reporting.markup import template
 from squashlens.reporting.prompt_sentences import Evidence
+from squashlens.reporting.sentences import certainty_of_norms
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:
@@ -166,12 +167,13 @@ def _of_the_prompt(measured: xr.Dataset, found: xr.Dataset, shares: xr.DataArray
                 say.position(measured),
                 say.is_it_a_bound(measured),
                 say.freezing(measured),
+                f"{certainty_of_norms(measured)}.",
             ),
         ),
         Section(
             "Paths to the last token, by layer",
             figures.composition(shares),
-            (say.spread(shares), say.depth(found)),
+            (say.spread(shares, measured), say.depth(found)),
             "Each row is a probability distribution over tokens: the share of paths to the last token that start at "
             "each token in that layer. Every block counts half through its residual connection and half through its "
             "attention, averaged over heads.",
@@ -204,23 +206,12 @@ def _source(model: Bridge) -> str:
     return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
 
 
-def _load_options(facts: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `load` that were not the usual ones, apart from the device."""
-    rounded = facts["quantized"]  # in another format if the checkpoint is quantized, which is no argument
-    given = {
-        "dtype": None if facts["dtype"] == "float32" else facts["dtype"],
-        "quantize": rounded if rounded in choices_of(Quantized) else None,
-        "revision": facts["revision"],
-        "verify": False if facts["proof"] == "unverified" else None,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def _code(facts: dict[str, Any], source: str, prompt: str, n: int | None) -> str:
     """The lines that make the figures of the page again."""
-    loaded = ", ".join([repr(source), *(f"{name}={value!r}" for name, value in _load_options(facts).items())])
     code = template("code.py.jinja")
-    return code.render(loaded=loaded, prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n).strip()
+    return code.render(
+        loaded=load_of(facts, source), prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n
+    ).strip()
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

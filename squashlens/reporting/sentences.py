@@ -32,12 +32,12 @@ def number(value: object) -> str:
 def times(factor: float) -> str:
     """A factor as a reader would say it.
 
-    >>> times(3.2), times(23456), times(14_900_000)
-    ('3.2 times', '23,500 times', '15 million times')
+    >>> times(3.2), times(23456), times(367_900_000)
+    ('3.2 times', '23,500 times', '370 million times')
     """
     for size, word in LARGE:
         if factor >= size:
-            return f"{factor / size:.2g} {word} times"
+            return f"{number(float(f'{factor / size:.2g}'))} {word} times"
     return f"{float(f'{factor:.3g}'):,.0f} times" if factor >= 1000 else f"{factor:.3g} times"
 
 

@@ -51,7 +51,8 @@ LOOK = """async figures => {
         const places = known.map(v => axis.d2p(v)).filter(Number.isFinite);
         return places.filter(p => p < -9 || p > axis._length + 9).length / Math.max(places.length, 1);
       })).map(([a, b]) => Math.max(a, b));
-    const scrolled = ['legend', 'legend2'].filter(n => full[n] && full[n]._height > full[n]._effHeight + 1);
+    const legends = Object.keys(full).filter(n => /^legend[0-9]*$/.test(n));
+    const scrolled = legends.filter(n => full[n] && full[n]._height > full[n]._effHeight + 1);
     found[name] = {boxes, panels, outside: Math.max(0, ...outside), scrolled, size: [frame.width, frame.height]};
     Plotly.purge(div);
   }

@@ -118,27 +118,23 @@ def test_depth_limit_says_why_there_is_no_rate(tiny: Any) -> None:
     assert alone.data[0].name == f"block 0: {absorbing}"
 
 
-def _with_sink(times: float) -> xr.Dataset:
-    found = specimens.sensitivity(8)
-    found["path_bound"][0] = times * float(found["path_bound"][1:].sum())
-    found["path_bound"].attrs |= {"long_name": "path bound", "units": "1"}
-    return restated(found, {})
-
-
-def test_a_sink_is_beyond_the_scale_and_said_so() -> None:
-    """A first token with 20 times the sum of all others is an arrow at the edge; one with twice that is a point."""
-    sunk, plain = _with_sink(20.0), _with_sink(2.0)
-    bound = sunk["path_bound"].values
-    for draw in (sl.figures.attribution, lambda found: sl.figures.by_token(found["path_bound"])):
-        figure: Any = draw(sunk)
-        np.testing.assert_array_equal(numbers(figure.data[0].y), [np.nan, *bound[1:]])
+@pytest.mark.parametrize("sinks", [[0], [2], [0, 3], []])
+def test_sinks_are_beyond_the_scale_and_named(sinks: list[int]) -> None:
+    """Tokens that are sinks by the stated rule, wherever they are; without one, the largest token is a point."""
+    found, places = specimens.sensitivity(8), sinks or [0]
+    found["path_bound"][places] = 20 * float(found["path_bound"].sum())
+    found["sink"] = "position", np.isin(range(8), sinks).astype(float)
+    figure: Any = sl.figures.attribution(restated(found, {}))
+    bound, apart = found["path_bound"].values, np.isin(range(8), sinks)
+    np.testing.assert_array_equal(numbers(figure.data[0].y), np.where(apart, np.nan, bound))
+    said = figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert ("sinks: " in said) == bool(sinks)
+    arrows = [note for note in figure.layout.annotations if note.text.startswith("↑")]
+    assert [(note.x, note.text) for note in arrows] == [(place, f"↑ {bound[place]:.3g}") for place in sinks]
+    if sinks:
         low, high = figure.layout.yaxis.range
-        assert low < np.log10(bound[1:].min()) < np.log10(bound[1:].max()) < high < np.log10(bound[0])
-        assert any(note.text == f"↑ {bound[0]:.3g}" for note in figure.layout.annotations)
-        assert ", with 95.24 % of" in figure.layout.title.subtitle.text
-        whole: Any = draw(plain)
-        assert "beyond the scale" not in whole.layout.title.subtitle.text
-        assert numbers(whole.data[0].y)[0] == plain["path_bound"].values[0]
+        assert low < np.log10(bound[~apart].min()) < np.log10(bound[~apart].max()) < high < np.log10(bound[sinks[0]])
+        assert f", with {100 * bound[apart].sum() / bound.sum():.4g} % of the path bound" in said
 
 
 @pytest.mark.parametrize("query_has_most", [False, True])

@@ -44,7 +44,7 @@ def bars() -> go.Figure:
 @pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("theme", "place", "width"),
-    [("notebook", "top", 4), ("paper", "bottom", "page"), ("slides", "right", 13), ("dark", "none", 4),
+    [("notebook", "top", 4), ("paper", "right", "page"), ("slides", "right", 13), ("dark", "none", 4),
      ("notebook", "right", "page"), ("paper", "top", 13)],
 )  # fmt: skip
 def test_the_same_look_twice_is_the_same(curves: go.Figure, theme: Any, place: Any, width: Any) -> None:

@@ -173,7 +173,7 @@ test("CSV of interventions keeps full numbers, and a spreadsheet executes no nam
   ]);
 });
 
-test("a first token with nearly all is beyond the scale, as in the figures", () => {
+test("a first token with nearly all is beyond the scale", () => {
   assert.equal(hasNearlyAll([98, 1, 1]), true);
   for (const values of [
     [50, 25, 25],

@@ -265,7 +265,7 @@ def test_hostile_tokens_stay_text(watched: Any, tmp_path: Path) -> None:
     shown = page.locator(".sl-map").inner_text()
     assert not {"\u202e", "\x00", "\u2028"} & set(shown)
     assert "\\u{202e}reversed" in shown
-    assert "<img src=x onerror" in shown
+    assert "<img␣src=x␣onerror" in shown
     assert "10,000 characters" in shown or "xxxxx" in shown
     assert page.evaluate("document.documentElement.scrollWidth") <= 900
     assert len(one.asked) == 1

@@ -10,8 +10,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.maps.payload import MOST, _of_precision, payload, text_of
-from squashlens.maps.view import _code
+from squashlens.maps.payload import MOST, _of_precision, code_of, payload, text_of
 from tests.maps.made import HOSTILE, made
 
 
@@ -21,7 +20,7 @@ def numbers(data: dict[str, Any]) -> np.ndarray:
 
 def test_the_page_has_the_results_numbers(tiny: Any) -> None:
     found = sl.squash_map(tiny, "110 =", extras={"certified": True, "n_replacements": 1}).result
-    data = payload(found, "code")
+    data = payload(found)
     blob = numbers(data)
     for one in data["quantities"]:
         for query, start in zip(data["queries"], one["starts"], strict=True):
@@ -60,7 +59,7 @@ def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(n: int, layers: i
 
 def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
     profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", extras={"n_random_models": 0})
-    data = payload(sl.squash_map(profile).result, "")
+    data = payload(sl.squash_map(profile).result)
     assert (data["queries"], data["layers"], data["opened"], data["traces"]) == ([1, 4], [0, 3], 4, None)
     assert "2 of 5 queries were measured." in data["notes"]
     assert {one["name"]: one["norm"] for one in data["quantities"]}["jacobian"] == "frobenius"
@@ -81,7 +80,7 @@ def test_a_result_without_all_positions_is_no_map(tiny: Any, cut: dict[str, list
 
 
 def test_what_is_missing_is_said(tiny: Any) -> None:
-    data = payload(sl.squash_map(tiny, "110 =", method="none").result, "")
+    data = payload(sl.squash_map(tiny, "110 =", method="none").result)
     assert {
         "The Jacobian was not measured.",
         "Certified bound: not measured.",
@@ -91,7 +90,7 @@ def test_what_is_missing_is_said(tiny: Any) -> None:
 
 
 def test_what_is_too_large_for_a_page_is_said() -> None:
-    data = payload(made(["a", "b", "c"], size=1e60), "")
+    data = payload(made(["a", "b", "c"], size=1e60))
     assert "path_bound" not in [one["name"] for one in data["quantities"]]
     assert re.fullmatch(r"Path bound: up to .*e\+\d\d, too large for a page; the result has it\.", data["notes"][0])
     assert data["distance"]["series"] == []
@@ -99,7 +98,7 @@ def test_what_is_too_large_for_a_page_is_said() -> None:
 
 
 def test_no_token_ends_the_data() -> None:
-    text = text_of(payload(made(HOSTILE), "</script>"))
+    text = text_of(payload(made(HOSTILE)))
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text)["tokens"] == list(HOSTILE)
 
@@ -127,7 +126,7 @@ def test_the_code_names_the_dtype_and_the_hooks(tiny: Any) -> None:
     (hook, *_) = sl.results.provenance(found.result)["ambient_hooks"]
     assert f"# measured under: {hook!r}" in code
     assert "dtype=" not in code
-    assert "dtype='bfloat16'" in _code({**sl.results.provenance(found.result), "dtype": "bfloat16"})
+    assert "dtype='bfloat16'" in code_of({**sl.results.provenance(found.result), "dtype": "bfloat16"})
     assert "measured under" not in sl.squash_map(tiny, "110 =", method="none")._data()["code"]
 
 

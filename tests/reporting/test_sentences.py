@@ -124,12 +124,12 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: along(0.1, -0.3, 0.5, 0.5), "19 compared tokens, without BOS and the last token, the true sensitivity "
      "falls slightly, and its ends are about equal (Spearman ρ = −0.80, 95 % interval −0.85 to −0.72, p = 0.010) and"),
     (lambda: bounding(path_bound=[1, 1, 5, 5], jacobian=[2] * 4), "not a bound for this model: it lies below the true "
-     "Jacobian norm at 2 of 4 tokens (bound ÷ Jacobian runs from 0.5 to 2.5, median 1.5)"),
+     "Jacobian norm at 2 of 4 tokens (it is 0.5 times to 2.5 times the Jacobian norm, median 1.5 times)"),
     (lambda: bounding(path_bound=[4] * 4, jacobian=[2] * 4), "Nothing guarantees that"),
     (lambda: bounding(jacobian=[0] * 4), "cannot be compared"),
-    (lambda: freezing(0.5), "sensitivity 2 times smaller (0.5 to 0.5 times by token)"),
-    (lambda: freezing(2.0), "sensitivity 2 times as large"),
-    (lambda: freezing(1.0), "sensitivity about equal (1 times)"),
+    (lambda: freezing(0.5), "sensitivity is 2 times smaller (0.5 to 0.5 times by token)"),
+    (lambda: freezing(2.0), "sensitivity is 2 times as large"),
+    (lambda: freezing(1.0), "sensitivity is about equal (1 times)"),
 ]  # fmt: skip
 
 
@@ -144,11 +144,15 @@ def test_what_is_said(said: Callable[[], str], expected: str) -> None:
 
 def test_spread() -> None:
     shares = xr.DataArray(
-        [[0.7, 0.2, 0.05, 0.05], [0, 0, 0, 1.0]],
+        [[0.7, 0.2, 0.05, 0.03, 0.02], [0, 0, 0, 0, 1.0]],
         dims=("layer", "position"),
-        coords={"layer": [0, 1], "position": range(4), "token": ("position", list("abcd"))},
+        coords={"layer": [0, 1], "position": range(5), "token": ("position", list("abcde"))},
     )
-    text = say.spread(shares)
-    assert "70 % of the paths start at “a” at position 0" in text
-    assert "5 % never leave the last token" in text
-    assert "90 % start at 2 of the 4 tokens" in text
+    assert say.spread(shares, with_sinks([])) == (
+        "Composed over all blocks, 70 % of the paths start at “a” at position 0 and 2 % never leave the last token; "
+        "90 % start at 2 of the 5 tokens."
+    )
+    assert say.spread(shares, with_sinks([0])) == (
+        "Composed over all blocks, 70 % of the paths start at “t0” at position 0. Of the other paths, 66.7 % start at "
+        "“b” at position 1 and 6.67 % never leave the last token; 90 % start at 3 of the 4 other tokens."
+    )

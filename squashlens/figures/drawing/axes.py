@@ -22,7 +22,8 @@ STANDOFF = 5.0  # pixels between tick labels and the title of an axis
 
 def token_axis(tokens: Mapping[int, str]) -> dict[str, Any]:
     """An axis of positions, labelled by position and token."""
-    return text_axis({place: number_token(place, token) for place, token in tokens.items()})
+    texts = {place: number_token(place, token) for place, token in tokens.items()}
+    return {"title": "position: token"} | text_axis(texts)
 
 
 def text_axis(texts: Mapping[int, str]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from squashlens.figures.drawing.text import escape
 from squashlens.records.results import origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
-TOKENS = "position: token"  # title of an axis of positions
 R = TypeVar("R")
 X = TypeVar("X", xr.Dataset, xr.DataArray)
 P = ParamSpec("P")

@@ -1,8 +1,8 @@
 """Layout in pixels: space is kept for every text first, and the panels divide what is left.
 
-From top to bottom, a page has a title, a line of notes, the legend, and blocks. A block has a title, a line of notes
-and rows of panels, with a title above each panel, and ticks and an axis title below. Text that is too long is broken
-into lines. Plotly's own margins and domains know nothing of the text between panels.
+From top to bottom, a page has a title, a line of notes, a legend for all panels, and blocks. A block has a title, a
+line of notes and rows of panels, with a title and perhaps a legend above each panel, and ticks and an axis title below.
+Text that is too long is broken into lines. Plotly's own margins and domains know nothing of the text between panels.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from squashlens.figures.drawing.page_blocks import (
     Block,
     Page,
     axes_of,
+    legends_of,
     reference,
     traces_of,
 )
@@ -133,38 +134,41 @@ class _Layout:
         self.width = self.page.look.width * INCH if self.page.look.width else ASSUMED
         notes: Any = figure.select_annotations({"name": PANEL_TITLE})
         self.titles = {(note.xref.split()[0], note.yref.split()[0]): note for note in notes}
+        self.shared, self.legends = legends_of(figure, self.page)
+        self.above: dict[tuple[int, int], float] = {}  # the height of legends, by row of blocks and row of panels
 
     def set(self) -> None:
         """Set everything."""
-        page, blocks, legend = self.page, self.page.blocks, self.page.legend
+        page, blocks, shared = self.page, self.page.blocks, self.shared
+        if page.legend == "none":
+            self.figure.update_layout({name: {"visible": False} for name in (*self.legends.values(), shared) if name})
+            self.legends, shared = {}, ""
         columns = [self._columns(block) for block in blocks]
-        if legend == "right":
-            _extend(columns, set_legend(self.figure, "legend", True, self.width, self.size)[0])
+        if shared and page.legend == "right":
+            last = max(track.place for track in columns)
+            width = set_legend(self.figure, shared, 0.3 * self.width, self.size, "v")[0]
+            for track in (track for track in columns if track.place == last):
+                track.after[-1] += width
         across, _ = divide(columns, 0.0, self.width, "width")
         left = min(spans[0][0] for spans in across)
         wide = max(spans[-1][1] for spans in across) - left
-        tall = {"top": 0.0, "bottom": set_legend(self.figure, "legend2", False, wide, self.size)[1]}
-        if legend in tall:
-            tall[legend] += set_legend(self.figure, "legend", False, wide, self.size)[1]
         title = set_title(self.figure, page, self.width)
+        above = set_legend(self.figure, shared, wide, self.size)[1] if shared and page.legend == "top" else 0.0
+        for block, spans in zip(blocks, across, strict=True):
+            self._set_legends(block, spans, wide)
         rows = [self._rows(block, spans) for block, spans in zip(blocks, across, strict=True)]
-        _extend(rows, tall["bottom"])
-        down, height = divide(rows, title + tall["top"], page.height and page.height * INCH, "height")
+        down, height = divide(rows, title + above, page.height and page.height * INCH, "height")
         top = down[0][0][0]
         deep = max(spans[-1][1] for spans in down) - top
-        edge, low = 0.5 * self.size / self.width, 0.3 * self.pad / height
-        bottom = {"x": edge, "xref": "container", "y": low, "yref": "container", "yanchor": "bottom"}
-        places: dict[str, Any] = {
-            "right": {"x": 1 + self.pad / wide, "xref": "paper", "y": 1.0, "yref": "paper", "yanchor": "top"},
-            "top": bottom | {"y": 1 - title / height, "yanchor": "top"},
-            "bottom": bottom,
-            "none": {"visible": False},
-        }
         self.figure.update_layout(
             height=height, width=page.look.width and self.width, autosize=page.look.width is None,
             margin={"l": left, "r": self.width - left - wide, "t": top, "b": height - top - deep, "pad": 0},
-            legend=places[legend], legend2=bottom,
         )  # fmt: skip
+        if shared and page.legend == "top":
+            place = {"x": 0.5 * self.size / self.width, "xref": "container", "y": 1 - title / height}
+            self.figure.update_layout({shared: place | {"yref": "container", "yanchor": "top"}})
+        elif shared and page.legend == "right":
+            self.figure.update_layout({shared: {"x": 1 + self.pad / wide, "xref": "paper", "y": 1.0, "yref": "paper"}})
         if page.title:
             self.figure.update_layout(title_y=1 - 0.5 * self.size / height)
         for at, block in enumerate(blocks):
@@ -183,10 +187,28 @@ class _Layout:
             before[column] = max(before[column], labels + self.pad)
             for trace in self._bars(x, y):
                 after[column] = max(after[column], set_colour_bar(trace, self.size) + self.pad)
-            note = self.titles.get((reference(x), reference(y)))
+            place = reference(x), reference(y)
+            if place in self.legends and self.page.legend == "right":
+                wide, _ = set_legend(self.figure, self.legends[place], 0.3 * self.width, self.size, "v")
+                after[column] = max(after[column], wide + self.pad)
+            note = self.titles.get(place)
             words = unbreak(note.text).split(" ") if note else []  # of which none should be divided
             least[column] = max(least[column], *(min(width_of(w, self.size), WORD * self.size) for w in words), 0.0)
         return Track(block.column, block.columns, least, before, after)
+
+    def _set_legends(self, block: Block, across: Sequence[Span], wide: float) -> None:
+        """Set the legends above panels of a block. One that explains all panels of its row is as wide as these."""
+        for x, y, row, column in block.panels if self.page.legend == "top" else ():
+            name = self.legends.get((reference(x), reference(y)))
+            if name is None:
+                continue
+            axes = {axes_of(trace) for trace in traces_of(self.figure) if getattr(trace, "legend", None) == name}
+            ends = [across[c][1] for a, b, r, c in block.panels if r == row and (reference(a), reference(b)) in axes]
+            width = max(ends) - across[column][0]
+            # Plotly fills rows up to the width of the page, and not of a panel.
+            kind = "h" if width > 0.99 * wide else "row"
+            height = set_legend(self.figure, name, width, self.size, kind)[1]
+            self.above[block.row, row] = max(height, self.above.get((block.row, row), 0.0))
 
     def _rows(self, block: Block, across: Sequence[Span]) -> Track:
         """The space above and below each row of panels, for titles and labels."""
@@ -194,10 +216,12 @@ class _Layout:
         before, after = [self.pad for _ in least], [self.pad for _ in least]
         for x, y, row, column in block.panels:
             start, end = across[column]
-            note = self.titles.get((reference(x), reference(y)))
+            above, note = self.above.get((block.row, row), 0.0), self.titles.get((reference(x), reference(y)))
             if note is not None:
-                note.update(text=wrap(note.text, 0.93 * (end - start), self.size), font={"size": self.size})
-                before[row] = max(before[row], height_of(note.text, self.size) + self.pad)
+                text = wrap(note.text, 0.93 * (end - start), self.size)
+                note.update(text=text, font={"size": self.size}, yshift=3 + above)
+                above += height_of(text, self.size)
+            before[row] = max(before[row], above + self.pad)
             after[row] = max(after[row], set_axis(self.figure, x, end - start, self.size) + self.pad)
         before[0] += sum(height_of(text, size) for _, text, size in self._head(block, across))
         return Track(block.row, block.rows, least, before, after, max(block.height * self.size / ORDINARY, sum(least)))
@@ -223,11 +247,17 @@ class _Layout:
             place = {"x": domains[column][1] + self.pad / wide, "xanchor": "left", "y": high, "yanchor": "top"}
             for trace in self._bars(x, y):
                 trace.colorbar.update(place, len=high - low)
+            legend = self.legends.get((reference(x), reference(y)))
+            if legend and self.page.legend == "top":
+                place |= {"x": domains[column][0], "yanchor": "bottom"}
+            if legend:
+                layout[legend].update(place, xref="paper", yref="paper")
 
     def _set_head(self, at: int, block: Block, across: Sequence[Span], left: float, top: float) -> None:
         """Write title and notes of a block above the titles of its first row of panels."""
         notes = [self.titles.get((reference(x), reference(y))) for x, y, row, _ in block.panels if row == 0]
-        shift = 3 + max(height_of(one.text, self.size) if one else 0.0 for one in notes)
+        shift = 3 + self.above.get((block.row, 0), 0.0)
+        shift += max(height_of(one.text, self.size) if one else 0.0 for one in notes)
         layout: Any = self.figure.layout
         for name, text, size in self._head(block, across)[::-1]:
             font = {"size": size} | ({"color": self.page.look.soft} if name == HEAD_NOTES else {})
@@ -236,14 +266,6 @@ class _Layout:
                 align="left", showarrow=False, yshift=shift,
             )  # fmt: skip
             shift += height_of(text, size)
-
-
-def _extend(tracks: list[Track], space: float) -> None:
-    """Keep space for a legend after the last blocks."""
-    last = max(track.place for track in tracks)
-    for track in tracks:
-        if track.place == last:
-            track.after = [*track.after[:-1], track.after[-1] + space]
 
 
 def _within(share: float) -> float:
@@ -280,13 +302,16 @@ def set_title(figure: go.Figure, page: Page, width: float) -> float:
     return size + 1.5 * lift + height_of(text, TITLE * size) + height_of(notes, NOTES * size)
 
 
-def set_legend(figure: go.Figure, name: str, beside: bool, width: float, size: float) -> tuple[float, float]:
-    """Set the text of a legend on `width` pixels; its width, and its height, which is 0 if there is no legend."""
+def set_legend(figure: go.Figure, name: str, width: float, size: float, kind: str = "h") -> tuple[float, float]:
+    """Set the text of a legend on `width` pixels; its width, and its height, which is 0 if there is no legend.
+
+    Its entries are side by side (`kind` "h"), below each other ("v"), or below each other unless one row fits ("row").
+    """
     kinds = [one for one in traces_of(figure) if "showlegend" in one and one.type not in ("heatmap", "table")]
     traces = [t for t in kinds if t.name and t.showlegend is not False and (t.legend or "legend") == name]
     small = SMALL * size
     for trace in traces:
-        trace.name = wrap(trace.name, (0.3 if beside else 0.95) * width - SYMBOL, small)
+        trace.name = wrap(trace.name, max(0.95 * width - SYMBOL, WORD * size), small)
     texts = list(dict.fromkeys(str(trace.name) for trace in traces))
     if not texts or (len(texts) == 1 and all(trace.showlegend is None for trace in traces)):
         figure.update_layout({name: {"visible": False}})
@@ -294,20 +319,21 @@ def set_legend(figure: go.Figure, name: str, beside: bool, width: float, size: f
     widths = [SYMBOL + 1.05 * width_of(text, small) for text in texts]
     heights = [max(ENTRY, 3 + height_of(text, small)) for text in texts]
     # plotly puts all entries into one row, or into columns that are as wide as the widest.
-    columns, entry, row = len(texts), None, BETWEEN + max(widths)
-    if beside:
+    columns, entry, column = len(texts), None, BETWEEN + max(widths)
+    fits = sum(widths) + BETWEEN * (1 + len(texts)) <= width
+    if kind == "v" or (kind == "row" and not fits):
         columns = 1
-    elif sum(widths) + BETWEEN * (1 + len(texts)) > width:
-        columns = max(1, int((width - BETWEEN) / row))
+    elif not fits:
+        columns = max(1, int((width - BETWEEN) / column))
         # So wide that one more column does not fit. Texts narrower than estimated would otherwise get it, and the rows
         # that this saves would be empty.
-        entry = max(row, (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
+        entry = max(column, (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
     height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 2 * BETWEEN
     legend: Any = {
         "visible": True, "font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "entrywidth": entry,
         "traceorder": "normal",  # otherwise plotly has gaps between groups, which are not in the height
         "maxheight": height + ENTRY,  # otherwise it is half the page, and the rest is scrolled
-        "orientation": "v" if beside else "h",
+        "orientation": "v" if columns == 1 and kind != "h" else "h", "xanchor": "left", "yanchor": "top",
     }  # fmt: skip
     figure.update_layout({name: legend})
     return max(widths) + size, height

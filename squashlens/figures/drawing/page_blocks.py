@@ -17,6 +17,7 @@ from squashlens.figures.drawing.themes import INCH, THEMES, Theme, ThemeName
 KEY = "squashlens"
 PANEL_TITLE = "panel title"  # name of an annotation; those of a block have its number too
 HEAD, HEAD_NOTES = "block title", "block notes"
+Panel = tuple[str, str]  # what traces call the axes of a panel
 
 
 @dataclass
@@ -77,7 +78,7 @@ def traces_of(figure: go.Figure) -> list[Any]:
     return list(cast(Any, figure.data))
 
 
-def axes_of(trace: Any) -> tuple[str, str]:
+def axes_of(trace: Any) -> Panel:
     """What a trace calls its axes."""
     return getattr(trace, "xaxis", None) or "x", getattr(trace, "yaxis", None) or "y"
 
@@ -112,10 +113,43 @@ def list_once(figure: go.Figure) -> None:
     for trace in traces_of(figure):
         if "showlegend" not in trace or trace.showlegend is False:
             continue
-        key = (trace.legend or "legend", unbreak(trace.name or ""))
+        key = _entry(trace)
         # Plotly lists no trace without points, and calls one without a name "trace 1".
         if not trace.name or key in seen or (trace.x is not None and not len(trace.x)):
             trace.showlegend = False
         else:
             seen.add(key)
         trace.legendgroup = trace.legendgroup or key[1] or None
+
+
+def legends_of(figure: go.Figure, page: Page) -> tuple[str, dict[Panel, str]]:
+    """The legend for all panels, if there is one, and the others by the first panel that they explain.
+
+    Panels that have an entry in common share a legend, unless their traces name different ones.
+    """
+    order = [(reference(x), reference(y)) for block in page.blocks for x, y, *_ in block.panels]
+    groups: list[tuple[set[tuple[str, str]], set[Panel], list[Any]]] = []  # entries, panels and traces of each legend
+    for trace in traces_of(figure):
+        if not getattr(trace, "name", None) or "showlegend" not in trace:
+            continue
+        entry, panel = _entry(trace), axes_of(trace)
+        same = [group for group in groups if entry in group[0] or panel in group[1]]
+        whole = {entry}.union(*(group[0] for group in same)), {panel}.union(*(group[1] for group in same))
+        groups = [group for group in groups if group not in same]
+        groups.append((*whole, [*(one for group in same for one in group[2]), trace]))
+    groups.sort(key=lambda group: min(map(order.index, group[1])))
+    shared, found = "", dict[Panel, str]()
+    for number, (_, panels, traces) in enumerate(groups, start=1):
+        name = "legend" if number == 1 else f"legend{number}"
+        for trace in traces:
+            trace.legend = name
+        if panels >= {*order}:
+            shared = name
+        else:
+            found[min(panels, key=order.index)] = name
+    return shared, found
+
+
+def _entry(trace: Any) -> tuple[str, str]:
+    """The entry of a trace: its legend, and its name in one line."""
+    return trace.legend or "legend", unbreak(trace.name or "")

@@ -1,4 +1,4 @@
-"""What several figures have: curves with intervals, rows with their median, maps of tokens and layers, sinks apart.
+"""What several figures have: curves with intervals, rows with their median, maps of tokens and layers.
 
 The legend has each name once, whichever traces have it: `squashlens.figures.drawing.style.finish` sees to that.
 """
@@ -11,11 +11,10 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.figures.drawing.text import escape, label, number_token
+from squashlens.figures.drawing.text import escape, number_token
 from squashlens.figures.drawing.themes import PATTERNS
-from squashlens.theory.spread import first_has_nearly_all, first_share
 
-EDGE = 0.08  # how far a logarithmic axis goes beyond the tokens other than a sink, as a share of their range
+LAYERS: dict[str, Any] = {"title": "layer ℓ", "dtick": 1}  # an axis of layers
 
 
 # More than ten parameters, since each is one property of plotly's trace.
@@ -37,8 +36,9 @@ def curve(
 
 
 def interval(middle: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int = 2) -> dict[str, Any]:
-    """Error bars from `low` to `high` around `middle`, with caps of `width` pixels."""
-    return {"type": "data", "array": high - middle, "arrayminus": middle - low, "color": colour, "width": width}
+    """Error bars from `low` to `high` around `middle`, with caps of `width` pixels; none where an end is NaN."""
+    up, down = np.nan_to_num(high - middle), np.nan_to_num(middle - low)
+    return {"type": "data", "array": up, "arrayminus": down, "color": colour, "width": width}
 
 
 def band(x: Any, low: Any, high: Any, fill: str, group: str) -> list[go.Scatter]:
@@ -78,22 +78,16 @@ def spread(
     """
     place: Any = {"col": col, "row": 1} if col else {}
     shown = np.clip(values, *ends) if ends else values
-    dots = {"color": colour, "size": 5, "opacity": 0.3}
-    figure.add_scatter(
-        x=shown, y=np.full(len(shown), row), mode="markers", marker=dots, hoverinfo="skip", showlegend=False, **place
-    )
+    dots: Any = {"colour": colour, "mode": "markers", "showlegend": False}
+    figure.add_trace(curve(shown, np.full(len(shown), row), size=5, opacity=0.3, **dots), **place)
     if not len(values):
         return
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     hover = f"{name}<br>median {middle:.4g}" + f", middle half {low:.4g} to {high:.4g}" * middle_half
     if middle_half:
-        line = {"color": colour, "width": 4}
-        figure.add_scatter(x=[low, high], y=[row] * 2, mode="lines", line=line, hoverinfo="skip", showlegend=False)
-    figure.add_scatter(
-        x=[middle], y=[row], mode="markers", cliponaxis=False, showlegend=False, **place,
-        marker={"color": "white", "size": 11, "line": {"color": colour, "width": 3}},
-        hovertemplate=f"{hover}<extra></extra>",
-    )  # fmt: skip
+        figure.add_trace(curve([low, high], [row] * 2, colour=colour, width=4, mode="lines"), **place)
+    ring = {"color": "white", "size": 11, "line": {"color": colour, "width": 3}}
+    figure.add_trace(curve([middle], [row], cliponaxis=False, hover=hover, **dots).update(marker=ring), **place)
 
 
 def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
@@ -114,7 +108,7 @@ def token_heatmap(
     """A heatmap of values over rows × tokens; `row` labels a row in the hover text, as in ``"layer {}"``.
 
     Zeros and positions between the tokens stay white on a logarithmic scale. With `ends`, powers of ten, the scale ends
-    there, and all values below have the colour of the lower end. Rows with gaps between their numbers are placed by
+    there, and values beyond have the colours of the ends. Rows with gaps between their numbers are placed by
     their order.
     """
     places = np.arange(min(tokens), max(tokens) + 1)
@@ -130,7 +124,10 @@ def token_heatmap(
         low, high = np.log10(ends) if ends else (np.floor(np.nanmin(shown)), np.ceil(np.nanmax(shown)))
         decades = np.arange(low, high + 1)[:: 1 + int(high - low + 1) // 8]
         texts = [f"10<sup>{int(each)}</sup>".replace("-", "−") for each in decades]
-        bar = {"tickvals": decades, "ticktext": [f"≤ {texts[0]}" if ends else texts[0], *texts[1:]]}
+        if ends:
+            texts[0] = f"≤ {texts[0]}"
+            texts[-1] = texts[-1] if high == 0 else f"≥ {texts[-1]}"
+        bar = {"tickvals": decades, "ticktext": texts}
         scale = {"zmin": low, "zmax": high} if ends else {}
     return go.Heatmap(
         z=shown.astype(np.float32), x=places.astype(np.float32), colorscale="Viridis", hoverongaps=False, **scale,
@@ -160,29 +157,3 @@ def titles_of(values: xr.DataArray) -> tuple[str, str]:
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
     axis = f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value"
     return escape(f"{name[:1].upper()}{name[1:]}"), escape(axis)
-
-
-def is_sink(values: xr.DataArray) -> bool:
-    """Whether the token at position 0 has nearly all of these values over the tokens of one prompt."""
-    data = values.values.astype(np.float64)
-    return bool(int(values["position"].values[0]) == 0 and np.isfinite(data).all() and first_has_nearly_all(data))
-
-
-def sink_note(values: xr.DataArray, what: str = "the sum") -> str:
-    """The note for the line under the title."""
-    share = 100 * first_share(values.values.astype(np.float64))
-    return f"beyond the scale: {label(str(values['token'].values[0]))}, with {share:.4g} % of {what}"
-
-
-def leave_sink_out(figure: go.Figure, values: list[np.ndarray], sink: float, place: dict[str, Any]) -> None:
-    """End a logarithmic axis at the other tokens; an arrow at the edge has the value of the sink.
-
-    `values` are those of the other tokens; `place` has the row and column of the panel.
-    """
-    shown = np.concatenate([each[np.isfinite(each) & (each > 0)] for each in values])
-    low, high = np.log10(shown.min()), np.log10(shown.max())
-    room = max(EDGE * (high - low), 0.05)
-    figure.update_yaxes(type="log", range=[low - room, high + 2 * room], **place)
-    figure.add_annotation(
-        x=0, y=high + 2 * room, text=f"↑ {sink:.3g}", showarrow=False, xanchor="left", yanchor="top", xshift=-8, **place
-    )

@@ -1,6 +1,6 @@
 """The look of a figure: theme, size, fonts, title, legend and colours, set on one figure and nowhere else."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.drawing.layout import lay_out
+from squashlens.figures.drawing.notes import Result, notes_of
 from squashlens.figures.drawing.page_blocks import Page, block_of, list_once, traces_of
 from squashlens.figures.drawing.text import escape, unbreak
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
@@ -24,7 +25,7 @@ MANY = 70  # marks of a line of usual size
 def styled(
     figure: go.Figure, *, theme: ThemeName | None = None, width: Width | None = None, height: float | None = None,
     font: str | None = None, font_size: float | None = None, title: str | None = None,
-    legend: Literal["top", "bottom", "right", "none"] | None = None,
+    legend: Literal["top", "right", "none"] | None = None,
 ) -> go.Figure:  # fmt: skip
     """A copy of a figure with another theme, size, title or legend. What is not given stays as it was.
 
@@ -42,7 +43,8 @@ def styled(
         font: font family, such as ``"Palatino, serif"``.
         font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
         title: title of the figure; ``""`` removes it, with the line under it.
-        legend: where the legend is, or ``"none"``.
+        legend: where legends are: above what they explain (``"top"``, a panel or all of them), ``"right"`` of it, or
+            ``"none"``.
 
     Returns:
         The new figure.
@@ -95,10 +97,19 @@ def _replace_colours(node: Any, colours: Mapping[str, str], key: str = "") -> An
     return colours.get(node, node) if isinstance(node, str) and "color" in key else node
 
 
-def finish(figure: go.Figure, *, title: str, height: float, notes: str = "") -> go.Figure:
-    """Give a new figure its page, with `height` pixels for all rows of panels together, and lay it out."""
-    Page([block_of(figure, max(height, SMALL))], title=title, notes=notes).keep(figure)
+def finish(
+    figure: go.Figure, title: str, height: float, found: Result | Iterable[Result] = (), *notes: str
+) -> go.Figure:
+    """Give a new figure its page, and lay it out. Axes without tick labels lose their title.
+
+    `height` has the pixels of all rows of panels together. The line under the title has what is to say of the results
+    that were `found`, and `notes`.
+    """
+    Page([block_of(figure, max(height, SMALL))], title=title, notes=notes_of(found, *notes)).keep(figure)
     list_once(figure)
+    axes: Any = [*figure.select_xaxes({"showticklabels": False}), *figure.select_yaxes({"showticklabels": False})]
+    for axis in axes:
+        axis.title = None
     for trace in traces_of(figure):
         many = len(trace.x) > MANY if trace.type == "scatter" and trace.mode == "lines+markers" else False
         if many and trace.marker.size in (None, 6):  # so that marks do not touch; other sizes mean something
