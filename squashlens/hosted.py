@@ -133,7 +133,10 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
 def unread() -> scores.Metric:
     """The share of answers that could not be read."""
 
-    return lambda found: sum(not one.score.answer for one in found) / max(1, len(found))
+    def share(scores: list[scores.SampleScore]) -> float:
+        return sum(not one.score.answer for one in scores) / max(1, len(scores))
+
+    return share
 
 
 @scores.scorer(metrics=[scores.accuracy(), scores.stderr(), unread()])

@@ -68,7 +68,7 @@ def _reader(path: Path) -> Any:
     class Reader(GGUFReader):
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
             if raw_type == GGUFValueType.ARRAY:
-                inner, length = struct.unpack_from("<IQ", self.data, orig_offs)
+                inner, length = struct.unpack_from("<IQ", self.data[orig_offs : orig_offs + 12].tobytes())
                 if length > LONG:
                     return self._end(orig_offs + 12, inner, length) - orig_offs, [], [], [GGUFValueType.ARRAY]
             return super()._get_field_parts(orig_offs, raw_type)
@@ -77,7 +77,7 @@ def _reader(path: Path) -> Any:
             if inner != GGUFValueType.STRING:
                 return at + length * self.gguf_scalar_to_np[GGUFValueType(inner)]().itemsize
             for _ in range(length):
-                at += 8 + struct.unpack_from("<Q", self.data, at)[0]
+                at += 8 + struct.unpack_from("<Q", self.data[at : at + 8].tobytes())[0]
             return at
 
     return Reader(path)

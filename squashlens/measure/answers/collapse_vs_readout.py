@@ -154,7 +154,8 @@ def collapse_vs_readout(
         "bit_identical": (over[:1], same_bits.double().mean(dim=1), bits, "1"),
     }
     for name in ("accuracy", "accuracy_low", "accuracy_high", *ABILITY):
-        found[name] = (scores[name].dims, scores[name].values, *(scores[name].attrs[k] for k in ("long_name", "units")))
+        long_name, units = (scores[name].attrs[k] for k in ("long_name", "units"))
+        found[name] = (tuple(map(str, scores[name].dims)), scores[name].values, long_name, units)
     coords = {"length": scores["length"].values, "seed": scores["seed"].values, "able": scores["able"].item()}
     if data.probed:
         probes, facts = probe_layers(sound, data, own, v, "own", probing.n_random_models)

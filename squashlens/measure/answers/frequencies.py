@@ -73,7 +73,7 @@ def score_answers(
     as_asked = table((reading.as_asked for reading in readings), bool)
     error = np.vectorize(_error, otypes=[float])(value, truth) if task.numeric else np.full(shape, np.nan)
     parsed = pd.DataFrame(error.reshape(-1, len(seeds)).T)  # in which answers without a value are left out
-    first, median, third = parsed.quantile([0.25, 0.5, 0.75]).values.reshape(3, *shape[:2])
+    first, median, third = parsed.quantile([0.25, 0.5, 0.75]).to_numpy().reshape(3, *shape[:2])
     different = [[len(set(cell)) for cell in row] for row in prompts]  # a task may draw one sequence for several seeds
     unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
     cell, tokens = OVER[:2], "tokens"
@@ -91,7 +91,7 @@ def score_answers(
         "answer_tokens": (OVER, table((a.answer_tokens for a in said), int), "tokens of the answer", tokens),
         **with_ends("accuracy", cell, _share(right), "share of right answers (lenient); unread answers are wrong"),
         **with_ends("accuracy_strict", cell, _share(right & as_asked), "share of right answers in the requested form"),
-        "mean_error": (cell, parsed.mean().values.reshape(shape[:2]), "mean error of the parsed answers", "items"),
+        "mean_error": (cell, parsed.mean().to_numpy().reshape(shape[:2]), "mean error of the parsed answers", "items"),
         "median_error": (cell, median, "median error of the parsed answers", "items"),
         "error_q1": (cell, first, "first quartile of the error of the parsed answers", "items"),
         "error_q3": (cell, third, "third quartile of the error of the parsed answers", "items"),

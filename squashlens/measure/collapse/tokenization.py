@@ -218,7 +218,7 @@ def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[st
         "text": over(object, "the text", "text", lambda t, _: t.written),
         "tokens": over(int, "number of tokens of the text", "1", lambda t, _: len(t.content)),
         "pieces": over(
-            object, "the tokens of the text as text", "text", lambda t, _: BETWEEN.join(map(text_of.get, t.content))
+            object, "the tokens of the text as text", "text", lambda t, _: BETWEEN.join(text_of[k] for k in t.content)
         ),
         "distinct": over(int, "number of distinct tokens", "1", lambda t, _: len(set(t.content))),
         "uniform": over(

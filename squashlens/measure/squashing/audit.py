@@ -135,7 +135,8 @@ def audit(
             f"candidates={replacements.candidates!r} is one of the estimates.", "Leave it out, or give token ids."
         )
     positive(replacements.n_replacements, "n_replacements", "a number of tokens")
-    chosen, names = (None if given is None else [*given] for given in (positions, estimates))
+    chosen = None if positions is None else [*positions]
+    names = None if estimates is None else [*estimates]
     seed = seed_of(seed)
     session = Session.start(
         model, prompt, "audit", positions=chosen, estimates=names,

@@ -89,7 +89,7 @@ def path_bound(
     layers, (session, groups) = session.spans(between), Spans.of(session, spans)
     most = max(layers.values())
     down = top_down(session, attention, between.from_layer, most)
-    found = {
+    found: dict[Target, xr.DataArray] = {
         to: printed(session, groups, attention, down[most - top :], query, betas, to) for to, top in layers.items()
     }
     return session.by_layer(between.to_layer, found)
@@ -162,8 +162,11 @@ def certified_bound(
     long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     found = {to: one[between.from_layer][:, 0] for to, one in rows.items()}
-    labelled = {to: _label(session, groups, row, long_name, certificate=certificate) for to, row in found.items()}
-    return session.by_layer(between.to_layer, {to: one.assign_attrs(stated) for to, one in labelled.items()})
+    labelled: dict[Target, xr.DataArray] = {
+        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+        for to, row in found.items()
+    }
+    return session.by_layer(between.to_layer, labelled)
 
 
 def _constants(given: str | Mapping[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -110,7 +111,7 @@ def hops(
     session = Session.start(model, prompt, "hops", attention=attention, query=query, between=between)
     session.require_one()
     from_layer, (_, top) = between.from_layer, session.span(between)
-    start, kinds = one_hot(session, query), (attention, "uniform")
+    start, kinds = one_hot(session, query), cast("tuple[AttentionKind, ...]", (attention, "uniform"))
     counts, null = (by_hops(start, top_down(session, kind, from_layer, top))[:, 0].cpu() for kind in kinds)
     dims, coords = session.coords()
     coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}

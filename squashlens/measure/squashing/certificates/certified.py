@@ -126,13 +126,16 @@ def certified_rows(
         if size is None:
             _check_cost(session, group, wanted, n)
         for prompt in range(len(session.ids)):
-            rows = dict.fromkeys(targets, start)
+            rows: dict[Target, Tensor] = dict.fromkeys(targets, start)
             for stretch, matrix in _matrices(work, prompt, options) if size is None else _local(work, prompt, size):
-                for to in [to for to, chain in chains.items() if stretch in chain]:
-                    rows[to] = pushed(rows[to], matrix)
-                    found[to].setdefault(stretch[0], []).append(rows[to])
+                for to, chain in chains.items():
+                    if stretch in chain:
+                        rows[to] = pushed(rows[to], matrix)
+                        found[to].setdefault(stretch[0], []).append(rows[to])
                 del matrix
-    stacked = {to: {bottom: torch.stack(parts) for bottom, parts in one.items()} for to, one in found.items()}
+    stacked: dict[Target, dict[int, Rows]] = {
+        to: {bottom: torch.stack(parts) for bottom, parts in one.items()} for to, one in found.items()
+    }
     return stacked, work.certificate()
 
 

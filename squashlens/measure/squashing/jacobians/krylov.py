@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, pattern_site, residual_site, width
 from squashlens.engine.budget import batch_memory, pass_bytes, tell
@@ -42,7 +43,7 @@ class Forward:
 
     def __init__(self, products: Products, hooks: Sequence[Hook | Recipe], places: Sequence[int]) -> None:
         self.session, self.query, self.places = products.session, products.query, torch.tensor(places)
-        ends = (products.pullback.bottom, products.pullback.to)
+        ends: tuple[Target, Target] = (products.pullback.bottom, products.pullback.to)
         self.start, self.end = (residual_site(layer, self.session.model) for layer in ends)
         self.frozen, self.hooks = split_frozen_attention(hooks)
         memory = 4 * pass_bytes(self.session.model, 1, self.session.positions)

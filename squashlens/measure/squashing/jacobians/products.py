@@ -46,7 +46,8 @@ class Pullback:
         to: Target = "y", batch_size: int | None = None, tick: Callable[[float], None] | None = None,
     ) -> None:  # fmt: skip
         model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
-        self.session, self.layers, self.to, self.tick = session, [*layers], to, tick
+        self.session, self.layers, self.tick = session, [*layers], tick
+        self.to: Target = to
         self.bottom, self.top = min(layers), n_blocks(model) if top is None else top
         self.again = partial(Pullback, session, layers, hooks, top, to, batch_size)
         self.replay = None
