@@ -37,7 +37,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 
 EMBEDDING = "embed.hook_out"
-UNITS = {"value_weighted": "model units"}
+UNITS = {"value_weighted": "model units", "mean_attention": "1"}
 
 
 @measured
@@ -52,6 +52,7 @@ def attribution(model: Bridge, prompts: PromptOrCapture, *, of: Attribution, que
     - ``"occlusion"``: ``|s(x) − s(x with x_i = 0)|`` (`captum.attr.Occlusion`; Zeiler and Fergus 2014).
     - ``"attn_lrp"``: ``|Σ_c R_ic|``, relevances of AttnLRP (LXT; Achtibat et al. 2024).
     - ``"value_weighted"``: ``‖Σ_h α_ni^h W_O^h v_i^h‖₂``, mean over blocks (Kobayashi et al. 2020).
+    - ``"mean_attention"``: ``α_ni^h``, mean over heads and blocks.
 
     The root of the sum of squares over coordinates is how inseq and Jacobian Scopes summarize attributions of captum.
 
@@ -79,7 +80,7 @@ def captum_for(what: str) -> Any:
         ) from None
 
 
-class _Outputs:
+class Outputs:
     """The model as a function of the token embeddings of one prompt."""
 
     def __init__(self, model: Bridge, ids: Int[Tensor, "1 position"], query: int) -> None:
@@ -114,18 +115,18 @@ class _Outputs:
 
 
 def _gradient_times_input(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    captum, outputs = captum_for("Gradient times input"), _Outputs(model, ids, query)
+    captum, outputs = captum_for("Gradient times input"), Outputs(model, ids, query)
     return outputs.through(captum.InputXGradient(outputs.score).attribute).norm(dim=-1)
 
 
 def _integrated_gradients(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    captum, outputs = captum_for("Integrated gradients"), _Outputs(model, ids, query)
+    captum, outputs = captum_for("Integrated gradients"), Outputs(model, ids, query)
     method = captum.IntegratedGradients(outputs.score)
     return outputs.through(lambda x: method.attribute(x, internal_batch_size=outputs.batch)).norm(dim=-1)
 
 
 def _occlusion(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    captum, outputs = captum_for("Occlusion"), _Outputs(model, ids, query)
+    captum, outputs = captum_for("Occlusion"), Outputs(model, ids, query)
     method, window = captum.Occlusion(outputs.score), (1, outputs.embeddings.shape[-1])
     with torch.no_grad():
         outputs.score(outputs.embeddings)
@@ -146,12 +147,19 @@ def _value_weighted(model: Bridge, ids: Tensor, query: int) -> Tensor:
     return norms
 
 
+def _mean_attention(model: Bridge, ids: Tensor, query: int) -> Tensor:
+    sites = [pattern_site(block) for block in range(n_blocks(model))]
+    kept = streams_at(model, ids, sites)
+    return torch.stack([kept[site][0, :, query].double().mean(dim=0) for site in sites]).mean(dim=0)
+
+
 SCORES: dict[str, Callable[[Bridge, Tensor, int], Tensor]] = {
     "gradient_times_input": _gradient_times_input,
     "integrated_gradients": _integrated_gradients,
     "occlusion": _occlusion,
     "attn_lrp": lambda model, ids, query: relevances(model, ids, query).abs(),
     "value_weighted": _value_weighted,
+    "mean_attention": _mean_attention,
 }
 
 

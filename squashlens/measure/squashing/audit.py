@@ -6,17 +6,18 @@ tokens.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
+from torch import Tensor
 
-from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
+from squashlens._typing import Attribution, Bridge, Freezable, Proxy, SpansOfTokens, choices_of, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen, as_dict, grouped
 from squashlens.checks.results import require_reference, takes
@@ -29,15 +30,20 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, measurement, require_places
 from squashlens.measure.squashing.attributions import attribution, captum_for
 from squashlens.measure.squashing.bound import certified_bound, composition, path_bound
+from squashlens.measure.squashing.first_order import first_order
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.rows import norms_at
 from squashlens.measure.squashing.knockout import knockout_effect
+from squashlens.measure.squashing.sinks import shares_beyond_uniform
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
+from squashlens.measure.squashing.token_spans import Spans, recorded
 from squashlens.options import Replaced, Replacements
+from squashlens.records.results import attributes, facts_of, sealed
 from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
+from squashlens.theory.sinks import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
-from squashlens.theory.statistics.trends import with_ends
+from squashlens.theory.statistics.trends import Labelled, with_ends
 
 TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
 KNOCKOUT, EXPECTED = "knockout KL", "expected replacement KL"
@@ -48,10 +54,20 @@ ATTRIBUTIONS: dict[str, Attribution] = {
     "occlusion": "occlusion",
     "AttnLRP": "attn_lrp",
     "value-weighted attention": "value_weighted",
+    "mean attention row": "mean_attention",
 }
+REFUSED = "It has no value for several tokens together."
 
 
+Combined = Literal["sum", "root", "refused"] | None
 WAYS = ("raw", "partial", "over_null")
+GRID = ("estimate", "reference", "way")
+COMBINED: dict[str, Combined] = {
+    "value_weighted": "sum", "mean_attention": "sum", "gradient_times_input": "root", "integrated_gradients": "root"
+}  # fmt: skip
+CEILING = "noise_ceiling"
+CEILING_TEXT = "rank correlation that the expected effects would have with the measured ones"
+RHO = "Spearman correlation with the reference over content positions"
 COST = "time divided by that of the exact Jacobian"
 
 
@@ -63,6 +79,7 @@ class Estimate:
     kind: str  # printed, bound, derivative, proxy, attribution, swap
     measure: Callable[[Bridge, Any], xr.DataArray]
     bounds: str | None = None
+    combined: Combined = None  # how values of tokens give that of a span; None if `measure` takes spans
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
@@ -71,7 +88,7 @@ def audit(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    positions: Iterable[int] | None = None,
+    positions: Iterable[int] | SpansOfTokens = None,
     estimates: Iterable[str] | None = None,
     n_probes: int = 16,
     replacements: Replaced = Replacements(),
@@ -83,8 +100,9 @@ def audit(
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
     a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the proxies rollout,
-    all-ones cotangent and top-logit gradient; and attribution methods that other libraries offer: gradient times input,
-    integrated gradients and occlusion (captum), AttnLRP (LXT), and value-weighted attention. They are compared with
+    all-ones cotangent and top-logit gradient; the first order ‖J Δe‖ of two of the changes below; and attribution
+    methods that other libraries offer: gradient times input, integrated gradients and occlusion (captum), AttnLRP
+    (LXT), value-weighted attention and the mean attention row. They are compared with
     what changing a token does to the output: the substitution effect, and the KL divergence of the next token under
     `knockout_effect` (*knockout KL*, and *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv
     2601.16407, judges methods) and under replacement by a token that the model expects (*expected replacement KL*).
@@ -94,9 +112,13 @@ def audit(
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
             Useful confidence intervals need at least about twenty prompts.
-        positions: positions over which agreement is computed, as indices into the tokens; by default all except BOS
-            and the query. Leave out the words of the task, since they differ in kind from its digits.
-        estimates: estimates to include, given as the starts of their names; all by default. ``["analytic"]`` includes
+        positions: positions over which agreement is computed, as indices into the tokens; by default all except BOS,
+            the query and attention sinks (as in `attention_sinks`). Leave out the words of the task, since they differ
+            in kind from its digits. Spans of a single prompt, as in `jacobian_norms`, are measured in place of tokens:
+            ``"words"``, ``"sentences"``, …; or positions by name. Spans with BOS or the query are left out, those with
+            a sink are not compared. Derivatives, bounds and effects are of all tokens of a span at once. Attention
+            weights are summed over it, and gradients have their root of the sum of squares.
+        estimates: estimates to include, given as names or starts of names; all by default. ``["analytic"]`` includes
             the eight bounds with analytic edges and the Jacobians that they bound. The Jacobian and the null are always
             included.
         n_probes: number of random directions of each sketch; 16 by default.
@@ -116,6 +138,9 @@ def audit(
         the estimate by the null. `agreement_low` and `agreement_high` are the ends of its 95 % interval over
         prompts, NaN for one prompt. `agreement_over_jacobian`, with `_low` and `_high`, is the mean over prompts of its
         difference from the exact Jacobian's agreement in the same prompt, which says more than two separate intervals.
+        `prompt_agreement`, over (prompt) too, is the correlation in each prompt. Over (reference, prompt):
+        `noise_ceiling`, as in `substitution_effect`, NaN for effects without random draws. `seconds` over (estimate).
+        `squashlens.results.pooled` joins audits of different prompts.
         An estimate that the model does not support, or whose library is missing, is NaN, and the coordinate `refused`
         has the reason.
 
@@ -138,39 +163,46 @@ def audit(
             f"candidates={replacements.candidates!r} is one of the estimates.", "Leave it out, or give token ids."
         )
     positive(replacements.n_replacements, "n_replacements", "a number of tokens")
-    given = {"positions": positions, "estimates": estimates}
-    lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}
+    spans = positions if isinstance(positions, str | Mapping) else None
+    given = {"positions": None if spans is not None else positions, "estimates": estimates}
+    lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}  # pyright: ignore
     seed = seed_of(seed)
     session = Session.start(
         model, prompt, "audit", **lists,
-        n_probes=n_probes, replacements=as_dict(replacements), query=query, seed=seed,
+        n_probes=n_probes, replacements=as_dict(replacements), query=query, seed=seed, **recorded(spans),
     )  # fmt: skip
     _require_comparable(session)
     n = session.query(query)
     if lists["positions"] is None:
         require_replaceable(session.facts["bos_count"], n)
     places = _content(session, lists["positions"], n)
+    groups = _inside(Spans.of(session, spans), session.facts["bos_count"], n)
+    if groups is not None:
+        places = [k for k, inside in enumerate(groups.positions) if {*inside} <= {*places}]
     every_estimate = all_estimates(
-        query=n, n_probes=n_probes,
-        replacements=replacements, seed=seed,
+        query=n, n_probes=n_probes, replacements=replacements, seed=seed, spans=groups and groups.named(),
     )  # fmt: skip
     selected = choose(list(every_estimate), lists["estimates"])
     if any(estimate.name == SWAP for estimate in selected):
         require_choices(session, replacements.candidates, range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
-    values, seconds, refused = {}, {}, {}
+    values, seconds, refused, ceilings = {}, {}, {}, {}
+    size = n + 1 if groups is None else len(groups.names)
     for estimate in bar(selected, desc="audit", unit="estimate"):
         start = time.perf_counter()
         try:
-            found = estimate.measure(session.model, session.ids).values
+            measured_here = estimate.measure(session.model, session.ids)
+            found = _of_places(estimate, np.atleast_2d(measured_here.values), groups)
+            if CEILING in measured_here.coords:
+                ceilings[estimate.name] = np.atleast_1d(measured_here[CEILING].values)
         except (UnsoundModelError, InputError) as error:  # a model that does not support one may support the others
             missing = isinstance(error, InputError) and estimate.kind != "attribution"
             if estimate.name in (TRUTH, NULL) or missing:
                 raise
-            found, refused[estimate.name] = np.full(session.ids.shape, np.nan), str(error)
+            found, refused[estimate.name] = np.full((len(session.ids), size), np.nan), str(error)
         seconds[estimate.name] = np.nan if estimate.name in refused else time.perf_counter() - start
-        values[estimate.name] = np.atleast_2d(found)[:, : n + 1]
-    dataset = _assemble(session, selected, values, seconds, places, n)
+        values[estimate.name] = found[:, :size]
+    dataset = _assemble(session, selected, values, seconds, places, n, groups, ceilings)
     return dataset.assign_coords(refused=("estimate", [refused.get(estimate.name, "") for estimate in selected]))
 
 
@@ -205,15 +237,36 @@ def _warm_up(session: Session, query: int) -> None:
 def _content(session: Session, positions: Iterable[int] | None, query: int) -> list[int]:
     """The positions over which agreement is computed."""
     if positions is None:
-        return list(range(session.facts["bos_count"], query))
+        rows = [Session.without_prompt(session.model, ids, "audit") for ids in session.ids]
+        sinks = torch.stack([are_sinks(shares_beyond_uniform(row)) for row in rows]).any(dim=0)
+        return [place for place in range(session.facts["bos_count"], query) if not sinks[place]]
     places = sorted({*positions})
     require_places(places, 0, query)
     return places
 
 
+def _inside(groups: Spans | None, first: int, query: int) -> Spans | None:
+    """The spans of which all tokens are after BOS and before the query."""
+    if groups is None:
+        return None
+    kept = groups.places(first, query)
+    return Spans([groups.names[k] for k in kept], [groups.positions[k] for k in kept])
+
+
+def _of_places(estimate: Estimate, values: np.ndarray, groups: Spans | None) -> np.ndarray:
+    """The values of spans, from those of tokens where the estimate does not take spans itself."""
+    if groups is None or estimate.combined is None:
+        return values
+    if estimate.combined == "refused":
+        raise InputError(REFUSED, "Measure tokens.")
+    combine = groups.sums if estimate.combined == "sum" else groups.root_sum_squares
+    return combine(torch.from_numpy(values)).numpy()
+
+
+# More than six arguments that are not options, since all describe one audit.
 def _assemble(
     session: Session, estimates: list[Estimate], values: dict[str, np.ndarray], seconds: dict[str, float],
-    places: list[int], query: int,
+    places: list[int], query: int, groups: Spans | None, ceilings: dict[str, np.ndarray],
 ) -> xr.Dataset:  # fmt: skip
     """The Dataset of an audit, from the values and times of its estimates."""
     names = [estimate.name for estimate in estimates]
@@ -233,31 +286,93 @@ def _assemble(
         each[i, j] = torch.stack(
             [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
         )
-    table = torch.stack([each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in mean_interval(each))])
-    ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
-    paired = torch.stack([ahead.nanmean(dim=-1), *mean_interval(ahead)])
     dims = ("estimate", "prompt", "position")
-    text = "Spearman correlation with the reference over content positions, mean over prompts"
-    grid = ("estimate", "reference", "way")
-    _, coords = session.coords()
-    coords = {name: coord for name, coord in coords.items() if name in ("token", "token_id")}
+    nothing = np.full(len(session.ids), np.nan)
+    ceiling = np.stack([ceilings.get(name, nothing) for name in references])
+    if groups is None:
+        _, coords = session.coords()
+        coords = {name: coord for name, coord in coords.items() if name in ("token", "token_id")}
+        starts = np.arange(query + 1)
+    else:
+        coords, session = groups.coords(), session.knowing(**groups.facts())
+        starts = coords.pop("position")
     dataset = session.dataset(
         "audit of sensitivity measures",
         {"estimate": names, "kind": ("estimate", [r.kind for r in estimates]), "reference": references,
         "way": list(WAYS),
          "bounds": ("estimate", [r.bounds or "" for r in estimates]), "prompt": np.arange(len(session.ids)),
-         "position": np.arange(query + 1), "content": ("position", np.isin(np.arange(query + 1), places))},
+         "position": starts, "content": ("position", np.isin(np.arange(len(starts)), places))},
         {
             "value": (dims, stacked, "sensitivity measure", "1, or the unit of the estimate"),
             "tightness": (dims, tight, "bound divided by the Jacobian norm that it bounds", "1"),
             "over_jacobian": (dims, over, "measure divided by the spectral Jacobian norm", "1"),
             "cost": (("estimate",), [seconds[n] / seconds[TRUTH] for n in names], COST, "1"),
-            **with_ends("agreement", grid, table, text),
-            **with_ends("agreement_over_jacobian", grid, paired, f"{text}, minus that of the Jacobian"),
+            "seconds": (("estimate",), [seconds[n] for n in names], "time that the estimate took", "s"),
+            "prompt_agreement": ((*GRID, "prompt"), each, RHO, "1"),
+            CEILING: (("reference", "prompt"), ceiling, CEILING_TEXT, "1"),
+            **_means(each, names),
         },
     )  # fmt: skip
-    labels = {name: np.atleast_2d(coord[1])[:, : query + 1] for name, coord in coords.items()}
+    labels = {name: np.atleast_2d(coord[1])[:, : len(starts)] for name, coord in coords.items()}
     return dataset.assign_coords({name: (("prompt", "position"), values) for name, values in labels.items()})
+
+
+def _means(each: Tensor, names: list[str]) -> Labelled:
+    """Mean agreement over prompts, and its mean difference from the Jacobian's in the same prompt, with intervals."""
+    ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
+    ends = mean_interval(each)
+    text = f"{RHO}, mean over prompts"
+    return {
+        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in ends)], text),
+        **with_ends(
+            "agreement_over_jacobian", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)],
+            f"{text}, minus that of the Jacobian",
+        ),
+    }  # fmt: skip
+
+
+def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
+    """The agreement of estimates over the prompts of several audits, such as one audit of each of many texts.
+
+    Args:
+        audits: results of `squashlens.audit` with the same estimates; prompts may have different lengths, or spans.
+        base: the estimate from which differences are taken; the exact Jacobian by default.
+
+    Returns:
+        Dataset. Over (estimate, reference, way): `agreement`, Spearman's ρ with the reference, mean over prompts;
+        `gain`, its mean difference from that of `base` in the same prompt; both with `_low` and `_high`, the ends of
+        their 95 % intervals over prompts. Over (estimate): `seconds`, median over audits. Over (reference):
+        `noise_ceiling`, mean over prompts. Scalars: `prompts`, and `places`, the number of tokens or spans compared.
+
+    Raises:
+        InputError: no audits, audits with different estimates, or a `base` that is none of them.
+    """
+    if not audits or any(not one["estimate"].equals(audits[0]["estimate"]) for one in audits):
+        raise InputError("The audits have different estimates, or there is none.", "Give the same estimates= to each.")
+    names = audits[0]["estimate"].values.tolist()
+    if base not in names:
+        raise InputError(f"base={base!r} is not an estimate.", f"Choose from: {', '.join(names)}.")
+    each = torch.from_numpy(np.concatenate([one["prompt_agreement"].values for one in audits], axis=-1))
+    ahead = each - each[names.index(base)]
+    ceilings = np.concatenate([one[CEILING].values for one in audits], axis=-1)
+    known = ~np.isnan(ceilings).all(axis=-1)
+    mean = np.full(len(ceilings), np.nan)
+    mean[known] = np.nanmean(ceilings[known], axis=-1)
+    text = f"{RHO}, mean over prompts"
+    variables: Labelled = {
+        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *mean_interval(each)], text),
+        **with_ends("gain", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)], f"{text}, minus that of {base}"),
+        "seconds": (("estimate",), np.median([one["seconds"].values for one in audits], axis=0), "median time", "s"),
+        CEILING: (("reference",), mean, f"{CEILING_TEXT}, mean over prompts", "1"),
+        "prompts": ((), each.shape[-1], "number of prompts", "prompts"),
+        "places": ((), sum(int(one["content"].sum()) * one.sizes["prompt"] for one in audits), "places", "1"),
+    }
+    coords = {name: audits[0][name].values for name in GRID} | {"kind": ("estimate", audits[0]["kind"].values)}
+    data = {
+        name: (dims, np.asarray(values), attributes(said, units))
+        for name, (dims, values, said, units) in variables.items()
+    }
+    return sealed(xr.Dataset(data, coords, {"long_name": "agreement of estimates over prompts"}), facts_of(audits[0]))
 
 
 @takes(
@@ -287,10 +402,11 @@ def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
 
 
 def all_estimates(
-    *, query: int, n_probes: int, replacements: Replacements, seed: int
+    *, query: int, n_probes: int, replacements: Replacements, seed: int, spans: SpansOfTokens = None
 ) -> Iterator[Estimate]:  # fmt: skip
     """All estimates, from the printed path bound to the replacement of tokens."""
-    read: dict[str, Any] = {"query": query}
+    alone: dict[str, Any] = {"query": query}
+    read = alone | {"spans": spans}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
     def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
@@ -299,7 +415,12 @@ def all_estimates(
         return Estimate(name + _frozen_suffix(freeze), "bound", measure, TRUTH + _frozen_suffix(freeze))
 
     def attribute(name: str, kind: str, of: Attribution) -> Estimate:
-        return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **read))
+        combined = COMBINED.get(of, "refused")
+        return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **alone), combined=combined)
+
+    def first(name: str, of: Literal["embedding", "predicted"]) -> Estimate:
+        options: Any = {"of": of, "n_probes": n_probes, "n_replacements": replacements.n_replacements, "seed": seed}
+        return Estimate(name, "attribution", lambda model, ids: first_order(model, ids, **options, **read))
 
     def derivative(name: str, **options: Any) -> Estimate:
         arguments: dict[str, Any] = read | options
@@ -314,12 +435,15 @@ def all_estimates(
     yield bound("exact edges", edges="exact")
     yield bound("exact edges", ("attention",), edges="exact")
     yield bound("two blocks composed", edges="exact", n_composed=2)
-    yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **read))
+    yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **alone), combined="sum")
     for name, of in ATTRIBUTIONS.items():
         yield attribute(name, "attribution", of)
-    top: Any = lambda model, ids: one_cotangent(model, ids, of="top_logit", **read)  # noqa: E731
-    yield Estimate("top-logit gradient", "proxy", top)
-    yield Estimate("all-ones cotangent", "proxy", lambda model, ids: one_cotangent(model, ids, of="ones", **read))
+    yield first("first order, zero embedding", "embedding")
+    yield first("first order, expected replacement", "predicted")
+    top: Any = lambda model, ids: one_cotangent(model, ids, of="top_logit", **alone)  # noqa: E731
+    ones: Any = lambda model, ids: one_cotangent(model, ids, of="ones", **alone)  # noqa: E731
+    yield Estimate("top-logit gradient", "proxy", top, combined="root")
+    yield Estimate("all-ones cotangent", "proxy", ones, combined="root")
     options = {"method": "sketch", "n_probes": n_probes, "seed": seed}
     yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", method=options)
     yield derivative(f"sketch of {n_probes}, spectral", method=options)
@@ -333,8 +457,14 @@ def all_estimates(
     expected: dict[str, Any] = drawn | {"replacements": replace(replacements, candidates="predicted")}
     yield Estimate(LEFT_OUT, "swap", lambda model, ids: knockout_effect(model, ids, kind="embedding", **read)["kl"])
     yield Estimate(KNOCKOUT, "swap", lambda model, ids: knockout_effect(model, ids, **read)["kl"])
-    yield Estimate(EXPECTED, "swap", lambda model, ids: substitution_effect(model, ids, **expected)["kl"])
-    yield Estimate(SWAP, "swap", lambda model, ids: substitution_effect(model, ids, **drawn)["effect"])
+    yield Estimate(EXPECTED, "swap", lambda model, ids: with_ceiling(substitution_effect(model, ids, **expected), "kl"))
+    yield Estimate(SWAP, "swap", lambda model, ids: with_ceiling(substitution_effect(model, ids, **drawn), "effect"))
+
+
+def with_ceiling(effects: xr.Dataset, name: str) -> xr.DataArray:
+    """One of the effects of replacements, with its noise ceiling as a coordinate."""
+    ceiling = effects["noise_ceiling_kl" if name == "kl" else "noise_ceiling"]
+    return effects[name].assign_coords({CEILING: ceiling})
 
 
 def _frozen_suffix(parts: tuple[str, ...]) -> str:
@@ -353,7 +483,9 @@ def choose(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estim
                 f"estimates= has {name!r}, and no estimate's name starts so.",
                 f"Choose from: {', '.join(r.name for r in estimates)}.",
             )
-    kept = {r.name for r in estimates if r.name.startswith(tuple(wanted))} | {TRUTH, NULL}
+    every = {estimate.name for estimate in estimates}
+    starts = tuple(name for name in wanted if name not in every)
+    kept = {name for name in every if name in wanted or (starts and name.startswith(starts))} | {TRUTH, NULL}
     kept |= {r.bounds for r in estimates if r.name in kept and r.bounds}
     return [r for r in estimates if r.name in kept]
 

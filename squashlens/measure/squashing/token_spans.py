@@ -72,6 +72,10 @@ class Spans:
         test = any if some else all
         return [k for k, inside in enumerate(self.positions) if test(first <= i < stop for i in inside)]
 
+    def named(self) -> dict[str, list[int]]:
+        """The positions of each span under a name that no other has, as an argument `spans`."""
+        return {str(k): inside for k, inside in enumerate(self.positions)}
+
     def and_all(self, n: int) -> "Spans":
         """The same spans, and one of all n positions."""
         return Spans([*self.names, ""], [*self.positions, list(range(n))])
