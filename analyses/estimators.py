@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 import squashlens as sl
+from squashlens.reporting.estimators import estimators_page
 
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
 ESTIMATES = ["paper form", "mean attention row", "value-weighted attention", "gradient times input", "first order",
@@ -23,18 +24,34 @@ parser.add_argument("--model", default="tiny-prose", help="bundled name, folder 
 parser.add_argument("--texts", type=int, default=50, help="number of texts, up to 50 (%(default)s)")
 parser.add_argument("--tokens", type=int, default=20, help="first tokens of each text that are used (%(default)s)")
 parser.add_argument("--spans", default="words", help="words, or a number of tokens (%(default)s)")
-parser.add_argument("--certified", action="store_true", help="measure certified bounds of tokens too")
-parser.add_argument("--out", type=Path, default=Path("estimators"), help="folder for data and figure (%(default)s)")
+parser.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
+parser.add_argument("--certified", action="store_true", help="measure certified bounds too, which takes long")
+parser.add_argument("--out", type=Path, default=Path("estimators"), help="folder for results (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
+some = ESTIMATES + EFFECTS + (CERTIFIED if args.certified else [])
 
-model = sl.load(args.model)
-for number, text in enumerate(TEXTS[: args.texts]):
-    ids = sl.prompts.tokenize(model, text)[0, : args.tokens].tolist()
-    size = int(args.spans) if args.spans.isdigit() else 0
-    runs = {str(k): range(k, k + size) for k in range(1, len(ids) - size, size)} if size else args.spans
-    for level, places in {"tokens": None, "spans": runs}.items():
-        if not (file := args.out / f"{level}-{number}.nc").exists():
-            some = ESTIMATES + EFFECTS + (CERTIFIED if args.certified and not number % 5 and level == "tokens" else [])
-            found = sl.audit(model, ids, positions=places, estimates=some, n_probes=64, seed=0)
-            sl.results.save(found, file)
+
+def measure(model, number, level):
+    file = args.out / f"{level}-{number}.nc"
+    if not file.exists():
+        ids = sl.prompts.tokenize(model, TEXTS[number])[0, : args.tokens].tolist()
+        size = int(args.spans) if args.spans.isdigit() else 0
+        runs = {str(k): range(k, k + size) for k in range(1, len(ids) - size, size)} if size else args.spans
+        places = runs if level == "spans" else None
+        sl.results.save(sl.audit(model, ids, positions=places, estimates=some, n_probes=64, seed=0), file)
+    return sl.results.open(file)
+
+
+if args.saved:
+    data = Path(__file__).parents[1] / "docs" / "data"
+    found = {file.stem.replace("_", " "): sl.results.open(file) for file in sorted(data.glob("*_of_*.nc"))}
+else:
+    model = sl.load(args.model)
+    found = {
+        f"{level} of {args.model}": sl.results.pooled([measure(model, k, level) for k in range(args.texts)])
+        for level in ("tokens", "spans")
+    }
+    for title, one in found.items():
+        sl.results.save(one, args.out / f"{title.replace(' ', '_')}.nc")
+print(estimators_page(found))

@@ -6,10 +6,9 @@ tokens.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,69 +16,45 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import Attribution, Bridge, Freezable, Proxy, SpansOfTokens, choices_of, dtype_name, positive
+from squashlens._typing import Bridge, Freezable, SpansOfTokens, choices_of, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen, as_dict, grouped
+from squashlens.checks.arguments import as_dict, grouped
 from squashlens.checks.results import require_reference, takes
-from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
+from squashlens.engine.anatomy import dtype_of, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.differentiating.spans import differentiable, leaf_of, open_spans
-from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, measurement, require_places
-from squashlens.measure.squashing.attributions import attribution, captum_for
-from squashlens.measure.squashing.bound import certified_bound, composition, path_bound
-from squashlens.measure.squashing.first_order import first_order
+from squashlens.measure.squashing.attributions import captum_for
+from squashlens.measure.squashing.estimates import (
+    CEILING,
+    EXPECTED,
+    KNOCKOUT,
+    LEFT_OUT,
+    NULL,
+    SWAP,
+    TRUTH,
+    Estimate,
+    all_estimates,
+    choose,
+)
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.jacobians.rows import norms_at
-from squashlens.measure.squashing.knockout import knockout_effect
+from squashlens.measure.squashing.jacobians.sketch import resolved
 from squashlens.measure.squashing.sinks import shares_beyond_uniform
-from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
+from squashlens.measure.squashing.substitution import require_choices, require_replaceable
 from squashlens.measure.squashing.token_spans import Spans, recorded
-from squashlens.options import Replaced, Replacements
+from squashlens.options import Estimation, Replaced, Replacements
 from squashlens.records.results import attributes, facts_of, sealed
-from squashlens.theory.norms import spectral_norms
 from squashlens.theory.probes import seed_of
 from squashlens.theory.sinks import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
 from squashlens.theory.statistics.trends import Labelled, with_ends
 
-TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
-KNOCKOUT, EXPECTED = "knockout KL", "expected replacement KL"
 REFERENCES = (TRUTH, SWAP, LEFT_OUT, KNOCKOUT, EXPECTED)
-ATTRIBUTIONS: dict[str, Attribution] = {
-    "gradient times input": "gradient_times_input",
-    "integrated gradients": "integrated_gradients",
-    "occlusion": "occlusion",
-    "AttnLRP": "attn_lrp",
-    "value-weighted attention": "value_weighted",
-    "mean attention row": "mean_attention",
-}
-REFUSED = "It has no value for several tokens together."
-
-
-Combined = Literal["sum", "root", "refused"] | None
 WAYS = ("raw", "partial", "over_null")
 GRID = ("estimate", "reference", "way")
-COMBINED: dict[str, Combined] = {
-    "value_weighted": "sum", "mean_attention": "sum", "gradient_times_input": "root", "integrated_gradients": "root"
-}  # fmt: skip
-CEILING = "noise_ceiling"
-CEILING_TEXT = "rank correlation that the expected effects would have with the measured ones"
 RHO = "Spearman correlation with the reference over content positions"
+CEILING_TEXT = "rank correlation that the expected effects would have with the measured ones"
 COST = "time divided by that of the exact Jacobian"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A quantity per token: its name, kind and function, and the name of the estimate that it bounds."""
-
-    name: str
-    kind: str  # printed, bound, derivative, proxy, attribution, swap
-    measure: Callable[[Bridge, Any], xr.DataArray]
-    bounds: str | None = None
-    combined: Combined = None  # how values of tokens give that of a span; None if `measure` takes spans
 
 
 # More than ten parameters, since each is an independent option of the measurement; all have defaults.
@@ -106,6 +81,8 @@ def audit(
     what changing a token does to the output: the substitution effect, and the KL divergence of the next token under
     `knockout_effect` (*knockout KL*, and *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv
     2601.16407, judges methods) and under replacement by a token that the model expects (*expected replacement KL*).
+    Jacobians without a sketch in their names are computed as `jacobian_norms` does by default: exactly, or in a model
+    where that takes long by a sketch of 64; the provenance says which (`jacobian`).
     captum and LXT come with ``pip install "squashlens[compare]"``. All are of y at the query, and of the embeddings.
 
     Args:
@@ -172,6 +149,8 @@ def audit(
         n_probes=n_probes, replacements=as_dict(replacements), query=query, seed=seed, **recorded(spans),
     )  # fmt: skip
     _require_comparable(session)
+    norms = resolved(Estimation(), session.model, ("exact", "sketch"))
+    session = session.knowing(jacobian=norms.method, jacobian_probes=norms.n_probes)
     n = session.query(query)
     if lists["positions"] is None:
         require_replaceable(session.facts["bos_count"], n)
@@ -258,7 +237,7 @@ def _of_places(estimate: Estimate, values: np.ndarray, groups: Spans | None) -> 
     if groups is None or estimate.combined is None:
         return values
     if estimate.combined == "refused":
-        raise InputError(REFUSED, "Measure tokens.")
+        raise InputError("It has no value for several tokens together.", "Measure tokens.")
     combine = groups.sums if estimate.combined == "sum" else groups.root_sum_squares
     return combine(torch.from_numpy(values)).numpy()
 
@@ -335,14 +314,15 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
     """The agreement of estimates over the prompts of several audits, such as one audit of each of many texts.
 
     Args:
-        audits: results of `squashlens.audit` with the same estimates; prompts may have different lengths, or spans.
+        audits: results of `squashlens.audit`, or of this function, with the same estimates; prompts may have different
+            lengths, or spans.
         base: the estimate from which differences are taken; the exact Jacobian by default.
 
     Returns:
-        Dataset. Over (estimate, reference, way): `agreement`, Spearman's ρ with the reference, mean over prompts;
+        Dataset. Over (estimate, reference, way): `agreement`, Spearman's ρ with the reference, mean over prompts, and
         `gain`, its mean difference from that of `base` in the same prompt; both with `_low` and `_high`, the ends of
-        their 95 % intervals over prompts. Over (estimate): `seconds`, median over audits. Over (reference):
-        `noise_ceiling`, mean over prompts. Scalars: `prompts`, and `places`, the number of tokens or spans compared.
+        their 95 % intervals over prompts (Student's t). Over prompts: `prompt_agreement`, `noise_ceiling` of the
+        references, `seconds` of the estimates, and `places`, the numbers of tokens or spans that were compared.
 
     Raises:
         InputError: no audits, audits with different estimates, or a `base` that is none of them.
@@ -352,26 +332,29 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
     names = audits[0]["estimate"].values.tolist()
     if base not in names:
         raise InputError(f"base={base!r} is not an estimate.", f"Choose from: {', '.join(names)}.")
-    each = torch.from_numpy(np.concatenate([one["prompt_agreement"].values for one in audits], axis=-1))
+    counts = [one["places"] if "places" in one else one["content"].sum() for one in audits]
+
+    def of_prompts(values: Sequence[xr.DataArray], dims: tuple[str, ...]) -> np.ndarray:
+        """The values of all prompts; what was measured once for an audit holds for each of its prompts."""
+        parts = [v.values if "prompt" in v.dims else v.expand_dims(prompt=a["prompt"], axis=-1).values
+                 for v, a in zip(values, audits, strict=True)]  # fmt: skip
+        return np.concatenate([part.reshape(*part.shape[: len(dims)], -1) for part in parts], axis=-1)
+
+    each = torch.from_numpy(of_prompts([one["prompt_agreement"] for one in audits], GRID))
     ahead = each - each[names.index(base)]
-    ceilings = np.concatenate([one[CEILING].values for one in audits], axis=-1)
-    known = ~np.isnan(ceilings).all(axis=-1)
-    mean = np.full(len(ceilings), np.nan)
-    mean[known] = np.nanmean(ceilings[known], axis=-1)
     text = f"{RHO}, mean over prompts"
     variables: Labelled = {
         **with_ends("agreement", GRID, [each.nanmean(dim=-1), *mean_interval(each)], text),
         **with_ends("gain", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)], f"{text}, minus that of {base}"),
-        "seconds": (("estimate",), np.median([one["seconds"].values for one in audits], axis=0), "median time", "s"),
-        CEILING: (("reference",), mean, f"{CEILING_TEXT}, mean over prompts", "1"),
-        "prompts": ((), each.shape[-1], "number of prompts", "prompts"),
-        "places": ((), sum(int(one["content"].sum()) * one.sizes["prompt"] for one in audits), "places", "1"),
+        "prompt_agreement": ((*GRID, "prompt"), each.numpy(), RHO, "1"),
+        "seconds": (("estimate", "prompt"), of_prompts([a["seconds"] for a in audits], ("estimate",)), "time", "s"),
+        CEILING: (("reference", "prompt"), of_prompts([a[CEILING] for a in audits], ("reference",)), CEILING_TEXT, "1"),
+        "places": (("prompt",), of_prompts(counts, ()), "tokens or spans that were compared", "1"),
     }
-    coords = {name: audits[0][name].values for name in GRID} | {"kind": ("estimate", audits[0]["kind"].values)}
-    data = {
-        name: (dims, np.asarray(values), attributes(said, units))
-        for name, (dims, values, said, units) in variables.items()
-    }
+    coords = {name: audits[0][name].values for name in GRID} | {
+        "kind": ("estimate", audits[0]["kind"].values), "prompt": np.arange(each.shape[-1])
+    }  # fmt: skip
+    data = {k: (dims, np.asarray(v), attributes(said, units)) for k, (dims, v, said, units) in variables.items()}
     return sealed(xr.Dataset(data, coords, {"long_name": "agreement of estimates over prompts"}), facts_of(audits[0]))
 
 
@@ -399,122 +382,3 @@ def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
         "cost": audit["cost"],
     }
     return pd.DataFrame({name: column.values for name, column in columns.items()}, index=audit["estimate"].values)
-
-
-def all_estimates(
-    *, query: int, n_probes: int, replacements: Replacements, seed: int, spans: SpansOfTokens = None
-) -> Iterator[Estimate]:  # fmt: skip
-    """All estimates, from the printed path bound to the replacement of tokens."""
-    alone: dict[str, Any] = {"query": query}
-    read = alone | {"spans": spans}
-    sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
-
-    def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
-        arguments: dict[str, Any] = read | {"freeze": freeze, "edges": {"seed": seed} | options}
-        measure: Any = lambda model, ids: certified_bound(model, ids, **arguments)  # noqa: E731
-        return Estimate(name + _frozen_suffix(freeze), "bound", measure, TRUTH + _frozen_suffix(freeze))
-
-    def attribute(name: str, kind: str, of: Attribution) -> Estimate:
-        combined = COMBINED.get(of, "refused")
-        return Estimate(name, kind, lambda model, ids: attribution(model, ids, of=of, **alone), combined=combined)
-
-    def first(name: str, of: Literal["embedding", "predicted"]) -> Estimate:
-        options: Any = {"of": of, "n_probes": n_probes, "n_replacements": replacements.n_replacements, "seed": seed}
-        return Estimate(name, "attribution", lambda model, ids: first_order(model, ids, **options, **read))
-
-    def derivative(name: str, **options: Any) -> Estimate:
-        arguments: dict[str, Any] = read | options
-        return Estimate(name, "derivative", lambda model, ids: jacobian_norms(model, ids, **arguments))
-
-    yield Estimate("paper form", "printed", lambda model, ids: path_bound(model, ids, **read))
-    yield Estimate(NULL, "printed", lambda model, ids: path_bound(model, ids, attention="uniform", **read))
-    for freeze in sets:
-        yield bound("analytic edges", freeze)
-    yield bound("local edges", edges="local")
-    yield bound("attention edges", edges="attention")
-    yield bound("exact edges", edges="exact")
-    yield bound("exact edges", ("attention",), edges="exact")
-    yield bound("two blocks composed", edges="exact", n_composed=2)
-    yield Estimate("rollout", "proxy", lambda model, ids: rollout(model, ids, **alone), combined="sum")
-    for name, of in ATTRIBUTIONS.items():
-        yield attribute(name, "attribution", of)
-    yield first("first order, zero embedding", "embedding")
-    yield first("first order, expected replacement", "predicted")
-    top: Any = lambda model, ids: one_cotangent(model, ids, of="top_logit", **alone)  # noqa: E731
-    ones: Any = lambda model, ids: one_cotangent(model, ids, of="ones", **alone)  # noqa: E731
-    yield Estimate("top-logit gradient", "proxy", top, combined="root")
-    yield Estimate("all-ones cotangent", "proxy", ones, combined="root")
-    options = {"method": "sketch", "n_probes": n_probes, "seed": seed}
-    yield derivative(f"sketch of {n_probes}, Frobenius", norm="frobenius", method=options)
-    yield derivative(f"sketch of {n_probes}, spectral", method=options)
-    raised = derivative(f"sketch of {n_probes}, certified", method=options | {"method": "sketch_upper"})
-    yield replace(raised, kind="bound", bounds=TRUTH)
-    for freeze in reversed(sets[1:]):
-        yield derivative(TRUTH + _frozen_suffix(freeze), freeze=freeze)
-    yield derivative("Frobenius norm", norm="frobenius")
-    yield derivative(TRUTH)
-    drawn: dict[str, Any] = read | {"replacements": replacements, "seed": seed}
-    expected: dict[str, Any] = drawn | {"replacements": replace(replacements, candidates="predicted")}
-    yield Estimate(LEFT_OUT, "swap", lambda model, ids: knockout_effect(model, ids, kind="embedding", **read)["kl"])
-    yield Estimate(KNOCKOUT, "swap", lambda model, ids: knockout_effect(model, ids, **read)["kl"])
-    yield Estimate(EXPECTED, "swap", lambda model, ids: with_ceiling(substitution_effect(model, ids, **expected), "kl"))
-    yield Estimate(SWAP, "swap", lambda model, ids: with_ceiling(substitution_effect(model, ids, **drawn), "effect"))
-
-
-def with_ceiling(effects: xr.Dataset, name: str) -> xr.DataArray:
-    """One of the effects of replacements, with its noise ceiling as a coordinate."""
-    ceiling = effects["noise_ceiling_kl" if name == "kl" else "noise_ceiling"]
-    return effects[name].assign_coords({CEILING: ceiling})
-
-
-def _frozen_suffix(parts: tuple[str, ...]) -> str:
-    """The part of an estimate's name that says what is frozen."""
-    return ", all frozen" if len(parts) == len(choices_of(Freezable)) else and_frozen(parts)
-
-
-def choose(estimates: list[Estimate], names: Iterable[str] | None) -> list[Estimate]:
-    """The estimates whose names start with one of `names`, the estimates that they bound, the Jacobian and the null."""
-    if names is None:
-        return estimates
-    wanted = list(names)
-    for name in wanted:
-        if not any(estimate.name.startswith(name) for estimate in estimates):
-            raise InputError(
-                f"estimates= has {name!r}, and no estimate's name starts so.",
-                f"Choose from: {', '.join(r.name for r in estimates)}.",
-            )
-    every = {estimate.name for estimate in estimates}
-    starts = tuple(name for name in wanted if name not in every)
-    kept = {name for name in every if name in wanted or (starts and name.startswith(starts))} | {TRUTH, NULL}
-    kept |= {r.bounds for r in estimates if r.name in kept and r.bounds}
-    return [r for r in estimates if r.name in kept]
-
-
-@measured
-def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1) -> xr.DataArray:
-    """Attention rollout (Abnar and Zuidema 2020): row n of ``∏ ½(A + I)`` over all blocks, A averaged over heads."""
-    return composition(model, prompts, query=query).sel(layer=0, drop=True).rename("rollout")
-
-
-@measured
-def one_cotangent(model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1) -> xr.DataArray:
-    """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
-    session = Session.start(model, prompts, "one_cotangent", of=of, query=query)
-    n, top = session.query(query), n_blocks(session.model)
-    rows = []
-    for ids in session.ids:
-        span = open_spans(session.model, ids[None], [], [0], top)[0]
-        output = span.outputs["y"]
-        direction = torch.ones_like(output[:, 0]) if of == "ones" else _top_logit(session, output[:, n])
-        rows.append(norms_at(output, n, span.leaf, "frobenius", direction, 1, spectral_norms)[0])
-    return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
-
-
-def _top_logit(session: Session, y: torch.Tensor) -> torch.Tensor:
-    """The gradient of the largest logit at y."""
-    require_understood(session.model)
-    with differentiable():
-        leaf = leaf_of(y)
-        logits = logits_of(session.model, leaf)
-        (gradient,) = torch.autograd.grad(logits.max(), leaf)
-    return gradient
