@@ -3,7 +3,7 @@
 The numbers are those of a run of `analyses/gemma.py`. Each quantity is measured in several words, texts or questions,
 and its interval is over these: Student's t for means (of logarithms, for factors), Clopper and Pearson's for counts.
 A claim predicts on which side of an edge the quantity lies: it holds if the whole interval is on that side, fails if
-none of it is, and is undecided otherwise. The same is said of a model with random weights.
+none of it is, and is undecided otherwise. It cannot be tested where the model fails in the shortest case already.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from squashlens._typing import Bridge
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.prompts import bernoulli, digits
 from squashlens.records.results import open as open_result
-from squashlens.reporting.sentences import number, percent
+from squashlens.reporting.sentences import number, percent, sentence
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 
@@ -41,6 +41,7 @@ class Quantity:
     unit: str
     kind: Kind
     predicted: Literal["below", "above", ""] = ""
+    premise: str = ""  # the quantity that must be above its edge, or there is nothing that could be lost
 
 
 # Words of the questions of three tasks, and the answers of their three examples.
@@ -171,15 +172,16 @@ CLAIMS: dict[str, tuple[Quantity, ...]] = {
         Quantity("right counts, 1 digit", "ones", _right(SHORT), "questions", "share"),
         Quantity("right counts, 64 digits", "ones", _right(LONG), "questions", "share"),
         Quantity("right at 64 digits minus right at 1", "ones", lambda f: _right(LONG)(f) - _right(SHORT)(f),
-                 "questions", "difference", "below"),
+                 "questions", "difference", "below", "right counts, 1 digit"),
     ),
     "Copying fails with length, and the last digit before the first (section 3)": (
         Quantity("right last digits, 1 digit", "last", _right(SHORT), "questions", "share"),
         Quantity("right last digits, 64 digits", "last", _right(LONG), "questions", "share"),
         Quantity("right first digits, 64 digits", "first", _right(LONG), "questions", "share"),
         Quantity("last digit, right at 64 minus right at 1", "last", lambda f: _right(LONG)(f) - _right(SHORT)(f),
-                 "questions", "difference", "below"),
-        Quantity("last minus first at 64 digits", "last_minus_first", _right(LONG), "questions", "difference", "below"),
+                 "questions", "difference", "below", "right last digits, 1 digit"),
+        Quantity("last minus first at 64 digits", "last_minus_first", _right(LONG), "questions", "difference", "below",
+                 "right last digits, 1 digit"),
     ),
 }  # fmt: skip
 
@@ -204,7 +206,11 @@ def claims(folder: str | Path) -> pd.DataFrame:
     for claim, quantities in CLAIMS.items():
         for model, given in runs.items():
             parts = _with_derived(given)
-            rows += [_row(claim, one, model, parts[one.part]) for one in quantities if one.part in parts]
+            found = {one: _row(claim, one, model, parts[one.part]) for one in quantities if one.part in parts}
+            able = {one.text: row["high"] >= EDGE[one.kind] for one, row in found.items()}
+            for one, row in found.items():
+                row["verdict"] = row["verdict"] if able.get(one.premise, True) else "untestable"
+            rows += found.values()
     return pd.DataFrame(rows)
 
 
@@ -238,6 +244,8 @@ def _estimate(values: np.ndarray, kind: Kind) -> tuple[float, float, float]:
     used = np.log(values[values > 0]) if kind == "factor" else values
     low, high = mean_interval(torch.from_numpy(used))
     ends = (float(used.mean()) if len(used) else np.nan, float(low), float(high))
+    if kind == "share":
+        return ends[0], max(ends[1], 0.0), min(ends[2], 1.0)
     return tuple(np.exp(ends).tolist()) if kind == "factor" else ends  # pyright: ignore[reportReturnType]
 
 
@@ -283,23 +291,27 @@ def _said(row: Mapping[str, object]) -> str:
 
 
 def _summary(rows: pd.DataFrame, model: str) -> str:
-    """How many quantities bear the claim out in each model, and the size of the first."""
+    """The verdict on the first quantity that the claim predicts, its size, and how the others turn out."""
     judged = rows[rows["verdict"] != ""]
-    trained = judged[judged["model"] == "trained"]
-    first = trained.iloc[0]
-    counts = _counts(trained)
-    other = judged[judged["model"] == "untrained"]
-    beside = f" In the untrained model: {_counts(other)}." if len(other) else ""
-    return (
-        f"**{model}: {counts}.** First quantity: {_said(first)} {first['unit']}, so that the claim "
-        f"{'is undecided' if first['verdict'] == 'undecided' else first['verdict']} for it.{beside}"
-    )
+    parts = []
+    for kind, name in zip(MODELS, (model, "The untrained model"), strict=True):
+        mine = judged[judged["model"] == kind]
+        if not len(mine):
+            continue
+        first = mine.iloc[0]
+        of = f" Of {len(mine)} predictions {_counts(mine)}." if len(mine) > 1 else ""
+        parts.append(f"**{name}: {VERDICTS[first['verdict']]}.** {sentence(first['quantity'])}: {_said(first)}.{of}")
+    return "\n\n".join(parts)
+
+
+VERDICTS = {
+    "holds": "the claim holds", "fails": "the claim fails", "undecided": "undecided",
+    "untestable": "it fails in the shortest case already, so that no loss can be shown",
+}  # fmt: skip
 
 
 def _counts(rows: pd.DataFrame) -> str:
     """The numbers of quantities by verdict."""
-    n = len(rows)
-    each = {verdict: int((rows["verdict"] == verdict).sum()) for verdict in ("holds", "fails", "undecided")}
-    words = {"holds": "as claimed", "fails": "against the claim", "undecided": "undecided"}
-    said = [f"{count} of {n} {words[verdict]}" for verdict, count in each.items() if count]
-    return ", ".join(said)
+    words = {"holds": "{} hold", "fails": "{} fail", "undecided": "{} are undecided", "untestable": "{} untestable"}
+    counts = {verdict: int((rows["verdict"] == verdict).sum()) for verdict in words}
+    return ", ".join(words[verdict].format(count) for verdict, count in counts.items() if count)
