@@ -36,7 +36,9 @@ def test_effects_are_geometric_means_and_their_intervals(folder: Path) -> None:
     logs = np.log((found.sel(length=16) / found.sel(length=1)).values)
     reach = t.ppf(0.975, 2) * logs.std(ddof=1) / 3**0.5
     row = table.loc["largest difference of a coordinate at the last layer, 256 words ÷ 1 word"]
-    np.testing.assert_allclose(row[["effect", "low", "high"]].astype(float), np.exp(logs.mean() + [0, -reach, reach]))
+    np.testing.assert_allclose(
+        row[["effect", "low", "high"]].astype(float), np.exp(logs.mean() + np.array([0, -reach, reach]))
+    )
     assert row["n"] == 3
     assert row["verdict"] == ("holds" if row["high"] < 1 else "fails" if row["low"] > 1 else "undecided")
     share = table.loc["share of the largest coordinate in the squared distance, 256 words"]
