@@ -70,8 +70,9 @@ def test_a_file_keeps_the_table_and_the_page_shows_it(folder: Path, tmp_path: Pa
 
 
 def test_questions_and_the_untrained_model(tiny: Any) -> None:
-    sequence, answer = question(tiny, "first", seed=1)
-    other, _ = question(tiny, "last", seed=1)
+    reader = sl.load("tiny-prose")  # the words of the questions are not all in the other's vocabulary
+    sequence, answer = question(reader, "first", seed=1)
+    other, _ = question(reader, "last", seed=1)
     assert sequence.content_at(8) == other.content_at(8)
     assert answer(("4", "0", "7")) == "4"
     twin = untrained(tiny)
