@@ -25,15 +25,16 @@ parser.add_argument("--texts", type=int, default=50, help="number of texts, up t
 parser.add_argument("--tokens", type=int, default=20, help="first tokens of each text that are used (%(default)s)")
 parser.add_argument("--spans", default="words", help="words, or a number of tokens (%(default)s)")
 parser.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
-parser.add_argument("--certified", action="store_true", help="measure certified bounds too, which takes long")
+parser.add_argument("--certified", action="store_true", help="measure certified bounds too, of tokens; takes long")
 parser.add_argument("--out", type=Path, default=Path("estimators"), help="folder for results (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 some = ESTIMATES + EFFECTS + (CERTIFIED if args.certified else [])
+levels = ("certified bounds",) if args.certified else ("tokens", "spans")
 
 
 def measure(model, number, level):
-    file = args.out / f"{level}-{number}.nc"
+    file = args.out / f"{level.replace(' ', '_')}-{number}.nc"
     if not file.exists():
         ids = sl.prompts.tokenize(model, TEXTS[number])[0, : args.tokens].tolist()
         size = int(args.spans) if args.spans.isdigit() else 0
@@ -50,7 +51,7 @@ else:
     model = sl.load(args.model)
     found = {
         f"{level} of {args.model}": sl.results.pooled([measure(model, k, level) for k in range(args.texts)])
-        for level in ("tokens", "spans")
+        for level in levels
     }
     for title, one in found.items():
         sl.results.save(one, args.out / f"{title.replace(' ', '_')}.nc")

@@ -1,7 +1,8 @@
 """What a model does of what the paper claims: an effect, its interval and a verdict for each quantity of each claim.
 
 The numbers are those of a run of `analyses/gemma.py`. Each quantity is measured in several words, texts or questions,
-and its interval is over these: Student's t for means (of logarithms, for factors), Clopper and Pearson's for counts.
+and its interval is over these: Student's t for means (of logarithms, for factors), Clopper and Pearson's for counts and,
+at half the error each, for the gains and losses of which a difference of answers consists.
 A claim predicts on which side of an edge the quantity lies: it holds if the whole interval is on that side, fails if
 none of it is, and is undecided otherwise. It cannot be tested where the model fails in the shortest case already.
 """
@@ -44,9 +45,10 @@ class Quantity:
     premise: str = ""  # the quantity that must be above its edge, or there is nothing that could be lost
 
 
-# Words of the questions of three tasks, and the answers of their three examples.
+# Words of the questions of three tasks, and the answers of their three examples. There are no spaces before digits: many
+# tokenizers make a space a token, and the model would answer with that.
 ASKED = {"last": ("Last", 7, 9, 6), "first": ("First", 4, 3, 8), "ones": ("Ones", 0, 0, 2)}
-EXAMPLES = "Digits: 407. {0}: {1}\nDigits: 39. {0}: {2}\nDigits: 81126. {0}: {3}\nDigits:"
+EXAMPLES = "Digits:407. {0}:{1}\nDigits:39. {0}:{2}\nDigits:81126. {0}:{3}\nDigits:"
 ANSWERS: dict[str, Callable[[tuple[str, ...]], str]] = {
     "last": lambda digits: digits[-1], "first": lambda digits: digits[0], "ones": lambda digits: str(digits.count("1")),
 }  # fmt: skip
@@ -153,16 +155,16 @@ CLAIMS: dict[str, tuple[Quantity, ...]] = {
                  _edited("separators", "delete_keep_positions"), "words", "factor", "above"),
     ),
     "Earlier tokens have more paths, and more influence (Theorem 5.1)": (
-        Quantity("ρ of the Jacobian norm with the position", "sensitivity", _trend("jacobian"), "texts", "rho",
+        Quantity("Spearman's ρ of the Jacobian norm with the position", "sensitivity", _trend("jacobian"), "texts", "rho",
                  "below"),
-        Quantity("ρ of the path bound with the position", "sensitivity", _trend("path_bound"), "texts", "rho", "below"),
-        Quantity("ρ of the path bound ÷ its null with the position", "sensitivity", _trend("bound_over_null"), "texts",
+        Quantity("Spearman's ρ of the path bound with the position", "sensitivity", _trend("path_bound"), "texts", "rho", "below"),
+        Quantity("Spearman's ρ of the path bound ÷ its null with the position", "sensitivity", _trend("bound_over_null"), "texts",
                  "rho", "below"),
         Quantity("Jacobian norm, first third ÷ last third", "sensitivity", _first_over_last("jacobian"), "texts",
                  "factor", "above"),
         Quantity("Jacobian norm, middle third ÷ mean of the others (U shape)", "sensitivity", _middle("jacobian"),
                  "texts", "factor", "below"),
-        Quantity("ρ of path bound and Jacobian norm over tokens", "sensitivity",
+        Quantity("Spearman's ρ of path bound and Jacobian norm over tokens", "sensitivity",
                  lambda ds: ds["rank_agreement"].sel(estimate="path_bound"), "texts", "rho", "above"),
         Quantity("share of BOS in the path bound", "sensitivity", _share_of_bos("path_bound"), "texts", "share"),
         Quantity("share of BOS in the null", "sensitivity", _share_of_bos("null"), "texts", "share"),
@@ -177,9 +179,12 @@ CLAIMS: dict[str, tuple[Quantity, ...]] = {
     "Copying fails with length, and the last digit before the first (section 3)": (
         Quantity("right last digits, 1 digit", "last", _right(SHORT), "questions", "share"),
         Quantity("right last digits, 64 digits", "last", _right(LONG), "questions", "share"),
+        Quantity("right first digits, 1 digit", "first", _right(SHORT), "questions", "share"),
         Quantity("right first digits, 64 digits", "first", _right(LONG), "questions", "share"),
         Quantity("last digit, right at 64 minus right at 1", "last", lambda f: _right(LONG)(f) - _right(SHORT)(f),
                  "questions", "difference", "below", "right last digits, 1 digit"),
+        Quantity("first digit, right at 64 minus right at 1", "first", lambda f: _right(LONG)(f) - _right(SHORT)(f),
+                 "questions", "difference", "below", "right first digits, 1 digit"),
         Quantity("last minus first at 64 digits", "last_minus_first", _right(LONG), "questions", "difference", "below",
                  "right last digits, 1 digit"),
     ),
@@ -241,12 +246,22 @@ def _estimate(values: np.ndarray, kind: Kind) -> tuple[float, float, float]:
     if kind == "share" and np.isin(values, (0, 1)).all():
         found = share_interval(torch.from_numpy(values))
         return float(found[0]), float(found[1]), float(found[2])
+    if kind == "difference" and np.isin(values, (-1, 0, 1)).all():
+        return float(values.mean()), *_paired(values)
     used = np.log(values[values > 0]) if kind == "factor" else values
     low, high = mean_interval(torch.from_numpy(used))
     ends = (float(used.mean()) if len(used) else np.nan, float(low), float(high))
     if kind == "share":
         return ends[0], max(ends[1], 0.0), min(ends[2], 1.0)
     return tuple(np.exp(ends).tolist()) if kind == "factor" else ends  # pyright: ignore[reportReturnType]
+
+
+def _paired(values: np.ndarray) -> tuple[float, float]:
+    """The ends of an interval for gains minus losses that has at least 95 %, also where no answer changed."""
+    from scipy.stats import binomtest
+
+    gained, lost = (binomtest(int((values == sign).sum()), len(values)).proportion_ci(0.975) for sign in (1, -1))
+    return gained.low - lost.high, gained.high - lost.low
 
 
 def _verdict(low: float, high: float, edge: float, predicted: str) -> str:
@@ -299,7 +314,7 @@ def _summary(rows: pd.DataFrame, model: str) -> str:
         if not len(mine):
             continue
         first = mine.iloc[0]
-        of = f" Of {len(mine)} predictions {_counts(mine)}." if len(mine) > 1 else ""
+        of = f" Its {len(mine)} predictions: {_counts(mine)}." if len(mine) > 1 else ""
         parts.append(f"**{name}: {VERDICTS[first['verdict']]}.** {sentence(first['quantity'])}: {_said(first)}.{of}")
     return "\n\n".join(parts)
 
@@ -312,6 +327,5 @@ VERDICTS = {
 
 def _counts(rows: pd.DataFrame) -> str:
     """The numbers of quantities by verdict."""
-    words = {"holds": "{} hold", "fails": "{} fail", "undecided": "{} are undecided", "untestable": "{} untestable"}
-    counts = {verdict: int((rows["verdict"] == verdict).sum()) for verdict in words}
-    return ", ".join(words[verdict].format(count) for verdict, count in counts.items() if count)
+    counts = {verdict: int((rows["verdict"] == verdict).sum()) for verdict in VERDICTS}
+    return ", ".join(f"{count} × {verdict}" for verdict, count in counts.items() if count)

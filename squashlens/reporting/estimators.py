@@ -102,13 +102,13 @@ def size(audits: xr.Dataset) -> str:
 
 
 def estimators_page(audits: dict[str, xr.Dataset]) -> str:
-    """The tables and sentences of several pooled audits by their titles, as Markdown; those of spans are short."""
+    """The tables and sentences of several pooled audits by their titles, as Markdown, sentences first."""
     parts = []
     for title, one in audits.items():
-        parts += [f"### {sentence(title)}", f"{size(one)}. Spearman's ρ, mean over texts, with its 95 % interval:"]
-        parts.append(estimator_table(one))
+        parts += [f"### {sentence(title)}", f"{size(one)}."]
+        parts.append("\n".join(f"- {said}" for said in [*advice(one), default_norm(one)]))
+        parts += ["Spearman's ρ, mean over texts, with its 95 % interval:", estimator_table(one)]
         if title.startswith("tokens"):
             parts += ["The same with the position held constant:", estimator_table(one, way="partial")]
         parts += [f"Agreement minus that of the {DEFAULT} norm in the same text:", estimator_table(one, gain=True)]
-        parts.append("\n".join(f"- {said}" for said in [*advice(one), default_norm(one)]))
     return "\n\n".join(parts) + "\n"

@@ -55,6 +55,10 @@ def test_counts_have_exact_intervals_and_failure_from_the_start_is_no_loss(folde
     far = sl.results.open(folder / "trained-last.nc").values
     difference = table.loc["last digit, right at 64 minus right at 1"]
     assert difference["effect"] == pytest.approx((far[:, 1] - far[:, 0]).mean())
+    gains, losses = (binomtest(int((far[:, 1] - far[:, 0] == sign).sum()), 4).proportion_ci(0.975) for sign in (1, -1))
+    np.testing.assert_allclose(
+        difference[["low", "high"]].astype(float), [gains.low - losses.high, gains.high - losses.low]
+    )
     able = table.loc["right last digits, 1 digit"]["high"] >= 0.5
     assert (difference["verdict"] == "untestable") == (not able)
 
@@ -101,6 +105,6 @@ def test_pages_show_the_numbers_of_their_files() -> None:
     assert (DATA / "gemma_claims.md").read_text("utf-8") == claims_page(
         read_claims(DATA / "gemma_claims.csv"), "gemma-3-270m"
     )
-    assert len(SAVED) == 4
+    assert len(SAVED) == 5
     found = {title: sl.results.open(file) for title, file in SAVED.items()}
     assert (DATA / "estimators.md").read_text("utf-8") == estimators_page(found)
