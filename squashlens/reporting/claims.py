@@ -1,8 +1,8 @@
 """What a model does of what the paper claims: an effect, its interval and a verdict for each quantity of each claim.
 
 The numbers are those of a run of `analyses/gemma.py`. Each quantity is measured in several words, texts or questions,
-and its interval is over these: Student's t for means (of logarithms, for factors), Clopper and Pearson's for counts and,
-at half the error each, for the gains and losses of which a difference of answers consists.
+and its interval is over these: Student's t for means (of logarithms, for factors), Clopper and Pearson's for counts,
+and for differences of answers the same of gains and of losses, with half of the error for each.
 A claim predicts on which side of an edge the quantity lies: it holds if the whole interval is on that side, fails if
 none of it is, and is undecided otherwise. It cannot be tested where the model fails in the shortest case already.
 """
@@ -45,8 +45,8 @@ class Quantity:
     premise: str = ""  # the quantity that must be above its edge, or there is nothing that could be lost
 
 
-# Words of the questions of three tasks, and the answers of their three examples. There are no spaces before digits: many
-# tokenizers make a space a token, and the model would answer with that.
+# Words of the questions of three tasks, and the answers of their three examples. No space is before a digit: many
+# tokenizers make it a token, and the model would answer with that.
 ASKED = {"last": ("Last", 7, 9, 6), "first": ("First", 4, 3, 8), "ones": ("Ones", 0, 0, 2)}
 EXAMPLES = "Digits:407. {0}:{1}\nDigits:39. {0}:{2}\nDigits:81126. {0}:{3}\nDigits:"
 ANSWERS: dict[str, Callable[[tuple[str, ...]], str]] = {
@@ -155,11 +155,12 @@ CLAIMS: dict[str, tuple[Quantity, ...]] = {
                  _edited("separators", "delete_keep_positions"), "words", "factor", "above"),
     ),
     "Earlier tokens have more paths, and more influence (Theorem 5.1)": (
-        Quantity("Spearman's ρ of the Jacobian norm with the position", "sensitivity", _trend("jacobian"), "texts", "rho",
-                 "below"),
-        Quantity("Spearman's ρ of the path bound with the position", "sensitivity", _trend("path_bound"), "texts", "rho", "below"),
-        Quantity("Spearman's ρ of the path bound ÷ its null with the position", "sensitivity", _trend("bound_over_null"), "texts",
+        Quantity("Spearman's ρ of the Jacobian norm with the position", "sensitivity", _trend("jacobian"), "texts",
                  "rho", "below"),
+        Quantity("Spearman's ρ of the path bound with the position", "sensitivity", _trend("path_bound"), "texts",
+                 "rho", "below"),
+        Quantity("Spearman's ρ of the path bound ÷ its null with the position", "sensitivity",
+                 _trend("bound_over_null"), "texts", "rho", "below"),
         Quantity("Jacobian norm, first third ÷ last third", "sensitivity", _first_over_last("jacobian"), "texts",
                  "factor", "above"),
         Quantity("Jacobian norm, middle third ÷ mean of the others (U shape)", "sensitivity", _middle("jacobian"),
