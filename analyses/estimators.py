@@ -9,6 +9,7 @@ attention sinks and the last token are left out. Texts that are in the output fo
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import squashlens as sl
 from squashlens.reporting.estimators import estimators_page
@@ -33,7 +34,7 @@ some = ESTIMATES + EFFECTS + (CERTIFIED if args.certified else [])
 levels = ("certified bounds",) if args.certified else ("tokens", "spans")
 
 
-def measure(model, number, level):
+def measure(model, number, level) -> Any:
     file = args.out / f"{level.replace(' ', '_')}-{number}.nc"
     if not file.exists():
         ids = sl.prompts.tokenize(model, TEXTS[number])[0, : args.tokens].tolist()
@@ -44,6 +45,7 @@ def measure(model, number, level):
     return sl.results.open(file)
 
 
+found: dict[str, Any]
 if args.saved:
     data = Path(__file__).parents[1] / "docs" / "data"
     found = {file.stem.replace("_", " "): sl.results.open(file) for file in sorted(data.glob("*_of_*.nc"))}

@@ -8,6 +8,7 @@ folder are not measured again, so that a run can be interrupted. All takes about
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import squashlens as sl
 from squashlens.reporting.claims import claims, claims_page, question, read_claims, untrained
@@ -26,7 +27,7 @@ few, file = 2 if args.quick else None, (HERE.parent / "docs" / "data" if args.sa
 def measure(model, part):
     if part in ("last", "first", "ones"):
         asked = {k: question(model, part, seed=k) for k in range(12)[:few]}
-        right = {k: sl.accuracy(model, *one, lengths=[1, 4, 16, 64]) for k, one in asked.items()}
+        right: dict[Any, Any] = {k: sl.accuracy(model, *one, lengths=[1, 4, 16, 64]) for k, one in asked.items()}
         return {part: sl.results.concat(right, "seed")}
     if part == "sensitivity":
         lines = (HERE / "texts.txt").read_text("utf-8").splitlines()
@@ -39,7 +40,7 @@ def measure(model, part):
         each = {w: sl.separator_ablation(model, s, kinds=["delete_keep_positions"], **how) for w, s in of.items()}
         return {part: sl.results.concat({word: one.isel(layer=-1) for word, one in each.items()}, "word")}
     how = {"lengths": LENGTHS[: few and 4], "pairs": {"noise_lengths": 0}, "keep": "residuals"}
-    pairs = {word: sl.capture(model, one, **how) for word, one in of.items()}
+    pairs: dict[Any, Any] = {word: sl.capture(model, one, **how) for word, one in of.items()}
     ways = {"collapse": {}, "square": {"norm": "l2"}, "rounded": {"round_to": "bfloat16"}, "lifted": {}}
     ways = {n: way for n, way in ways.items() if (n == "lifted") == (part == "lifted")}
     each = {n: {w: sl.collapse(model, p, **way).isel(layer=-1) for w, p in pairs.items()} for n, way in ways.items()}

@@ -10,7 +10,7 @@ none of it is, and is undecided otherwise. It cannot be tested where the model f
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -38,7 +38,7 @@ class Quantity:
 
     text: str
     part: str
-    of: Callable[[xr.Dataset | xr.DataArray], xr.DataArray | np.ndarray]
+    of: Callable[[Any], Any]
     unit: str
     kind: Kind
     predicted: Literal["below", "above", ""] = ""
@@ -231,7 +231,7 @@ def _with_derived(parts: Mapping[str, xr.Dataset | xr.DataArray]) -> dict[str, x
     return found
 
 
-def _row(claim: str, quantity: Quantity, model: str, part: xr.Dataset | xr.DataArray) -> dict[str, object]:
+def _row(claim: str, quantity: Quantity, model: str, part: xr.Dataset | xr.DataArray) -> dict[str, Any]:
     values = np.asarray(quantity.of(part), dtype=float)
     values = values[np.isfinite(values)]
     effect, low, high = _estimate(values, quantity.kind)
@@ -279,7 +279,7 @@ def read_claims(file: str | Path) -> pd.DataFrame:
 
 
 def claims_page(table: pd.DataFrame, model: str) -> str:
-    """The table as Markdown: for each claim a sentence on its first quantity with a verdict, and all quantities."""
+    """The table as Markdown: for each claim a sentence on its first testable prediction, and all quantities."""
     parts = []
     for claim, rows in table.groupby("claim", sort=False):
         lines = [
@@ -298,23 +298,24 @@ def claims_page(table: pd.DataFrame, model: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _said(row: Mapping[str, object]) -> str:
+def _said(row: Any) -> str:
     """An effect with its interval and n, in the words of its kind."""
     text = percent if row["kind"] == "share" else number
-    low, high = (text(row[end]) if np.isfinite(row[end]) else "?" for end in ("low", "high"))  # pyright: ignore
+    low, high = (text(row[end]) if np.isfinite(row[end]) else "?" for end in ("low", "high"))
     sign = "× " if row["kind"] == "factor" else ""
-    return f"{sign}{text(row['effect'])} [{low}, {high}], n = {row['n']}"  # pyright: ignore[reportArgumentType]
+    return f"{sign}{text(row['effect'])} [{low}, {high}], n = {row['n']}"
 
 
 def _summary(rows: pd.DataFrame, model: str) -> str:
-    """The verdict on the first quantity that the claim predicts, its size, and how the others turn out."""
+    """The verdict on the first prediction that can be tested, its size, and how the others turn out."""
     judged = rows[rows["verdict"] != ""]
     parts = []
     for kind, name in zip(MODELS, (model, "The untrained model"), strict=True):
-        mine = judged[judged["model"] == kind]
+        mine = judged.loc[judged["model"] == kind]
         if not len(mine):
             continue
-        first = mine.iloc[0]
+        tested = mine.loc[mine["verdict"] != "untestable"]
+        first = (tested if len(tested) else mine).iloc[0]
         of = f" Its {len(mine)} predictions: {_counts(mine)}." if len(mine) > 1 else ""
         parts.append(f"**{name}: {VERDICTS[first['verdict']]}.** {sentence(first['quantity'])}: {_said(first)}.{of}")
     return "\n\n".join(parts)
@@ -328,5 +329,6 @@ VERDICTS = {
 
 def _counts(rows: pd.DataFrame) -> str:
     """The numbers of quantities by verdict."""
-    counts = {verdict: int((rows["verdict"] == verdict).sum()) for verdict in VERDICTS}
+    verdicts = rows["verdict"].tolist()
+    counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
     return ", ".join(f"{count} × {verdict}" for verdict, count in counts.items() if count)

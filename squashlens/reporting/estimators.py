@@ -1,5 +1,7 @@
 """What a table of estimates says: how well each agrees with measured effects, at what cost, and which one to use."""
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 
@@ -60,7 +62,7 @@ def advice(audits: xr.Dataset) -> list[str]:
 
 def _advised(audits: xr.Dataset, effect: str) -> str:
     own = audits.sel(estimate=[name for name in audits["estimate"].values if name not in (*EFFECTS, NULL, TRUTH)])
-    at = {"reference": effect, "way": "raw"}
+    at: dict[str, Any] = {"reference": effect, "way": "raw"}
     best = str(own["estimate"].values[int(own["agreement"].sel(at).values.argmax())])
     behind = pooled([audits], base=best).sel(at).sel(estimate=own["estimate"].values)
     seconds = audits["seconds"].median("prompt")

@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -140,7 +140,7 @@ def audit(
             f"candidates={replacements.candidates!r} is one of the estimates.", "Leave it out, or give token ids."
         )
     positive(replacements.n_replacements, "n_replacements", "a number of tokens")
-    spans = positions if isinstance(positions, str | Mapping) else None
+    spans = cast(SpansOfTokens, positions if isinstance(positions, str | Mapping) else None)
     given = {"positions": None if spans is not None else positions, "estimates": estimates}
     lists: dict[str, list[Any] | None] = {name: None if v is None else list(v) for name, v in given.items()}  # pyright: ignore
     seed = seed_of(seed)

@@ -60,7 +60,7 @@ def all_estimates(
 ) -> Iterator[Estimate]:  # fmt: skip
     """All estimates, from the printed path bound to the replacement of tokens."""
     alone: dict[str, Any] = {"query": query}
-    read = alone | {"spans": spans}
+    read: dict[str, Any] = alone | {"spans": spans}
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
 
     def bound(name: str, freeze: tuple[str, ...] = (), **options: Any) -> Estimate:
