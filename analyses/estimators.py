@@ -9,7 +9,6 @@ attention sinks and the last token are left out. Texts that are in the output fo
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import squashlens as sl
 from squashlens.reporting.estimators import estimators_page
@@ -34,7 +33,7 @@ some = ESTIMATES + EFFECTS + (CERTIFIED if args.certified else [])
 levels = ("certified bounds",) if args.certified else ("tokens", "spans")
 
 
-def measure(model, number, level) -> Any:
+def measure(model, number, level):
     file = args.out / f"{level.replace(' ', '_')}-{number}.nc"
     if not file.exists():
         ids = sl.prompts.tokenize(model, TEXTS[number])[0, : args.tokens].tolist()
@@ -45,7 +44,6 @@ def measure(model, number, level) -> Any:
     return sl.results.open(file)
 
 
-found: dict[str, Any]
 if args.saved:
     data = Path(__file__).parents[1] / "docs" / "data"
     found = {file.stem.replace("_", " "): sl.results.open(file) for file in sorted(data.glob("*_of_*.nc"))}

@@ -8,7 +8,6 @@ folder are not measured again, so that a run can be interrupted. All takes about
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import squashlens as sl
 from squashlens.reporting.claims import claims, claims_page, question, read_claims, untrained
@@ -27,8 +26,8 @@ few, file = 2 if args.quick else None, (HERE.parent / "docs" / "data" if args.sa
 def measure(model, part):
     if part in ("last", "first", "ones"):
         asked = {k: question(model, part, seed=k) for k in range(12)[:few]}
-        right: dict[Any, Any] = {k: sl.accuracy(model, *one, lengths=[1, 4, 16, 64]) for k, one in asked.items()}
-        return {part: sl.results.concat(right, "seed")}
+        how = {"lengths": [1, 4, 16, 64]}
+        return {part: sl.results.concat({k: sl.accuracy(model, *one, **how) for k, one in asked.items()}, "seed")}
     if part == "sensitivity":
         lines = (HERE / "texts.txt").read_text("utf-8").splitlines()
         texts = [" ".join(lines[k : k + 2]) for k in range(0, 16, 2)][:few]
@@ -40,18 +39,18 @@ def measure(model, part):
         each = {w: sl.separator_ablation(model, s, kinds=["delete_keep_positions"], **how) for w, s in of.items()}
         return {part: sl.results.concat({word: one.isel(layer=-1) for word, one in each.items()}, "word")}
     how = {"lengths": LENGTHS[: few and 4], "pairs": {"noise_lengths": 0}, "keep": "residuals"}
-    pairs: dict[Any, Any] = {word: sl.capture(model, one, **how) for word, one in of.items()}
+    pairs = {word: sl.capture(model, one, **how) for word, one in of.items()}
     ways = {"collapse": {}, "square": {"norm": "l2"}, "rounded": {"round_to": "bfloat16"}, "lifted": {}}
     ways = {n: way for n, way in ways.items() if (n == "lifted") == (part == "lifted")}
-    each = {n: {w: sl.collapse(model, p, **way).isel(layer=-1) for w, p in pairs.items()} for n, way in ways.items()}
-    return {name: sl.results.concat(one, "word") for name, one in each.items()}
+    return {
+        name: sl.results.concat({w: sl.collapse(model, p, **way).isel(layer=-1) for w, p in pairs.items()}, "word")
+        for name, way in ways.items()
+    }
 
 
 args.out.mkdir(parents=True, exist_ok=True)
 for kind in () if args.saved else ("trained", "untrained"):
-    model = sl.load(args.model)
-    if kind == "untrained":
-        model = untrained(model)
+    model = sl.load(args.model) if kind == "trained" else untrained(sl.load(args.model))
     for part in [part for part in PARTS if not (args.out / f"{kind}-{part}.nc").exists()]:
         with sl.hooks.lifted_windows(model) if part == "lifted" else sl.quiet():
             for name, found in measure(model, part).items():

@@ -1,5 +1,6 @@
 """What a table of estimates says: how well each agrees with measured effects, at what cost, and which one to use."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def size(audits: xr.Dataset) -> str:
     return f"{len(places)} texts, {int(places.sum())} places compared, {int(np.median(places))} in a typical text"
 
 
-def estimators_page(audits: dict[str, xr.Dataset]) -> str:
+def estimators_page(audits: Mapping[str, Any]) -> str:
     """The tables and sentences of several pooled audits by their titles, as Markdown, sentences first."""
     parts = []
     for title, one in audits.items():

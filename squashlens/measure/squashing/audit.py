@@ -158,10 +158,9 @@ def audit(
     groups = _inside(Spans.of(session, spans), session.facts["bos_count"], n)
     if groups is not None:
         places = [k for k, inside in enumerate(groups.positions) if {*inside} <= {*places}]
-    every_estimate = all_estimates(
-        query=n, n_probes=n_probes, replacements=replacements, seed=seed, spans=groups and groups.named(),
-    )  # fmt: skip
-    selected = choose(list(every_estimate), lists["estimates"])
+    named = groups and groups.named()
+    every = all_estimates(query=n, n_probes=n_probes, replacements=replacements, seed=seed, spans=named)
+    selected = choose(list(every), lists["estimates"])
     if any(estimate.name == SWAP for estimate in selected):
         require_choices(session, replacements.candidates, range(session.facts["bos_count"], n + 1))
     _warm_up(session, n)
