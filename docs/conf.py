@@ -33,7 +33,7 @@ extensions = [
     "_site.gallery",
     "_site.measurements",
 ]
-exclude_patterns = ["_build", "_site", "images", "**.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_site", "data", "images", "**.ipynb_checkpoints"]
 templates_path: list[str] = []
 nitpicky = True
 # References are checked inside squashlens. Other libraries are not linked, since their inventories need a network.

@@ -44,7 +44,9 @@ Norm = Literal["spectral", "frobenius"]
 MethodName = Literal["auto", "exact", "sketch", "sketch_upper", "lanczos", "none"]
 Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
-Attribution = Literal["gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted"]
+Attribution = Literal[
+    "gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted", "mean_attention"
+]
 EdgeKind = Literal["local", "analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words

@@ -1,7 +1,8 @@
 """What to do with a result: save and open it, read its provenance, join several, and make a table.
 
 `save` and `open` store results without a change, and `provenance` says how one was made. `concat` joins results along a
-new dimension, `table` makes a table of one or several, and `answer_frequencies` counts the answers of `evaluate`.
+new dimension, `pooled` joins audits, `table` makes a table of one or several, and `answer_frequencies` counts the
+answers of `evaluate`.
 """
 
 from importlib import import_module
@@ -13,11 +14,16 @@ from squashlens.records.results import open, provenance, save
 if TYPE_CHECKING:
     from squashlens.export._tables import table
     from squashlens.measure.answers.frequencies import answer_frequencies
+    from squashlens.measure.squashing.audit import pooled
 
-__all__ = ["answer_frequencies", "concat", "open", "provenance", "save", "table"]
+__all__ = ["answer_frequencies", "concat", "open", "pooled", "provenance", "save", "table"]
 
 # Imported at first use, since they import torch, which takes seconds and is not needed to open a file.
-LATER = {"answer_frequencies": "squashlens.measure.answers.frequencies", "table": "squashlens.export._tables"}
+LATER = {
+    "answer_frequencies": "squashlens.measure.answers.frequencies",
+    "pooled": "squashlens.measure.squashing.audit",
+    "table": "squashlens.export._tables",
+}
 
 
 def __getattr__(name: str) -> Any:

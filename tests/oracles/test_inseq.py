@@ -10,7 +10,7 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.anatomy import n_blocks, residual_site
-from squashlens.measure.squashing.audit import one_cotangent
+from squashlens.measure.squashing.estimates import one_cotangent
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("inseq.json").read_text(encoding="utf-8"))
 LEAST = 1e-5  # smaller changes are 0 for inseq

@@ -12,7 +12,7 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import tracr
 
-from squashlens.measure.squashing.audit import one_cotangent
+from squashlens.measure.squashing.estimates import one_cotangent
 from tests.grouped import flat
 
 STORED = np.load(Path(__file__).with_name("programs.npz"))

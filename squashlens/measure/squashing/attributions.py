@@ -36,7 +36,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 
 EMBEDDING = "embed.hook_out"
-UNITS = {"value_weighted": "model units"}
+UNITS = {"value_weighted": "model units", "mean_attention": "1"}
 
 
 @measured
@@ -51,6 +51,7 @@ def attribution(model: Bridge, prompts: PromptOrCapture, *, of: Attribution, que
     - ``"occlusion"``: ``|s(x) − s(x with x_i = 0)|`` (`captum.attr.Occlusion`; Zeiler and Fergus 2014).
     - ``"attn_lrp"``: ``|Σ_c R_ic|``, relevances of AttnLRP (LXT; Achtibat et al. 2024).
     - ``"value_weighted"``: ``‖Σ_h α_ni^h W_O^h v_i^h‖₂``, mean over blocks (Kobayashi et al. 2020).
+    - ``"mean_attention"``: ``α_ni^h``, mean over heads and blocks.
 
     The root of the sum of squares over coordinates is how inseq and Jacobian Scopes summarize attributions of captum.
 
@@ -78,8 +79,8 @@ def captum_for(what: str) -> Any:
         ) from None
 
 
-class _Outputs:
-    """The largest logit at the query as a function of the token embeddings of one prompt."""
+class Outputs:
+    """The output of one prompt as a function of its token embeddings."""
 
     def __init__(self, model: Bridge, ids: Int[Tensor, "1 position"], query: int) -> None:
         require_no_backward_hooks(model)
@@ -87,32 +88,32 @@ class _Outputs:
         self.embeddings = streams_at(model, ids, [EMBEDDING])[EMBEDDING]
         self.batch = cotangents_on_graph(model, 1, ids.shape[1])
         with torch.no_grad():
-            self.target = int(self.logits(self.embeddings)[0].argmax())
+            self.target = int(logits_of(model, self.y(self.embeddings))[0].argmax())
 
-    def logits(self, embeddings: Float[Tensor, "variant position d"]) -> Float[Tensor, "variant outcome"]:
-        """The logits at the query, for each variant of the embeddings."""
+    def y(self, embeddings: Float[Tensor, "variant position d"]) -> Float[Tensor, "variant d"]:
+        """The output of the final norm at the query, for each variant of the embeddings."""
         kept: list[Tensor] = []
         watch: list[tuple[str, Callable[[Tensor], Tensor | None]]] = [
             (EMBEDDING, lambda tensor: embeddings.to(tensor)),
             (residual_site("y", self.model), lambda tensor: kept.append(tensor[:, self.query])),
         ]
         forward(self.model, self.ids.expand(len(embeddings), -1).clone(), watch)
-        return logits_of(self.model, kept[0])
+        return kept[0]
 
     def score(self, embeddings: Float[Tensor, "variant position d"]) -> Float[Tensor, " variant"]:
         """The logit that is largest for the prompt itself."""
-        return self.logits(embeddings)[:, self.target]
+        return logits_of(self.model, self.y(embeddings))[:, self.target]
 
 
 def _gradient_times_input(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    captum, outputs = captum_for("Gradient times input"), _Outputs(model, ids, query)
+    captum, outputs = captum_for("Gradient times input"), Outputs(model, ids, query)
     with differentiable():
         found = captum.InputXGradient(outputs.score).attribute(outputs.embeddings.clone().requires_grad_())
     return found[0].detach().norm(dim=-1)
 
 
 def _integrated_gradients(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    captum, outputs = captum_for("Integrated gradients"), _Outputs(model, ids, query)
+    captum, outputs = captum_for("Integrated gradients"), Outputs(model, ids, query)
     with differentiable():
         leaf = outputs.embeddings.clone().requires_grad_()
         found = captum.IntegratedGradients(outputs.score).attribute(leaf, internal_batch_size=outputs.batch)
@@ -120,7 +121,7 @@ def _integrated_gradients(model: Bridge, ids: Tensor, query: int) -> Tensor:
 
 
 def _occlusion(model: Bridge, ids: Tensor, query: int) -> Tensor:
-    captum, outputs = captum_for("Occlusion"), _Outputs(model, ids, query)
+    captum, outputs = captum_for("Occlusion"), Outputs(model, ids, query)
     window = (1, outputs.embeddings.shape[-1])  # a token's coordinates are set to 0 together, and have the same number
     with torch.no_grad():
         method = captum.Occlusion(outputs.score)
@@ -141,12 +142,19 @@ def _value_weighted(model: Bridge, ids: Tensor, query: int) -> Tensor:
     return norms
 
 
+def _mean_attention(model: Bridge, ids: Tensor, query: int) -> Tensor:
+    sites = [pattern_site(block) for block in range(n_blocks(model))]
+    kept = streams_at(model, ids, sites)
+    return torch.stack([kept[site][0, :, query].double().mean(dim=0) for site in sites]).mean(dim=0)
+
+
 SCORES: dict[str, Callable[[Bridge, Tensor, int], Tensor]] = {
     "gradient_times_input": _gradient_times_input,
     "integrated_gradients": _integrated_gradients,
     "occlusion": _occlusion,
     "attn_lrp": lambda model, ids, query: relevances(model, ids, query).abs(),
     "value_weighted": _value_weighted,
+    "mean_attention": _mean_attention,
 }
 
 

@@ -6,63 +6,55 @@ tokens.
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
+from torch import Tensor
 
-from squashlens._typing import Attribution, Bridge, Freezable, Proxy, choices_of, dtype_name, positive
+from squashlens._typing import Bridge, Freezable, SpansOfTokens, choices_of, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen, grouped
+from squashlens.checks.arguments import grouped
 from squashlens.checks.results import require_reference, takes
-from squashlens.engine.anatomy import dtype_of, quantization, residual_site, width
+from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.differentiating.spans import differentiable, leaf_of
-from squashlens.engine.proving.registry import measured
-from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session, measurement, require_places, streams_at
-from squashlens.measure.squashing.attributions import attribution, captum_for
-from squashlens.measure.squashing.bound import certified_bound, composition, path_bound
+from squashlens.measure.session import Session, measurement, require_places
+from squashlens.measure.squashing.attributions import captum_for
+from squashlens.measure.squashing.estimates import (
+    CEILING,
+    EXPECTED,
+    KNOCKOUT,
+    LEFT_OUT,
+    NULL,
+    SWAP,
+    TRUTH,
+    Estimate,
+    all_estimates,
+    choose,
+)
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.squashing.knockout import knockout_effect
-from squashlens.measure.squashing.substitution import require_choices, require_replaceable, substitution_effect
-from squashlens.options import Replaced, Replacements
+from squashlens.measure.squashing.jacobians.sketch import resolved
+from squashlens.measure.squashing.substitution import require_choices, require_replaceable
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform
+from squashlens.options import Estimation, Replaced, Replacements
+from squashlens.records.results import attributes, facts_of, sealed
 from squashlens.theory.probes import seed_of
+from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
-from squashlens.theory.statistics.trends import with_ends
+from squashlens.theory.statistics.trends import Labelled, with_ends
 
-TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
-KNOCKOUT, EXPECTED = "knockout KL", "expected replacement KL"
 REFERENCES = (TRUTH, SWAP, LEFT_OUT, KNOCKOUT, EXPECTED)
-ATTRIBUTIONS: dict[str, Attribution] = {
-    "gradient times input": "gradient_times_input",
-    "integrated gradients": "integrated_gradients",
-    "occlusion": "occlusion",
-    "AttnLRP": "attn_lrp",
-    "value-weighted attention": "value_weighted",
-}
-
-
 WAYS = ("raw", "partial", "over_null")
+GRID = ("estimate", "reference", "way")
+RHO = "Spearman correlation with the reference over content positions"
+CEILING_TEXT = "rank correlation that the expected effects would have with the measured ones"
 COST = "time divided by that of the exact Jacobian"
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A quantity per token: its name, kind and function, and the name of the estimate that it bounds."""
-
-    name: str
-    kind: str  # printed, bound, derivative, proxy, attribution, swap
-    measure: Callable[[Bridge, Any], np.ndarray]
-    bounds: str | None = None
 
 
 @measurement("audit")
@@ -70,7 +62,7 @@ def audit(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    positions: Iterable[int] | None = None,
+    positions: Iterable[int] | SpansOfTokens = None,
     estimates: Iterable[str] | None = None,
     n_probes: int = 16,
     replacements: Replaced = Replacements(),
@@ -82,20 +74,27 @@ def audit(
     The estimates are: the printed path bound and its null; certified bounds (analytic edges for each of the eight
     freeze sets, local edges, attention edges, exact edges, two blocks composed); sketches of the Jacobian, one of them
     a certified upper bound; Jacobians (the spectral norm for each freeze set, the Frobenius norm); the proxies rollout,
-    all-ones cotangent and top-logit gradient; and attributions: gradient times input, integrated gradients and
-    occlusion (captum), AttnLRP (LXT), and value-weighted attention. They are compared with what changing a token does:
-    the substitution effect, and the KL divergence of the next token under `knockout_effect` (*knockout KL*, and
+    all-ones cotangent and top-logit gradient; the first order ‖J Δe‖ of two of the changes below; and attribution
+    methods that other libraries offer: gradient times input, integrated gradients and occlusion (captum), AttnLRP
+    (LXT), value-weighted attention and the mean attention row. They are compared with what changing a token does: the
+    substitution effect, and the KL divergence of the next token under `knockout_effect` (*knockout KL*, and
     *leave-one-out KL* for a zero embedding, by which Jacobian Scopes, arXiv 2601.16407, judges methods) and under
-    replacement by a token that the model expects (*expected replacement KL*). captum and LXT come with
-    ``pip install "squashlens[compare]"``. All are of y at the query, and of the embeddings.
+    replacement by a token that the model expects (*expected replacement KL*). Jacobians without a sketch in their names
+    are computed as `jacobian_norms` does by default: exactly, or in a model where that takes long by a sketch of 64;
+    the provenance says which (`jacobian`). captum and LXT come with ``pip install "squashlens[compare]"``. All are of y
+    at the query, and of the embeddings.
 
     Args:
         model: the model to measure, in float32 or float64: a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
             Useful confidence intervals need at least about twenty prompts.
-        positions: positions over which agreement is computed, as indices into the tokens; by default all except BOS
-            and the query. Leave out the words of the task, since they differ in kind from its digits.
-        estimates: estimates to include, given as the starts of their names; all by default. ``["analytic"]`` includes
+        positions: positions over which agreement is computed, as indices into the tokens; by default all except BOS,
+            the query and attention sinks (as in `attention_sinks`). Leave out the words of the task, since they differ
+            in kind from its digits. Spans of a single prompt, as in `jacobian_norms`, are measured in place of tokens:
+            ``"words"``, ``"sentences"``, …; or positions by name. Spans with BOS or the query are left out, those with
+            a sink are not compared. Derivatives, bounds and effects are of all tokens of a span at once. Attention
+            weights are summed over it, and gradients have their root of the sum of squares.
+        estimates: estimates to include, given as names or starts of names; all by default. ``["analytic"]`` includes
             the eight bounds with analytic edges and the Jacobians that they bound. The Jacobian and the null are always
             included.
         n_probes: number of random directions of each sketch; 16 by default.
@@ -114,7 +113,9 @@ def audit(
         by the null; and `agreement_over_jacobian`, the mean over prompts of its difference from the exact Jacobian's
         agreement in the same prompt. Both have `_low` and `_high`, the ends of 95 % intervals over prompts, NaN for
         one prompt. An estimate that the model does not support, or whose library is missing, is NaN, and the coordinate
-        `refused` has the reason.
+        `refused` has the reason. `prompt_agreement` has the correlation in each prompt, `noise_ceiling` over
+        (reference, prompt) is as in `substitution_effect`, NaN for effects without random draws, and `seconds` is over
+        (estimate). `squashlens.results.pooled` joins audits of different prompts.
 
     Raises:
         InputError: a model in half precision or with quantized weights, whose bounds and Jacobians describe different
@@ -135,36 +136,48 @@ def audit(
             f"candidates={replacements.candidates!r} is one of the estimates.", "Leave it out, or give token ids."
         )
     positive(replacements.n_replacements, "n_replacements", "a number of tokens")
-    chosen = None if positions is None else [*positions]
+    named = isinstance(positions, str | Mapping)
+    spans = cast(SpansOfTokens, positions if named else None)
+    chosen = None if named or positions is None else [*cast("Iterable[int]", positions)]
     names = None if estimates is None else [*estimates]
     seed = seed_of(seed)
     session = Session.start(
-        model, prompt, "audit", positions=chosen, estimates=names,
+        model, prompt, "audit", positions=spans if named else chosen, estimates=names,
         n_probes=n_probes, replacements=replacements, query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session.model)
+    norms = resolved(Estimation(), session.model, ("exact", "sketch"))
+    session = session.knowing(jacobian=norms.method, jacobian_probes=norms.n_probes)
     n, first = session.query(query), session.facts["bos_count"]
     if chosen is None:
         require_replaceable(first, n)
-    places = sorted({*(range(first, n) if chosen is None else chosen)})
-    require_places(places, 0, n)
-    selected = choose(list(all_estimates(n, n_probes, replacements, seed)), names)
+    places = _content(session, chosen, n)
+    _, groups = Spans.of(session, spans)
+    if groups is not None:
+        groups = groups.inside(first, n)
+        places = [k for k, inside in enumerate(groups.positions) if {*inside} <= {*places}]
+    every = [*all_estimates(n, n_probes, replacements, seed, groups and groups.named())]
+    selected = choose(every, names)
     if any(estimate.name == SWAP for estimate in selected):
         require_choices(session, replacements.candidates, range(first, n + 1))
     _warm_up(session, n)
-    values, seconds, refused = {}, {}, {}
+    values, seconds, refused, ceilings = {}, {}, {}, {}
+    size = n + 1 if groups is None else len(groups.names)
     for estimate in bar(selected, desc="audit", unit="estimate"):
         start = time.perf_counter()
         try:
             found = estimate.measure(session.model, session.ids)
+            values[estimate.name] = _of_places(estimate, np.atleast_2d(found.values), groups)[:, :size]
+            if CEILING in found.coords:
+                ceilings[estimate.name] = np.atleast_1d(found[CEILING].values)
         except (UnsoundModelError, InputError) as error:  # a model that does not support one may support the others
             missing = isinstance(error, InputError) and estimate.kind != "attribution"
             if estimate.name in (TRUTH, NULL) or missing:
                 raise
-            found, refused[estimate.name] = np.full(session.ids.shape, np.nan), str(error)
+            values[estimate.name], refused[estimate.name] = np.full((len(session.ids), size), np.nan), str(error)
         seconds[estimate.name] = np.nan if estimate.name in refused else time.perf_counter() - start
-        values[estimate.name] = np.atleast_2d(found)[:, : n + 1]
-    return _assemble(session, selected, values, seconds, refused, places, n)
+    labelled = session if groups is None else groups.labelling(session)
+    return _assemble(labelled, selected, values, seconds, refused, ceilings, places)
 
 
 def _require_comparable(model: Bridge) -> None:
@@ -188,9 +201,33 @@ def _warm_up(session: Session, query: int) -> None:
             jacobian_norms(session.model, session.ids[:1], norm="frobenius", freeze=freeze, method=once, query=query)
 
 
+def _content(session: Session, chosen: list[int] | None, query: int) -> list[int]:
+    """The positions over which agreement is computed."""
+    if chosen is None:
+        rows = [Session.without_prompt(session.model, ids, "audit") for ids in session.ids]
+        blocks = range(n_blocks(session.model))
+        shares = [shares_beyond_uniform(row, patterns_of(row, "model", blocks)) for row in rows]
+        sinks = torch.stack([are_sinks(share) for share in shares]).flatten(0, -2).any(dim=0)
+        return [place for place in range(session.facts["bos_count"], query) if not sinks[place]]
+    places = sorted({*chosen})
+    require_places(places, 0, query)
+    return places
+
+
+def _of_places(estimate: Estimate, values: np.ndarray, groups: Spans | None) -> np.ndarray:
+    """The values of spans, from those of tokens where the estimate does not take spans itself."""
+    if groups is None or estimate.combined is None:
+        return values
+    if estimate.combined == "refused":
+        raise InputError("It has no value for several tokens together.", "Measure tokens.")
+    combine = groups.sums if estimate.combined == "sum" else groups.root_sum_squares
+    return combine(torch.from_numpy(values)).numpy()
+
+
+# More than six arguments that are not options, since all describe one audit.
 def _assemble(
     session: Session, estimates: list[Estimate], values: dict[str, np.ndarray], seconds: dict[str, float],
-    refused: dict[str, str], places: list[int], query: int,
+    refused: dict[str, str], ceilings: dict[str, np.ndarray], places: list[int],
 ) -> xr.Dataset:  # fmt: skip
     """The Dataset of an audit, from the values and times of its estimates."""
     names = [estimate.name for estimate in estimates]
@@ -207,18 +244,19 @@ def _assemble(
         each[i, j] = torch.stack(
             [spearman(mine, truth), partial_spearman(mine, truth, position), spearman(mine / null, truth)]
         )
-    table = torch.stack([each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in mean_interval(each))])
-    ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
-    paired = torch.stack([ahead.nanmean(dim=-1), *mean_interval(ahead)])
-    dims, grid = ("estimate", "prompt", "position"), ("estimate", "reference", "way")
-    text = "Spearman correlation with the reference over content positions, mean over prompts"
-    at = np.arange(query + 1)
-    tokens = {name: np.atleast_2d(session.coords()[1][name][1])[:, : query + 1] for name in ("token", "token_id")}
+    dims, size = ("estimate", "prompt", "position"), stacked.shape[-1]
+    nothing = np.full(len(session.ids), np.nan)
+    ceiling = np.stack([ceilings.get(name, nothing) for name in references])
+    held = session.coords()[1]
+    tokens = {name: np.atleast_2d(held[name][1])[:, :size] for name in ("token", "token_id")}
+    at = held.get("position", np.arange(size))[:size]
     coords = {
         "estimate": names, "kind": ("estimate", [one.kind for one in estimates]), "reference": references,
         "way": list(WAYS), "bounds": ("estimate", [one.bounds or "" for one in estimates]),
-        "prompt": np.arange(len(session.ids)), "position": at, "content": ("position", np.isin(at, places)),
+        "prompt": np.arange(len(session.ids)), "position": at,
+        "content": ("position", np.isin(np.arange(size), places)),
         **{name: (("prompt", "position"), label) for name, label in tokens.items()},
+        **{name: label for name, label in held.items() if name == "span_size"},
         "refused": ("estimate", [refused.get(name, "") for name in names]),
     }  # fmt: skip
     return session.dataset(
@@ -228,10 +266,74 @@ def _assemble(
             "tightness": (dims, tight, "bound divided by the Jacobian norm that it bounds", "1"),
             "over_jacobian": (dims, over, "measure divided by the spectral Jacobian norm", "1"),
             "cost": (("estimate",), [seconds[n] / seconds[TRUTH] for n in names], COST, "1"),
-            **with_ends("agreement", grid, table, text),
-            **with_ends("agreement_over_jacobian", grid, paired, f"{text}, minus that of the Jacobian"),
+            "seconds": (("estimate",), [seconds[n] for n in names], "time that the estimate took", "s"),
+            "prompt_agreement": ((*GRID, "prompt"), each, RHO, "1"),
+            CEILING: (("reference", "prompt"), ceiling, CEILING_TEXT, "1"),
+            **_means(each, names),
         },
     )  # fmt: skip
+
+
+def _means(each: Tensor, names: list[str]) -> Labelled:
+    """Mean agreement over prompts, and its mean difference from the Jacobian's in the same prompt, with intervals."""
+    ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
+    ends = mean_interval(each)
+    text = f"{RHO}, mean over prompts"
+    return {
+        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in ends)], text),
+        **with_ends(
+            "agreement_over_jacobian", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)],
+            f"{text}, minus that of the Jacobian",
+        ),
+    }  # fmt: skip
+
+
+def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
+    """The agreement of estimates over the prompts of several audits, such as one audit of each of many texts.
+
+    Args:
+        audits: results of `squashlens.audit`, or of this function, with the same estimates; prompts may have different
+            lengths, or spans.
+        base: the estimate from which differences are taken; the exact Jacobian by default.
+
+    Returns:
+        Dataset. Over (estimate, reference, way): `agreement`, Spearman's ρ with the reference, mean over prompts, and
+        `gain`, its mean difference from that of `base` in the same prompt; both with `_low` and `_high`, the ends of
+        their 95 % intervals over prompts (Student's t). Over prompts: `prompt_agreement`, `noise_ceiling` of the
+        references, `seconds` of the estimates, and `places`, the numbers of tokens or spans that were compared.
+
+    Raises:
+        InputError: no audits, audits with different estimates, or a `base` that is none of them.
+    """
+    if not audits or any(not one["estimate"].equals(audits[0]["estimate"]) for one in audits):
+        raise InputError("The audits have different estimates, or there is none.", "Give the same estimates= to each.")
+    names = audits[0]["estimate"].values.tolist()
+    if base not in names:
+        raise InputError(f"base={base!r} is not an estimate.", f"Choose from: {', '.join(names)}.")
+    counts = [one["places"] if "places" in one else one["content"].sum() for one in audits]
+
+    def of_prompts(values: Sequence[xr.DataArray], dims: tuple[str, ...]) -> np.ndarray:
+        """The values of all prompts; what was measured once for an audit holds for each of its prompts."""
+        parts = [v.values if "prompt" in v.dims else v.expand_dims(prompt=a["prompt"], axis=-1).values
+                 for v, a in zip(values, audits, strict=True)]  # fmt: skip
+        return np.concatenate([part.reshape(*part.shape[: len(dims)], -1) for part in parts], axis=-1)
+
+    each = torch.from_numpy(of_prompts([one["prompt_agreement"] for one in audits], GRID))
+    ahead = each - each[names.index(base)]
+    text = f"{RHO}, mean over prompts"
+    variables: Labelled = {
+        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *mean_interval(each)], text),
+        **with_ends("gain", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)], f"{text}, minus that of {base}"),
+        "prompt_agreement": ((*GRID, "prompt"), each.numpy(), RHO, "1"),
+        "seconds": (("estimate", "prompt"), of_prompts([a["seconds"] for a in audits], ("estimate",)), "time", "s"),
+        CEILING: (("reference", "prompt"), of_prompts([a[CEILING] for a in audits], ("reference",)), CEILING_TEXT, "1"),
+        "places": (("prompt",), of_prompts(counts, ()), "tokens or spans that were compared", "1"),
+    }
+    coords = {name: audits[0][name].values for name in GRID} | {
+        "kind": ("estimate", audits[0]["kind"].values), "prompt": np.arange(each.shape[-1])
+    }  # fmt: skip
+    data = {k: (dims, np.asarray(v), attributes(said, units)) for k, (dims, v, said, units) in variables.items()}
+    return sealed(xr.Dataset(data, coords, {"long_name": "agreement of estimates over prompts"}), facts_of(audits[0]))
 
 
 @takes(
@@ -258,101 +360,3 @@ def audit_table(audit: xr.Dataset, reference: str = TRUTH) -> pd.DataFrame:
         "cost": audit["cost"],
     }
     return pd.DataFrame({name: column.values for name, column in columns.items()}, index=audit["estimate"].values)
-
-
-def all_estimates(query: int, n_probes: int, replacements: Replacements, seed: int) -> Iterator[Estimate]:
-    """All estimates, from the printed path bound to the replacement of tokens."""
-    sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
-
-    def made(
-        name: str, kind: str, measure: Any, bounds: str | None = None, /, *, of: str = "", **options: Any
-    ) -> Estimate:
-        def values(model: Bridge, ids: Any) -> np.ndarray:
-            found = measure(model, ids, query=query, **options)
-            return (found[of] if of else found).values
-
-        return Estimate(name, kind, values, bounds)
-
-    def bound(name: str, freeze: tuple[str, ...] = (), **edges: Any) -> Estimate:
-        frozen = _frozen_suffix(freeze)
-        how = {"seed": seed} | edges
-        return made(name + frozen, "bound", certified_bound, TRUTH + frozen, freeze=freeze, edges=how)
-
-    yield made("paper form", "printed", path_bound)
-    yield made(NULL, "printed", path_bound, attention="uniform")
-    for freeze in sets:
-        yield bound("analytic edges", freeze)
-    yield bound("local edges", edges="local")
-    yield bound("attention edges", edges="attention")
-    yield bound("exact edges", edges="exact")
-    yield bound("exact edges", ("attention",), edges="exact")
-    yield bound("two blocks composed", edges="exact", n_composed=2)
-    yield made("rollout", "proxy", rollout)
-    for name, method in ATTRIBUTIONS.items():
-        yield made(name, "attribution", partial(attribution, of=method))
-    yield made("top-logit gradient", "proxy", partial(one_cotangent, of="top_logit"))
-    yield made("all-ones cotangent", "proxy", one_cotangent)
-    sketch = {"method": "sketch", "n_probes": n_probes, "seed": seed}
-    yield made(f"sketch of {n_probes}, Frobenius", "derivative", jacobian_norms, norm="frobenius", method=sketch)
-    yield made(f"sketch of {n_probes}, spectral", "derivative", jacobian_norms, method=sketch)
-    certified = sketch | {"method": "sketch_upper"}
-    yield made(f"sketch of {n_probes}, certified", "bound", jacobian_norms, TRUTH, method=certified)
-    for freeze in reversed(sets[1:]):
-        yield made(TRUTH + _frozen_suffix(freeze), "derivative", jacobian_norms, freeze=freeze)
-    yield made("Frobenius norm", "derivative", jacobian_norms, norm="frobenius")
-    yield made(TRUTH, "derivative", jacobian_norms)
-    expected = replace(replacements, candidates="predicted")
-    yield made(LEFT_OUT, "swap", knockout_effect, of="kl", kind="embedding")
-    yield made(KNOCKOUT, "swap", knockout_effect, of="kl")
-    yield made(EXPECTED, "swap", substitution_effect, of="kl", replacements=expected, seed=seed)
-    yield made(SWAP, "swap", substitution_effect, of="effect", replacements=replacements, seed=seed)
-
-
-def _frozen_suffix(parts: tuple[str, ...]) -> str:
-    """The part of an estimate's name that says what is frozen."""
-    return ", all frozen" if len(parts) == len(choices_of(Freezable)) else and_frozen(parts)
-
-
-def choose(estimates: list[Estimate], names: list[str] | None) -> list[Estimate]:
-    """The estimates whose names start with one of `names`, the estimates that they bound, the Jacobian and the null."""
-    if names is None:
-        return estimates
-    for name in names:
-        if not any(estimate.name.startswith(name) for estimate in estimates):
-            raise InputError(
-                f"estimates= has {name!r}, and no estimate's name starts so.",
-                f"Choose from: {', '.join(estimate.name for estimate in estimates)}.",
-            )
-    chosen = [one for one in estimates if one.name.startswith(tuple(names))]
-    kept = {TRUTH, NULL} | {name for one in chosen for name in (one.name, one.bounds)}
-    return [one for one in estimates if one.name in kept]
-
-
-@measured
-def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1) -> xr.DataArray:
-    """Attention rollout (Abnar and Zuidema 2020): row n of ``∏ ½(A + I)`` over all blocks, A averaged over heads."""
-    return composition(model, prompts, query=query).sel(layer=0, drop=True).rename("rollout")
-
-
-@measured
-def one_cotangent(model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1) -> xr.DataArray:
-    """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
-    session = Session.start(model, prompts, "one_cotangent", of=of, query=query)
-    n = session.query(query)
-    rows = []
-    for ids in session.ids:
-        one = replace(session, ids=ids[None])
-        direction = torch.ones(1, width(session.model)) if of == "ones" else _top_logit(one, n)
-        rows.append(Products(Pullback(one, [0]), n).frobenius(direction)[0])
-    return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
-
-
-def _top_logit(session: Session, query: int) -> torch.Tensor:
-    """The gradient of the largest logit at y."""
-    require_understood(session.model)
-    site = residual_site("y", session.model)
-    y = streams_at(session.model, session.ids, [site], at=query)[site]
-    with differentiable():
-        leaf = leaf_of(y)
-        (gradient,) = torch.autograd.grad(logits_of(session.model, leaf).max(), leaf)
-    return gradient

@@ -70,7 +70,8 @@ def substitution_effect(
         NaN; positions after the query are zero, by causality, which one more prompt tests. Without a position,
         `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
         few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
-        have a larger one. Padded as in `path_bound`, and with `spans` labelled as in `jacobian_norms`.
+        have a larger one; with ``to_layer="y"`` also `noise_ceiling_kl`, that of `kl`. Padded as in `path_bound`, and
+        with `spans` labelled as in `jacobian_norms`.
 
     Raises:
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
@@ -103,8 +104,8 @@ def substitution_effect(
     places = [*chain(*together.values())]
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
     found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
-    ceilings = torch.full((len(session.ids),), torch.nan, dtype=torch.float64)
-    drawn = _draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
+    ceilings = torch.full((2, len(session.ids)), torch.nan, dtype=torch.float64)
+    drawn = draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
     for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
         if n + 1 < len(ids):
@@ -116,7 +117,8 @@ def substitution_effect(
             apart = torch.cat([divergence(own, logs).cpu() for own, logs in parts])[1:]
         owners = owners[1:]
         before = [k for k, inside in together.items() if max(inside) < n]
-        ceilings[row] = noise_ceiling([gaps[owners == k] for k in before], seed)
+        for kind, moves in enumerate((gaps, apart)):
+            ceilings[kind, row] = noise_ceiling([moves[owners == k] for k in before], seed)
         for place in together:
             here = owners == place
             found["effect"][row, place] = gaps[here].mean()
@@ -129,7 +131,9 @@ def substitution_effect(
         "kl": (f"mean KL divergence of the next token when {what} replaced", "nats"),
     }
     kept = {name: text for name, text in texts.items() if name != "kl" or to_layer == "y"}
-    found["noise_ceiling"], kept["noise_ceiling"] = ceilings, (CEILING, "1")
+    found["noise_ceiling"], kept["noise_ceiling"] = ceilings[0], (CEILING, "1")
+    if to_layer == "y":
+        found["noise_ceiling_kl"], kept["noise_ceiling_kl"] = ceilings[1], (CEILING, "1")
     return label_effects("substitution effect", session, found, kept)
 
 
@@ -208,7 +212,7 @@ def require_choices(session: Session, candidates: Sequence[int] | None, places: 
     return choices
 
 
-def _draw_variants(
+def draw_variants(
     session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int,
     query: int, seed: int,
 ) -> Iterator[tuple[Int[Tensor, " variant"], list[Branch]]]:  # fmt: skip

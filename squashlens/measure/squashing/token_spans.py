@@ -60,19 +60,32 @@ class Spans:
         if len(set(taken)) < len(taken):
             raise InputError("Some spans= have a token in common.", "Measure overlapping spans in different calls.")
         spans = cls([escape(names[k]) for k in order], [positions[k] for k in order])
+        return spans.labelling(session), spans
+
+    def labelling(self, session: Session) -> Session:
+        """The session whose results are labelled by the spans."""
         labels = {
-            "position": np.array([inside[0] for inside in spans.positions]),
-            "token": ("position", np.array(spans.names, dtype=object)),
-            "token_id": ("position", np.full(len(order), -1)),
+            "position": np.array([inside[0] for inside in self.positions]),
+            "token": ("position", np.array(self.names, dtype=object)),
+            "token_id": ("position", np.full(len(self.names), -1)),
             "span_size": (
-                "position", np.array([*map(len, spans.positions)]), {"long_name": "number of tokens of the span"}
+                "position", np.array([*map(len, self.positions)]), {"long_name": "number of tokens of the span"}
             ),
         }  # fmt: skip
-        return replace(session.knowing(spans=spans.positions), labels=labels), spans
+        return replace(session.knowing(spans=self.positions), labels=labels)
 
     def within(self, reach: int) -> list[list[int]]:
         """The positions of each span below `reach`; others have no influence."""
         return [[i for i in inside if i < reach] for inside in self.positions]
+
+    def named(self) -> dict[str, list[int]]:
+        """The positions of each span under a name that no other has, as an argument `spans`."""
+        return {str(k): inside for k, inside in enumerate(self.positions)}
+
+    def inside(self, first: int, stop: int) -> "Spans":
+        """The spans of which all tokens are from `first` to before `stop`."""
+        kept = [k for k, places in enumerate(self.positions) if all(first <= i < stop for i in places)]
+        return Spans([self.names[k] for k in kept], [self.positions[k] for k in kept])
 
     def and_all(self, n: int) -> "Spans":
         """The same spans, and one of all n positions."""

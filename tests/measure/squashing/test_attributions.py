@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.squashing.attributions import attribution
-from squashlens.measure.squashing.audit import ATTRIBUTIONS
+from squashlens.measure.squashing.estimates import ATTRIBUTIONS
 from tests.cases import CONFIGS, random_model
 from tests.references import plain_outputs
 

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr, t
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.squashing.audit import one_cotangent, rollout
+from squashlens.measure.squashing.estimates import one_cotangent, rollout
 from tests.cases import CONFIGS, random_model
 from tests.grouped import flat
 from tests.references import jacobian_by_jacrev, plain_outputs, raw

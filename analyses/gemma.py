@@ -1,0 +1,60 @@
+"""What Gemma 3 270M does of what the paper claims, beside an untrained model of the same architecture.
+
+Each claim gets an effect over words, texts or questions, its 95 % interval and a verdict. Parts that are in the output
+folder are not measured again, so that a run can be interrupted. All takes about half an hour on two CPU cores.
+
+    python analyses/gemma.py --out gemma
+"""
+
+import argparse
+from pathlib import Path
+
+import squashlens as sl
+from squashlens.reporting.claims import claims, claims_page, question, read_claims, untrained
+
+WORDS, LENGTHS = ["1", "0", " the", " and", " water", " blue"], [1, 4, 16, 64, 128, 256, 500, 511]
+HERE, PARTS = Path(__file__).parent, ("collapse", "sensitivity", "separators", "last", "first", "lifted", "ones")
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="gemma-3-270m", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument("--quick", action="store_true", help="two words, texts and questions, up to 64 words")
+parser.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
+parser.add_argument("--out", type=Path, default=Path("gemma"), help="folder for results (%(default)s)")
+args = parser.parse_args()
+few, file = 2 if args.quick else None, (HERE.parent / "docs" / "data" if args.saved else args.out) / "gemma_claims.csv"
+
+
+def measure(model, part):
+    if part in ("last", "first", "ones"):
+        asked = {k: question(model, part, seed=k) for k in range(12)[:few]}
+        how = {"lengths": [1, 4, 16, 64]}
+        return {part: sl.results.concat({k: sl.accuracy(model, *one, **how) for k, one in asked.items()}, "seed")}
+    if part == "sensitivity":
+        lines = (HERE / "texts.txt").read_text("utf-8").splitlines()
+        texts = [" ".join(lines[k : k + 2]) for k in range(0, 16, 2)][:few]
+        return {part: sl.sensitivity(model, texts, norm="frobenius", method="sketch")}
+    n, comma = (48, ",") if part == "separators" else (LENGTHS[-1], None)
+    of = {word: sl.prompts.repeated(model, word, n, separator=comma) for word in WORDS[:few]}
+    if part == "separators":
+        how = {"lengths": [46, 47, 48], "noise_lengths": 0, "norm": {"norm": "l2", "scale": "relative"}}
+        each = {w: sl.separator_ablation(model, s, kinds=["delete_keep_positions"], **how) for w, s in of.items()}
+        return {part: sl.results.concat({word: one.isel(layer=-1) for word, one in each.items()}, "word")}
+    how = {"lengths": LENGTHS[: few and 4], "pairs": {"noise_lengths": 0}, "keep": "residuals"}
+    pairs = {word: sl.capture(model, one, **how) for word, one in of.items()}
+    ways = {"collapse": {}, "square": {"norm": "l2"}, "rounded": {"round_to": "bfloat16"}, "lifted": {}}
+    ways = {n: way for n, way in ways.items() if (n == "lifted") == (part == "lifted")}
+    return {
+        name: sl.results.concat({w: sl.collapse(model, p, **way).isel(layer=-1) for w, p in pairs.items()}, "word")
+        for name, way in ways.items()
+    }
+
+
+args.out.mkdir(parents=True, exist_ok=True)
+for kind in () if args.saved else ("trained", "untrained"):
+    model = sl.load(args.model) if kind == "trained" else untrained(sl.load(args.model))
+    for part in [part for part in PARTS if not (args.out / f"{kind}-{part}.nc").exists()]:
+        with sl.hooks.lifted_windows(model) if part == "lifted" else sl.quiet():
+            for name, found in measure(model, part).items():
+                sl.results.save(found, args.out / f"{kind}-{name}.nc")
+if not args.saved:
+    claims(args.out).to_csv(file, index=False)
+print(claims_page(read_claims(file), args.model))

@@ -1,0 +1,169 @@
+"""The estimates of an audit: printed and certified bounds, derivatives, attributions, and what changing tokens does."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import xarray as xr
+
+from squashlens._typing import Attribution, Bridge, Freezable, Proxy, SpansOfTokens, choices_of
+from squashlens.checks.arguments import and_frozen
+from squashlens.engine.anatomy import residual_site, width
+from squashlens.engine.capturing.capture import PromptOrCapture
+from squashlens.engine.differentiating.spans import differentiable, leaf_of
+from squashlens.engine.proving.registry import measured
+from squashlens.engine.running.forward import logits_of, require_understood
+from squashlens.errors import InputError
+from squashlens.measure.session import Session, streams_at
+from squashlens.measure.squashing.attributions import attribution
+from squashlens.measure.squashing.bound import certified_bound, composition, path_bound
+from squashlens.measure.squashing.first_order import first_order
+from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.measure.squashing.knockout import knockout_effect
+from squashlens.measure.squashing.substitution import substitution_effect
+from squashlens.options import Replacements
+
+TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
+KNOCKOUT, EXPECTED = "knockout KL", "expected replacement KL"
+ATTRIBUTIONS: dict[str, Attribution] = {
+    "gradient times input": "gradient_times_input",
+    "integrated gradients": "integrated_gradients",
+    "occlusion": "occlusion",
+    "AttnLRP": "attn_lrp",
+    "value-weighted attention": "value_weighted",
+    "mean attention row": "mean_attention",
+}
+Combined = Literal["sum", "root", "refused"] | None
+COMBINED: dict[str, Combined] = {
+    "value_weighted": "sum", "mean_attention": "sum", "gradient_times_input": "root", "integrated_gradients": "root"
+}  # fmt: skip
+CEILING = "noise_ceiling"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A quantity per token: its name, kind and function, and the name of the estimate that it bounds."""
+
+    name: str
+    kind: str  # printed, bound, derivative, proxy, attribution, swap
+    measure: Callable[[Bridge, Any], xr.DataArray]
+    bounds: str | None = None
+    combined: Combined = None  # how values of tokens give that of a span; None if `measure` takes spans
+
+
+def all_estimates(
+    query: int, n_probes: int, replacements: Replacements, seed: int, spans: SpansOfTokens = None
+) -> Iterator[Estimate]:
+    """All estimates, from the printed path bound to the replacement of tokens."""
+    sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
+
+    def made(
+        name: str, kind: str, measure: Any, bounds: str | None = None, /, *, of: str = "",
+        combined: Combined = None, **options: Any,
+    ) -> Estimate:  # fmt: skip
+        given = options | ({"query": query} if combined else {"query": query, "spans": spans})
+
+        def values(model: Bridge, ids: Any) -> xr.DataArray:
+            found = measure(model, ids, **given)
+            return with_ceiling(found, of) if of else found
+
+        return Estimate(name, kind, values, bounds, combined)
+
+    def bound(name: str, freeze: tuple[str, ...] = (), **edges: Any) -> Estimate:
+        frozen = _frozen_suffix(freeze)
+        how = {"seed": seed} | edges
+        return made(name + frozen, "bound", certified_bound, TRUTH + frozen, freeze=freeze, edges=how)
+
+    yield made("paper form", "printed", path_bound)
+    yield made(NULL, "printed", path_bound, attention="uniform")
+    for freeze in sets:
+        yield bound("analytic edges", freeze)
+    yield bound("local edges", edges="local")
+    yield bound("attention edges", edges="attention")
+    yield bound("exact edges", edges="exact")
+    yield bound("exact edges", ("attention",), edges="exact")
+    yield bound("two blocks composed", edges="exact", n_composed=2)
+    yield made("rollout", "proxy", rollout, combined="sum")
+    for name, method in ATTRIBUTIONS.items():
+        yield made(name, "attribution", partial(attribution, of=method), combined=COMBINED.get(method, "refused"))
+    change: dict[str, Any] = {"n_probes": n_probes, "n_replacements": replacements.n_replacements, "seed": seed}
+    yield made("first order, zero embedding", "attribution", partial(first_order, of="embedding"), **change)
+    yield made("first order, expected replacement", "attribution", partial(first_order, of="predicted"), **change)
+    yield made("top-logit gradient", "proxy", partial(one_cotangent, of="top_logit"), combined="root")
+    yield made("all-ones cotangent", "proxy", one_cotangent, combined="root")
+    sketch = {"method": "sketch", "n_probes": n_probes, "seed": seed}
+    yield made(f"sketch of {n_probes}, Frobenius", "derivative", jacobian_norms, norm="frobenius", method=sketch)
+    yield made(f"sketch of {n_probes}, spectral", "derivative", jacobian_norms, method=sketch)
+    certified = sketch | {"method": "sketch_upper"}
+    yield made(f"sketch of {n_probes}, certified", "bound", jacobian_norms, TRUTH, method=certified)
+    for freeze in reversed(sets[1:]):
+        yield made(TRUTH + _frozen_suffix(freeze), "derivative", jacobian_norms, freeze=freeze)
+    yield made("Frobenius norm", "derivative", jacobian_norms, norm="frobenius")
+    yield made(TRUTH, "derivative", jacobian_norms)
+    expected = replace(replacements, candidates="predicted")
+    yield made(LEFT_OUT, "swap", knockout_effect, of="kl", kind="embedding")
+    yield made(KNOCKOUT, "swap", knockout_effect, of="kl")
+    yield made(EXPECTED, "swap", substitution_effect, of="kl", replacements=expected, seed=seed)
+    yield made(SWAP, "swap", substitution_effect, of="effect", replacements=replacements, seed=seed)
+
+
+def with_ceiling(effects: xr.Dataset, name: str) -> xr.DataArray:
+    """One of several effects; those of replacements have their noise ceiling as a coordinate."""
+    ceiling = effects.get("noise_ceiling_kl" if name == "kl" else "noise_ceiling")
+    return effects[name] if ceiling is None else effects[name].assign_coords({CEILING: ceiling})
+
+
+def _frozen_suffix(parts: tuple[str, ...]) -> str:
+    """The part of an estimate's name that says what is frozen."""
+    return ", all frozen" if len(parts) == len(choices_of(Freezable)) else and_frozen(parts)
+
+
+def choose(estimates: list[Estimate], names: list[str] | None) -> list[Estimate]:
+    """The estimates whose names start with one of `names`, the estimates that they bound, the Jacobian and the null."""
+    if names is None:
+        return estimates
+    for name in names:
+        if not any(estimate.name.startswith(name) for estimate in estimates):
+            raise InputError(
+                f"estimates= has {name!r}, and no estimate's name starts so.",
+                f"Choose from: {', '.join(one.name for one in estimates)}.",
+            )
+    every = {estimate.name for estimate in estimates}
+    starts = tuple(name for name in names if name not in every)
+    kept = {name for name in every if name in names or (starts and name.startswith(starts))} | {TRUTH, NULL}
+    kept |= {one.bounds for one in estimates if one.name in kept and one.bounds}
+    return [one for one in estimates if one.name in kept]
+
+
+@measured
+def rollout(model: Bridge, prompts: PromptOrCapture, *, query: int = -1) -> xr.DataArray:
+    """Attention rollout (Abnar and Zuidema 2020): row n of ``∏ ½(A + I)`` over all blocks, A averaged over heads."""
+    return composition(model, prompts, query=query).sel(layer=0, drop=True).rename("rollout")
+
+
+@measured
+def one_cotangent(model: Bridge, prompts: PromptOrCapture, *, of: Proxy = "ones", query: int = -1) -> xr.DataArray:
+    """Norm ‖uᵀJ_i‖ for one cotangent u: all ones (the gradient of Σ_c y_c), or the gradient of the largest logit."""
+    session = Session.start(model, prompts, "one_cotangent", of=of, query=query)
+    n = session.query(query)
+    rows = []
+    for ids in session.ids:
+        one = replace(session, ids=ids[None])
+        direction = torch.ones(1, width(session.model)) if of == "ones" else _top_logit(one, n)
+        rows.append(Products(Pullback(one, [0]), n).frobenius(direction)[0])
+    return session.label(torch.stack(rows), of, f"norm of one vector–Jacobian product ({of})", "1")
+
+
+def _top_logit(session: Session, query: int) -> torch.Tensor:
+    """The gradient of the largest logit at y."""
+    require_understood(session.model)
+    site = residual_site("y", session.model)
+    y = streams_at(session.model, session.ids, [site], at=query)[site]
+    with differentiable():
+        leaf = leaf_of(y)
+        (gradient,) = torch.autograd.grad(logits_of(session.model, leaf).max(), leaf)
+    return gradient

@@ -1,0 +1,117 @@
+"""What a table of estimates says: how well each agrees with measured effects, at what cost, and which one to use."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from squashlens.measure.squashing.audit import pooled
+from squashlens.measure.squashing.estimates import CEILING, EXPECTED, KNOCKOUT, LEFT_OUT, NULL, TRUTH
+from squashlens.reporting.sentences import number, sentence
+
+EFFECTS = {KNOCKOUT: "knockout", LEFT_OUT: "zero embedding", EXPECTED: "expected replacement"}
+QUESTIONS = {
+    KNOCKOUT: "What is lost if later tokens cannot read it?",
+    LEFT_OUT: "What is lost if it is no word at all?",
+    EXPECTED: "What would another likely word have changed?",
+}
+DEFAULT, OTHER = "sketch of 64, spectral", "sketch of 64, Frobenius"  # norms of `sensitivity`, at the same cost
+NAMES = {"paper form": "path bound as printed, which is rollout times a constant", NULL: "its null, uniform attention"}
+
+
+def estimator_table(audits: xr.Dataset, *, way: str = "raw", gain: bool = False) -> str:
+    """A Markdown table of agreement with the three effects, or of its gain over the default, and of seconds a text.
+
+    Args:
+        audits: a result of `squashlens.results.pooled`.
+        way: ``"raw"``, or ``"partial"``, which holds the position constant.
+        gain: whether differences from `DEFAULT` in the same text are shown in place of agreement.
+    """
+    found = pooled([audits], base=DEFAULT) if gain else audits
+    name = "gain" if gain else "agreement"
+    effects = [effect for effect in EFFECTS if effect in found["reference"].values]
+    lines = [f"| estimate | {' | '.join(EFFECTS[effect] for effect in effects)} | seconds |", "|---|" + "---:|" * 4]
+    for estimate in found["estimate"].values:
+        if (gain and estimate in (DEFAULT, *EFFECTS)) or (estimate == TRUTH and _is_default(audits)):
+            continue
+        cells = [_cell(found.sel(estimate=estimate, reference=effect, way=way), name) for effect in effects]
+        seconds = number(found["seconds"].sel(estimate=estimate).median())
+        lines.append(f"| {NAMES.get(estimate, estimate)} | {' | '.join(cells)} | {seconds} |")
+    return "\n".join(lines)
+
+
+def _is_default(audits: xr.Dataset) -> bool:
+    """Whether the model is so large that its Jacobian was sketched, as the default is."""
+    both = [audits["prompt_agreement"].sel(estimate=name).values for name in (TRUTH, DEFAULT)]
+    return np.array_equal(*both, equal_nan=True)
+
+
+def _cell(one: xr.Dataset, name: str) -> str:
+    """A mean and its interval with two decimals; 1 for an effect with itself."""
+    mean, low, high = (float(one[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    if not np.isfinite(mean):
+        return "–"
+    text = [f"{value:.2f}".replace("-", "−") for value in (mean, low, high)]
+    return "1" if low == high == 1 else f"{text[0]} [{text[1]}, {text[2]}]"
+
+
+def advice(audits: xr.Dataset) -> list[str]:
+    """For each effect, the estimate that agrees best with it, and the cheapest that is not clearly worse."""
+    return [_advised(audits, effect) for effect in EFFECTS if effect in audits["reference"].values]
+
+
+def _advised(audits: xr.Dataset, effect: str) -> str:
+    own = audits.sel(estimate=[name for name in audits["estimate"].values if name not in (*EFFECTS, NULL, TRUTH)])
+    at: dict[str, Any] = {"reference": effect, "way": "raw"}
+    best = str(own["estimate"].values[int(own["agreement"].sel(at).values.argmax())])
+    behind = pooled([audits], base=best).sel(at).sel(estimate=own["estimate"].values)
+    seconds = audits["seconds"].median("prompt")
+    close = [str(name) for name in own["estimate"].values if float(behind["gain_high"].sel(estimate=name)) >= 0]
+    cheap = min({*close, best}, key=lambda name: float(seconds.sel(estimate=name)))
+    ceiling = float(audits[CEILING].sel(reference=effect).mean("prompt"))
+    beside = f", of at most {ceiling:.2f} that the noise of the draws allows" if np.isfinite(ceiling) else ""
+    says = f"ρ = {_cell(audits.sel(estimate=best, **at), 'agreement')}{beside}"
+    same = (
+        "no cheaper one is as good"
+        if cheap == best
+        else f"the cheapest that is not clearly worse is {NAMES.get(cheap, cheap)}, "
+        f"{_cell(audits.sel(estimate=cheap, **at), 'agreement')}, in {number(seconds.sel(estimate=cheap))} s"
+    )
+    return (
+        f"**{QUESTIONS[effect]}** Measure it ({EFFECTS[effect]}): {number(seconds.sel(estimate=effect))} s a text. Of "
+        f"the estimates, {NAMES.get(best, best)} agrees best with it: {says}, in "
+        f"{number(seconds.sel(estimate=best))} s; {same}."
+    )
+
+
+def default_norm(audits: xr.Dataset) -> str:
+    """Whether a sketch's Frobenius norm agrees better with the effects than its spectral norm, in the same text."""
+    gains = pooled([audits], base=DEFAULT).sel(estimate=OTHER, way="raw")
+    effects = [effect for effect in EFFECTS if effect in gains["reference"].values]
+    each = [f"{_cell(gains.sel(reference=effect), 'gain')} for {EFFECTS[effect]}" for effect in effects]
+    better = sum(float(gains["gain_low"].sel(reference=effect)) > 0 for effect in effects)
+    worse = sum(float(gains["gain_high"].sel(reference=effect)) < 0 for effect in effects)
+    return (
+        f"The Frobenius norm of the sketch minus its spectral norm, in agreement: {', '.join(each)}; clearly better "
+        f"for {better} and clearly worse for {worse} of {len(effects)} effects."
+    )
+
+
+def size(audits: xr.Dataset) -> str:
+    """How many texts and tokens or spans a table is of."""
+    places = audits["places"].values
+    return f"{len(places)} texts, {int(places.sum())} places compared, {int(np.median(places))} in a typical text"
+
+
+def estimators_page(audits: Mapping[str, Any]) -> str:
+    """The tables and sentences of several pooled audits by their titles, as Markdown, sentences first."""
+    parts = []
+    for title, one in audits.items():
+        parts += [f"### {sentence(title)}", f"{size(one)}."]
+        parts.append("\n".join(f"- {said}" for said in [*advice(one), default_norm(one)]))
+        parts += ["Spearman's ρ, mean over texts, with its 95 % interval:", estimator_table(one)]
+        if title.startswith("tokens"):
+            parts += ["The same with the position held constant:", estimator_table(one, way="partial")]
+        parts += [f"Agreement minus that of the {DEFAULT} norm in the same text:", estimator_table(one, gain=True)]
+    return "\n\n".join(parts) + "\n"
