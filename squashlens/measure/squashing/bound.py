@@ -161,10 +161,11 @@ def certified_bound(
     composed = f" of {edges.n_composed} composed blocks" if edges.n_composed != 1 else ""
     long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
-    found = {to: one[between.from_layer][:, 0] for to, one in rows.items()}
     labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
-        for to, row in found.items()
+        to: _label(session, groups, one[between.from_layer][:, 0], long_name, certificate=certificate).assign_attrs(
+            stated
+        )
+        for to, one in rows.items()
     }
     return session.by_layer(between.to_layer, labelled)
 
