@@ -207,7 +207,7 @@ def _content(session: Session, chosen: list[int] | None, query: int) -> list[int
         rows = [Session.without_prompt(session.model, ids, "audit") for ids in session.ids]
         blocks = range(n_blocks(session.model))
         shares = [shares_beyond_uniform(row, patterns_of(row, "model", blocks)) for row in rows]
-        sinks = torch.stack([are_sinks(share) for share in shares]).flatten(0, -2).any(dim=0)
+        sinks = torch.stack([are_sinks(share) for share in shares]).any(dim=0)
         return [place for place in range(session.facts["bos_count"], query) if not sinks[place]]
     places = sorted({*chosen})
     require_places(places, 0, query)

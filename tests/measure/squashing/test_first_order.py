@@ -45,12 +45,12 @@ def test_replacements_are_those_of_the_substitution_effect(bridge_of: Callable[.
     model, plain = bridge_of("gemma3"), random_model(CONFIGS["gemma3"])
     blocks, embed = jacobian_by_jacrev(plain, IDS, IDS.shape[1] - 1).detach().double(), plain.get_input_embeddings()
     session, together = Session.start(model, IDS, "test"), {place: [place] for place in range(1, IDS.shape[1])}
-    (variants,) = draw_variants(session, together, None, 3, seed=5)
+    ((owners, branches),) = draw_variants(session, together, None, 3, IDS.shape[1] - 1, seed=5)
     probes = normals(5)(PROBES, blocks.shape[-1])
     expected: dict[int, list[float]] = {place: [] for place in together}
-    for variant in variants[1:]:
-        (place,), changed = variant.places, torch.tensor([variant.tokens, IDS[0, variant.places].tolist()])
-        step = (embed(changed[0]) - embed(changed[1]))[0].detach().double()
+    for place, branch in zip(owners.tolist()[1:], branches[1:], strict=True):
+        assert branch.tokens[1:] == tuple(IDS[0, place + 1 :].tolist())
+        step = (embed(torch.tensor(branch.tokens[0])) - embed(IDS[0, place])).detach().double()
         expected[place].append(float((blocks[place] @ step @ probes.T).norm() / PROBES**0.5))
     found = first_order(model, IDS, of="predicted", n_probes=PROBES, n_replacements=3, seed=5).values
     assert np.isnan(found[0])
