@@ -288,7 +288,7 @@ def _means(each: Tensor, names: list[str]) -> Labelled:
     }  # fmt: skip
 
 
-def pooled(audits: Sequence[Any], *, base: str = TRUTH) -> xr.Dataset:
+def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
     """The agreement of estimates over the prompts of several audits, such as one audit of each of many texts.
 
     Args:
