@@ -259,7 +259,7 @@ def test_a_verb_prints_a_table_and_saves(tmp_path: Path, capsys: pytest.CaptureF
 # A verb with its words, and the same call in Python.
 CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "collapse": (
-        "--n 6 --suffix = --baselines contrast --by-head value --scale relative",
+        "--n 6 --suffix = --baselines contrast --by-head value --norm.scale relative",
         lambda m: sl.collapse(
             m,
             sl.capture(m, sl.prompts.repeated(m, "1", 6, suffix="="), keep=BOTH, baselines=["contrast"]),

@@ -104,7 +104,7 @@ def _list_cache(delete: str = "") -> None:
     Args:
         delete: Name of the folder to delete, or how its name starts; none by default.
     """
-    from squashlens.checks.arguments import human
+    from squashlens.bars import human
     from squashlens.engine.loading import cache as kept
 
     if delete:

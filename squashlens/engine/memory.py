@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import short_repr
-from squashlens.checks.arguments import human
+from squashlens.bars import human
 from squashlens.errors import CapacityError, InputError
 
 

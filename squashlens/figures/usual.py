@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from inspect import signature
 from itertools import islice
 from typing import Any
 
@@ -184,6 +185,9 @@ def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:
 def _fits(result: Any, figure: Any) -> bool:
     """Whether a figure can draw a result."""
     maker, dims_of, _ = figure.__draws__
+    drawn = next(iter(signature(figure).parameters.values())).annotation
+    if type(result).__name__ not in str(getattr(drawn, "__value__", drawn)):
+        return False
     try:
         require(with_modes(result, dims_of), "result", maker, dims_of)
     except InputError:

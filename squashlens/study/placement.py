@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from squashlens.checks.arguments import human
+from squashlens.bars import human
 from squashlens.errors import CapacityError, SquashlensError
 from squashlens.study.cells import Model
 

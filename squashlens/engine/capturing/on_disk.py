@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from squashlens._typing import dtype_name
-from squashlens.checks.arguments import human
+from squashlens.bars import human
 from squashlens.errors import CapacityError, InputError, OutputError
 from squashlens.saving.files import replacing, require_folder, write
 

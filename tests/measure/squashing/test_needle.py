@@ -58,7 +58,7 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
         replacements={"candidates": list(sequences[0].alphabet)},
     )  # fmt: skip
     assert found["token"].values.tolist() == ["0"] * 6
-    figure = sl.figures.needle(found, title="title", xlabel="place", panels=["jacobian", "kl"])
+    figure = sl.figures.needle(found, title="title", xlabel="place")
     for trace, name in zip(figure.data, ("jacobian", "kl"), strict=True):
         mean = found[f"{name}_mean"].values[0]
         np.testing.assert_allclose(trace.y, mean)

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.theory.test_walks import walks
 
 import squashlens as sl
 from tests.cases import FAMILIES, few
 from tests.references import path_sum, plain_outputs
+from tests.theory.test_path_sums import walks
 
 IDS = torch.tensor([[2, 5, 9, 11, 30]])
 COUNTED = {"sigma_psi": 0.0}
