@@ -49,10 +49,8 @@ if args.saved:
     found = {file.stem.replace("_", " "): sl.results.open(file) for file in sorted(data.glob("*_of_*.nc"))}
 else:
     model = sl.load(args.model)
-    found = {
-        f"{level} of {args.model}": sl.results.pooled([measure(model, k, level) for k in range(args.texts)])
-        for level in levels
-    }
+    audits = {level: [measure(model, k, level) for k in range(args.texts)] for level in levels}
+    found = {f"{level} of {args.model}": sl.results.pooled(each) for level, each in audits.items()}  # pyright: ignore
     for title, one in found.items():
         sl.results.save(one, args.out / f"{title.replace(' ', '_')}.nc")
 print(estimators_page(found))

@@ -26,8 +26,8 @@ few, file = 2 if args.quick else None, (HERE.parent / "docs" / "data" if args.sa
 def measure(model, part):
     if part in ("last", "first", "ones"):
         asked = {k: question(model, part, seed=k) for k in range(12)[:few]}
-        how = {"lengths": [1, 4, 16, 64]}
-        return {part: sl.results.concat({k: sl.accuracy(model, *one, **how) for k, one in asked.items()}, "seed")}
+        each = {k: sl.accuracy(model, *one, lengths=[1, 4, 16, 64], n_baseline=1) for k, one in asked.items()}
+        return {part: sl.results.concat(each, "seed")}
     if part == "sensitivity":
         lines = (HERE / "texts.txt").read_text("utf-8").splitlines()
         texts = [" ".join(lines[k : k + 2]) for k in range(0, 16, 2)][:few]

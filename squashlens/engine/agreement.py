@@ -3,6 +3,9 @@
 import torch
 from torch import Tensor
 
+from squashlens._typing import SHORT, dtype_name, full_name, short_repr
+from squashlens.errors import InputError
+
 # The largest allowed difference, relative to the largest entry, by the dtype of the model.
 # For two implementations, such as the bridge and the plain model: float64 models still run norms and softmax in
 # float32, and in half precision the order of operations alone makes a difference.
@@ -15,6 +18,16 @@ IN_FLOAT64 = 1e-8
 # For rotary frequencies, entry by entry; if the rounding of their stored dtype is larger, that is used instead.
 # Computed on another device or in another order, frequencies may differ in their last bits.
 FREQUENCIES = 1e-5
+
+
+def dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
+    """The dtype of a name, in full or short. Raises for one without a tolerance."""
+    named = {dtype_name(dtype): dtype for dtype in TOLERANCE}
+    dtype = named.get(full_name(given)) if isinstance(given, str) else given
+    if dtype not in TOLERANCE:
+        allowed = ", ".join((*named, *SHORT))
+        raise InputError(f"dtype={short_repr(given)} is not supported.", f"Use one of {allowed}.")
+    return dtype
 
 
 def agree(

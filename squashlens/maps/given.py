@@ -167,7 +167,10 @@ def _of_sequence(found: xr.Dataset, n: int) -> dict[str, Any]:
         columns.append(_column(found["bound"].sel(content=1), "path bound of the first content token"))
     if "accuracy" in found:
         columns.append(_column(here["accuracy"], "right answers"))
-    about = f"Measured on this prompt, which has {n} content tokens: single numbers, without intervals."
+    about = (
+        f"Measured on this prompt, which has {n} content tokens: single numbers, without intervals. "
+        "The larger D is, and the change of the next token, the less is lost."
+    )
     return _table(found, "", n, about, columns)
 
 

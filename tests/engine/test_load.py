@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Co
 
 import squashlens as sl
 from squashlens.engine import memory
-from squashlens.engine.loading import load as load_module
+from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.loading import sources
 from squashlens.engine.proving.proof import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError, UnsoundModelError
@@ -82,7 +82,7 @@ def test_a_dtype_goes_by_its_name_too() -> None:
         model = sl.load("tiny-gemma", dtype=name, verify=False)
         assert {p.dtype for p in model.parameters()} == {dtype}
     for short, full in (("fp16", "float16"), ("fp32", "float32")):
-        assert load_module._dtype_to_run_in(short) == getattr(torch, full)
+        assert dtype_to_run_in(short) == getattr(torch, full)
     assert repr(sl.hooks.rounding("bf16")) == repr(sl.hooks.rounding("bfloat16"))
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from squashlens._typing import SHORT, Bridge, Quantized, dtype_name, full_name, short_repr
+from squashlens._typing import Bridge, Quantized, dtype_name
 from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
-from squashlens.engine.agreement import TOLERANCE
+from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.live import bridge_around
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
@@ -92,7 +92,7 @@ def load(
     place = None if isinstance(device, Mapping) or device in SPREADS else device
     device_map = device if place is None else None
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
-    dtype = _dtype_to_run_in(dtype)
+    dtype = dtype_to_run_in(dtype)
     require_quantizer(quantize, dtype)
     with _uncollected(), _libraries_silenced():
         found = source_of(name)
@@ -289,21 +289,12 @@ def _on_no_device(config: Any, source: str) -> Any:
     return empty
 
 
-def _dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
-    named = {dtype_name(dtype): dtype for dtype in TOLERANCE}
-    dtype = named.get(full_name(given)) if isinstance(given, str) else given
-    if dtype not in TOLERANCE:
-        allowed = ", ".join((*named, *SHORT))
-        raise InputError(f"dtype={short_repr(given)} is not supported.", f"Use one of {allowed}.")
-    return dtype
-
-
 def weight_bytes(name: str, dtype: str, revision: str | None) -> int:
     """The size of a model's weights in a dtype, from its configuration alone."""
     with _libraries_silenced():
         source = source_of(name).path
         empty = _on_no_device(_open_config(source, revision), source)
-    return sum(p.numel() for p in empty.parameters()) * _dtype_to_run_in(dtype).itemsize
+    return sum(p.numel() for p in empty.parameters()) * dtype_to_run_in(dtype).itemsize
 
 
 def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Freezable, SpansOfTokens, choices_of, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import grouped
+from squashlens.checks.arguments import grouped, validated
 from squashlens.checks.results import require_reference, takes
 from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -288,6 +288,7 @@ def _means(each: Tensor, names: list[str]) -> Labelled:
     }  # fmt: skip
 
 
+@validated
 def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
     """The agreement of estimates over the prompts of several audits, such as one audit of each of many texts.
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import squashlens as sl
+from squashlens.figures.influence import PANELS
 from tests.grouped import flat
 
 PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
@@ -59,7 +60,9 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
     )  # fmt: skip
     assert found["token"].values.tolist() == ["0"] * 6
     figure = sl.figures.needle(found, title="title", xlabel="place")
-    for trace, name in zip(figure.data, ("jacobian", "kl"), strict=True):
+    drawn = [name for name in PANELS if f"{name}_mean" in found]
+    assert {"jacobian", "kl"} <= {*drawn}
+    for trace, name in zip(figure.data, drawn, strict=True):
         mean = found[f"{name}_mean"].values[0]
         np.testing.assert_allclose(trace.y, mean)
         np.testing.assert_allclose(trace.error_y.array, found[f"{name}_high"].values[0] - mean)
