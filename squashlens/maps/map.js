@@ -579,7 +579,7 @@ class View {
       this.status,
       this.legend,
       this.hover,
-      title(1, "All layers, and the strongest paths to the query"),
+      title(1, "Layers (rows) and positions (columns), with the numbered strongest paths to the query"),
       this.heat,
       this.heatLegend,
       this.cellText,
@@ -1117,8 +1117,9 @@ class View {
     });
     context.fillStyle = text;
     const every = Math.max(1, Math.ceil(40 / wide));
+    context.textAlign = "center";
     for (let at = Math.ceil(this.from / every) * every; at < this.to; at += every)
-      context.fillText(String(at), x(at), top + rows * tall + 12);
+      context.fillText(String(at), x(at) + wide / 2, top + rows * tall + 12);
     const outline = (/** @type {number} */ at, /** @type {number} */ row, /** @type {number} */ high) => {
       for (const [stroke, thick] of /** @type {[string, number][]} */ ([
         [style.getPropertyValue("--sl-paper"), 4],
@@ -1161,6 +1162,12 @@ class View {
         });
         context.stroke();
       }
+      const beside = trace.paths.slice(0, k).filter((other) => other.positions[0] === path.positions[0]).length;
+      context.lineWidth = 3;
+      context.strokeStyle = style.getPropertyValue("--sl-paper");
+      context.fillStyle = style.getPropertyValue("--sl-path");
+      for (const write of /** @type {("strokeText" | "fillText")[]} */ (["strokeText", "fillText"]))
+        context[write](String(k + 1), points[0][0] + 9 + 10 * beside, points[0][1]);
     });
   }
 
