@@ -1,7 +1,7 @@
 """What Gemma 3 270M does of what the paper claims, beside an untrained model of the same architecture.
 
 Each claim gets an effect over words, texts or questions, its 95 % interval and a verdict. Parts that are in the output
-folder are not measured again, so that a run can be interrupted. All takes about half an hour on two CPU cores.
+folder are not measured again, so that a run can be interrupted. All takes about 14 minutes of one CPU core.
 
     python analyses/gemma.py --out gemma
 """
@@ -26,8 +26,8 @@ few, file = 2 if args.quick else None, (HERE.parent / "docs" / "data" if args.sa
 def measure(model, part):
     if part in ("last", "first", "ones"):
         asked = {k: question(model, part, seed=k) for k in range(12)[:few]}
-        each = {k: sl.accuracy(model, *one, lengths=[1, 4, 16, 64], n_baseline=1) for k, one in asked.items()}
-        return {part: sl.results.concat(each, "seed")}
+        how: dict = {"lengths": [1, 4, 16, 64]}
+        return {part: sl.results.concat({k: sl.accuracy(model, *one, **how) for k, one in asked.items()}, "seed")}
     if part == "sensitivity":
         lines = (HERE / "texts.txt").read_text("utf-8").splitlines()
         texts = [" ".join(lines[k : k + 2]) for k in range(0, 16, 2)][:few]
