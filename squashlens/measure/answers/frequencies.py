@@ -36,6 +36,7 @@ UNREAD = tuple(why for why in WHY if why != "read")
 OVER = ("mode", "length", "seed")
 
 
+# More than sixty lines, since most of them are variables of the result.
 def score_answers(
     task: Task, answers: Mapping[Question, Answer], facts: Mapping[str, Any], *, prefill: bool = False,
     short: Mapping[Question, Answer] | None = None,
@@ -99,10 +100,9 @@ def score_answers(
         "prompts": (cell, different, "number of distinct prompts", "prompts"),
         **ability_variables(able, OVER[:1]),
     }
-    noted = {**facts, "task": describe(task)}
     coords: dict[str, Any] = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
     coords["able"] = ("mode", [one.able for one in able])
-    return signed(f"answers to {task.name}", coords, found, noted)
+    return signed(f"answers to {task.name}", coords, found, {**facts, "task": describe(task)})
 
 
 def describe(task: Task) -> dict[str, Any]:
