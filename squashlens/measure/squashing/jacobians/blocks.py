@@ -86,10 +86,8 @@ def jacobian(
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
-    session = Session.start(
-        model, prompt, "jacobian",
-        query=query, positions=given, k=k, freeze=parts, between=between,
-    )  # fmt: skip
+    options: Any = {"query": query, "positions": given, "k": k, "freeze": parts, "between": between}
+    session = Session.start(model, prompt, "jacobian", **options)
     session.require_one()
     n, d = session.query(query), width(session.model)
     places = sorted(range(n + 1) if given is None else given)
