@@ -32,6 +32,11 @@ def pass_bytes(model: Bridge, prompts: int, n: int) -> int:
     return max(tokens * mlp, tokens * attention + rows) * dtype_of(model).itemsize
 
 
+def pattern_bytes(model: Bridge, prompts: int, n: int) -> int:
+    """Bytes of one block's patterns: scores and weights in the model's dtype, and a softmax in float32."""
+    return prompts * int(model.cfg.n_heads) * n**2 * (2 * dtype_of(model).itemsize + 4)
+
+
 def queries_and_keys(model: Bridge, prompts: int, n: int) -> int:
     """Bytes of the queries and keys of one block."""
     return prompts * n * projected(model) * dtype_of(model).itemsize
@@ -56,9 +61,13 @@ def cotangents(model: Bridge, prompts: int, n: int) -> int:
 
 def cotangents_on_graph(model: Bridge, prompts: int, n: int) -> int:
     """The number of cotangents in a batch that fit if the whole graph with patterns is kept."""
+    return min(width(model), max(1, int(batch_memory(model) / graph_bytes(model, prompts, n))))
+
+
+def graph_bytes(model: Bridge, prompts: int, n: int) -> int:
+    """Bytes of one block's graph with attention patterns, or of one cotangent that goes back through it."""
     wide = 8 * width(model) + 4 * _widths(model)[1] + 3 * int(model.cfg.n_heads) * n
-    each = prompts * n * wide * dtype_of(model).itemsize
-    return min(width(model), max(1, int(batch_memory(model) / each)))
+    return prompts * n * wide * dtype_of(model).itemsize
 
 
 def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:

@@ -9,6 +9,8 @@ from transformers import Gemma2Config, GemmaConfig, GPT2Config, LlamaConfig
 import squashlens as sl
 from squashlens.engine import budget
 from squashlens.engine.running.forward import forward
+from squashlens.engine.running.streamed import patterns_written
+from squashlens.errors import CapacityError
 from squashlens.measure.squashing.certificates.certified import Norms
 from tests.cases import save_random
 from tests.cuda.works import allocated
@@ -48,6 +50,27 @@ def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: A
     products = allocated(lambda: flat.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
+
+
+def test_patterns_are_estimated_and_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose patterns have to be computed: what they take, and a refusal where they do not fit."""
+    model = sl.load(save_random(SHAPES["wide heads"], tmp_path), device="cpu")
+    ids = torch.randint(3, 60, (600,), generator=torch.Generator().manual_seed(0))
+    with patterns_written("the test"), torch.no_grad():
+        forward(model, ids[None, :4], [])
+        taken = allocated(lambda: forward(model, ids[None], []))
+    expected = budget.pattern_bytes(model, 1, 600)
+    assert expected == pytest.approx(taken, rel=0.25)
+    monkeypatch.setattr("squashlens.engine.memory.available", lambda _: expected - 1)
+    with patterns_written("the test"), pytest.raises(CapacityError, match="patterns needs .*since the test"):
+        forward(model, ids[None], [])
+    forward(model, ids[None], [])
+    monkeypatch.setattr("squashlens.engine.memory.available", lambda _: 4 * budget.graph_bytes(model, 1, 600) - 1)
+    with (
+        patterns_written("the test"),
+        pytest.raises(CapacityError, match=r"graph of all blocks \(eager, since the test"),
+    ):
+        flat.jacobian_norms(model, ids, norm="frobenius", method={"method": "sketch", "n_probes": 1})
 
 
 @pytest.mark.slow

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import GptOssConfig
+from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig
 
 import squashlens as sl
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.running import streamed
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.streamed import _window_of, implementation, patterns_written, why_not_streamed
 from squashlens.errors import UnsoundModelError
@@ -96,6 +98,27 @@ def test_sinks_are_part_of_the_softmax(tmp_path: Any) -> None:
     with patterns_written("the test"):
         np.testing.assert_allclose(sums, sl.path_bound(model, IDS[0]).sum(), rtol=1e-6)
     assert float(sums) < 0.95 * 4**3  # what goes to the sinks is gone
+
+
+def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16 sharp attention multiplies rounding beyond every constant tolerance; a wrong scale still shows."""
+    sizes = COMMON | {"num_hidden_layers": 28, "hidden_size": 64, "intermediate_size": 256, "head_dim": 64}
+    torch.manual_seed(0)
+    config = GemmaConfig(**sizes | {"num_key_value_heads": 4, "initializer_range": 0.3})
+    inner: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    model = build_bridge_from_module(inner, "GemmaForCausalLM", hf_config=config, tokenizer=None, model_name="deep")
+    model.eval().requires_grad_(False)
+    assert streamed._prove(model).reason is None
+    with monkeypatch.context() as patch:
+        patch.setattr(streamed, "SHAKEN", 0.0)
+        assert "comes out differently" in str(streamed._prove(model).reason)
+    attend = streamed._attend
+
+    def another(*args: Any, scaling: float, **others: Any) -> Any:
+        return attend(*args, scaling=1.1 * scaling, **others)
+
+    monkeypatch.setattr(streamed, "_attend", another)
+    assert "comes out differently" in str(streamed._prove(model).reason)
 
 
 def asked(**options: Any) -> Any:

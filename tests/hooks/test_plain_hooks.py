@@ -12,7 +12,7 @@ import torch
 from transformer_lens import hook_points
 
 import squashlens as sl
-from squashlens.errors import InputError, SquashlensError, StaleCaptureError
+from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
 from tests.references import raw
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
@@ -180,6 +180,23 @@ def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
     blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
     with pytest.raises(SquashlensError, match="computes NaN .*<lambda>"), tiny.hooks(fwd_hooks=[blind]):
         sl.evaluate(tiny, sl.tasks.find("taught_count_bernoulli"), lengths=[4], seeds=1)
+
+
+@pytest.mark.parametrize("measure", [sl.path_bound, sl.jacobian_norms])
+def test_nan_is_not_blamed_on_the_hooks_that_measure(
+    measure: Any, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model may leave the range of float16, whose user has hung no hook."""
+    model = bridge_of("llama")
+    measure(model, IDS)  # what is proved at first use
+    monkeypatch.setattr("squashlens.engine.running.forward.has_nan", lambda _: True)
+    with pytest.raises(UnsoundModelError, match=r"computes NaN on this prompt\. Load the model again"):
+        measure(model, IDS)
+    with (
+        pytest.raises(UnsoundModelError, match="with the hooks [^;]*alone. Correct the hooks"),
+        sl.applied(model, (SITE, alone)),
+    ):
+        measure(model, IDS)
 
 
 def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:

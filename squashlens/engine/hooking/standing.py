@@ -39,8 +39,15 @@ class Standing:
     @property
     def is_a_users(self) -> bool:
         """Whether its function is defined neither by squashlens nor by a library that runs the model."""
-        function = without_partials(self.edit)
-        return not str(getattr(function, "__module__", "")).startswith(("squashlens.", *_LIBRARIES))
+        return not self._defined_in("squashlens.", *_LIBRARIES)
+
+    @property
+    def is_an_intervention(self) -> bool:
+        """Whether its function is a user's, or one of `squashlens.hooks`; all others of squashlens read a pass."""
+        return self.is_a_users or self._defined_in("squashlens.hooks.")
+
+    def _defined_in(self, *modules: str) -> bool:
+        return str(getattr(without_partials(self.edit), "__module__", "")).startswith(modules)
 
 
 def ambient(model: Bridge) -> list[str]:

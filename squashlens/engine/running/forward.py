@@ -27,10 +27,10 @@ from squashlens.engine.anatomy import (
     text_config,
     windows,
 )
-from squashlens.engine.budget import pass_bytes, queries_and_keys
+from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.engine.hooking.freeze import freeze_attention
 from squashlens.engine.hooking.hook import Hook, Unchecked, attached, checking_results, has_nan
-from squashlens.engine.hooking.standing import ambient, standing, without_ambient
+from squashlens.engine.hooking.standing import standing, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
 from squashlens.engine.proving.effective import applied, probe_ids
@@ -112,6 +112,8 @@ def _prepare(
     if reason is None:
         runner: Any = streamed(model, on_attention, frozen=frozen)
     else:
+        remedy = f"Use a shorter prompt, or fewer at a time. Patterns are computed since {reason}."
+        require_room(pattern_bytes(model, *ids.shape), ids.device, "A block's attention patterns", remedy)
         runner = applied(model, freeze_attention()) if frozen else nullcontext()
     with repeatable(model, ids, run) if context is None else nullcontext(), runner, attached(model, *hooks):
         yield
@@ -158,14 +160,14 @@ def run_to_y(
 def require_numbers(model: Bridge, values: Tensor) -> None:
     """Raise an error, which names the hooks on the model, if y or the logits have NaN."""
     if has_nan(values):
-        names = ambient(model)
+        names = [hook.name for hook in standing(model) if hook.is_an_intervention]
         under = f" with the hooks {'; '.join(names)}" if names else ""
-        raise UnsoundModelError(
-            f"The model computes NaN on this prompt{under}.",
-            "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example."
-            if names
-            else "If the model is in float16, use float32 or bfloat16, which have a wider range.",
-        )
+        remedies = ["Use float32 or bfloat16, which have a wider range than float16."]
+        if dtype_of(model) != torch.float16:
+            remedies = ["Load the model again: its weights may be damaged."]
+        if names:
+            remedies.insert(0, "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example.")
+        raise UnsoundModelError(f"The model computes NaN on this prompt{under}.", " ".join(remedies))
 
 
 def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:
@@ -185,8 +187,8 @@ def attention_of(
     if why_not_streamed(model) is not None:
         size = len(blocks) * prompts * n**2 * 4
         require_room(size, cpu, "The attention patterns", "Use a shorter prompt.")
-        # They are joined to move together. Scores, softmax and pattern of every head are in the pass.
-        passing = pass_bytes(model, prompts, n) + 4 * int(model.cfg.n_heads) * prompts * n**2 * dtype_of(model).itemsize
+        # They are joined to move together.
+        passing = pass_bytes(model, prompts, n) + pattern_bytes(model, prompts, n)
         target = device if 2 * size + passing < available(device) / 2 else cpu
         patterns: dict[int, Tensor] = {}
 

@@ -18,12 +18,11 @@ from squashlens._typing import Bridge
 from squashlens.engine.anatomy import (
     context_length,
     device_of,
-    dtype_of,
     length_dependent_encodings,
     n_blocks,
     text_config,
 )
-from squashlens.engine.budget import pass_bytes, queries_and_keys
+from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
@@ -133,9 +132,9 @@ def _gumbel(seed: str, step: int, size: int) -> Float[Tensor, " outcome"]:
 
 
 def _batch_size(model: Bridge, n: int) -> int:
-    """The number of prompts in a batch that fit: a pass, its keys and values, and three copies of a block's pattern."""
+    """The number of prompts in a batch that fit: a pass, its keys and values, and a block's attention patterns."""
     kept = n_blocks(model) * queries_and_keys(model, 1, n)
-    each = pass_bytes(model, 1, n) + kept + 3 * int(model.cfg.n_heads) * n * n * dtype_of(model).itemsize
+    each = pass_bytes(model, 1, n) + kept + pattern_bytes(model, 1, n)
     device = device_of(model)
     memory = MEMORY if device.type == "cpu" else available(device) / 4
     return max(1, int(memory / each))

@@ -11,7 +11,7 @@ requests for the length of the pass.
 
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -33,6 +33,7 @@ from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.theory.attention import Attention, attention_output, differentiable_attention
 
 NAME = "squashlens"  # under which the attention function is registered
+SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError)
 AttentionObserver = Callable[[int, Attention], None]
 AttentionReplacement = Callable[[int, Attention, Tensor], Tensor]
@@ -242,9 +243,9 @@ def _prove(model: Bridge) -> _Proof:
     ids, seen = probe_ids(model), {}
     try:
         with torch.inference_mode(False), without_ambient(model):
-            eager, logits = _everything(model, ids)
+            eager = _everything(model, ids)
             with streamed(model, seen.__setitem__):
-                found, ours = _everything(model, ids)
+                found = _everything(model, ids)
     except torch.OutOfMemoryError:
         raise
     except SquashlensError as error:
@@ -254,30 +255,58 @@ def _prove(model: Bridge) -> _Proof:
         # Python's words for what an architecture does, such as to add position biases to the mask, explain nothing.
         return _Proof(reason="its architecture computes attention or its mask in a way of its own, as with ALiBi")
     fires = [name for name, value in found.items() if name in eager and value.shape == eager[name].shape]
-    pairs = [("logits", ours, logits)]
+    compared = ["logits"]
     for site in residual_sites(model):
         name = model.hook_dict[site].name or site
         if name not in fires:
             return _Proof(reason=f"{site} does not fire")
-        pairs.append((site, found[name], eager[name]))
+        compared.append(name)
     for block in range(n_blocks(model)):
         if block not in seen:
             return _Proof(reason=f"block {block} attends in a way of its own")
         weights = seen[block].weights(slice(0, ids.shape[1]), slice(0, ids.shape[1]))[0].flatten(1, 2)
-        pairs.append((pattern_site(block), weights, eager[pattern_site(block)]))
-    for what, a, b in pairs:
-        if not agree(a, b, dtype_of(model)):
-            return _Proof(reason=f"{what} comes out differently")
-    return _Proof(fires=frozenset(fires))
+        found[pattern_site(block)] = weights
+        compared.append(pattern_site(block))
+    differing = [name for name in compared if not agree(found[name], eager[name], dtype_of(model))]
+    if differing and dtype_of(model).itemsize < 4:
+        differing = _beyond_rounding(model, ids, eager, found, differing)
+    return _Proof(reason=f"{differing[0]} comes out differently") if differing else _Proof(fires=frozenset(fires))
 
 
-def _everything(model: Bridge, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _beyond_rounding(
+    model: Bridge, ids: Tensor, eager: Mapping[str, Tensor], found: Mapping[str, Tensor], names: Sequence[str]
+) -> list[str]:
+    """Those of `names` where `found` differs from `eager` by more than `SHAKEN` times what rounding alone does there.
+
+    In half precision rounding grows with the number of blocks, and sharp attention multiplies it, so that no constant
+    tolerance holds. It is measured: the stream that enters each block is moved by one unit in the last place, in
+    random directions. Computing attention in another way made 0.1 to 0.7 of that difference.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def shake(stream: Tensor) -> Tensor:
+        signs = 2 * torch.randint(0, 2, stream.shape, generator=generator) - 1
+        return stream * (1 + torch.finfo(stream.dtype).eps * signs.to(stream.device, stream.dtype))
+
+    entering = (Hook("shake", site, shake) for site in residual_sites(model)[: n_blocks(model)])
+    with torch.inference_mode(False), without_ambient(model), attached(model, *entering):
+        shaken = _everything(model, ids)
+
+    def differs(name: str) -> bool:
+        difference = (found[name] - eager[name]).abs().max()
+        return not bool(difference <= SHAKEN * (shaken[name] - eager[name]).abs().max())  # NaN differs
+
+    return [name for name in names if differs(name)]
+
+
+def _everything(model: Bridge, ids: Tensor) -> dict[str, Tensor]:
     """The tensor at every hook point, and the last logits."""
     seen: dict[str, Tensor] = {}
     readers = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return seen, model(ids, use_cache=False, **last_logits(model))
+        logits = model(ids, use_cache=False, **last_logits(model))
+    return seen | {"logits": logits}
 
 
 def _keep(seen: dict[str, Tensor], name: str, value: Any) -> None:

@@ -10,11 +10,12 @@ from torch import Tensor
 from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, n_blocks, residual_site, width
-from squashlens.engine.budget import cotangents, cotangents_on_graph, require_products
+from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
 from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
 from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.memory import require_room
 from squashlens.engine.running.streamed import implementation
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.rows import (
@@ -58,6 +59,8 @@ class Pullback:
             self.attention = "streamed, block by block"
             return
         self.attention = implementation(model)
+        graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
+        require_room(graph, ids.device, f"The graph of all blocks ({self.attention})", "Use a shorter prompt.")
         self.batch = batch_size or cotangents_on_graph(model, prompts, n)
         self.streams: dict[int, Tensor] = {}
         also = [(residual_site(layer, model), self._kept(layer)) for layer in layers if layer > self.bottom]
