@@ -43,6 +43,11 @@ SHAPES: dict[str, dict[str, Any]] = {
         vocab_size=262_208, hidden_size=2560, intermediate_size=10_240, num_hidden_layers=34, num_attention_heads=8,
         num_key_value_heads=4, max_position_embeddings=131_072, query_pre_attn_scalar=256, sliding_window=1024,
     ),
+    "gemma-3-27b": GEMMA | dict(
+        vocab_size=262_208, hidden_size=5376, intermediate_size=21_504, num_hidden_layers=62, num_attention_heads=32,
+        num_key_value_heads=16, head_dim=128, max_position_embeddings=131_072, query_pre_attn_scalar=168,
+        sliding_window=1024,
+    ),
 }  # fmt: skip
 SMALL: dict[str, Any] = dict(
     vocab_size=60, hidden_size=64, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, head_dim=16
@@ -50,13 +55,14 @@ SMALL: dict[str, Any] = dict(
 SMALL_TOO: dict[str, dict[str, int]] = {
     "gemma-2b": dict(num_key_value_heads=1), "gemma-7b": dict(num_key_value_heads=4),
     "gemma-3-4b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
+    "gemma-3-27b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
 }  # fmt: skip
 MODELS = tuple(SHAPES)
 
 
 def config(name: str, small: bool) -> Any:
     """The configuration of a shape; with `small` another of the same family, for the CPU."""
-    kind = Gemma3TextConfig if name == "gemma-3-4b" else GemmaConfig
+    kind = Gemma3TextConfig if name.startswith("gemma-3") else GemmaConfig
     return kind(**SHAPES[name] | (SMALL | SMALL_TOO[name] if small else {}))
 
 
@@ -78,8 +84,10 @@ def works(model: str, small: bool) -> list[Work]:
     if small:
         kinds = ("forward", "bound", "collapse", "sketch", "exact", "profile")
         return [Work(kind, 96) for kind in kinds]
-    long = {"gemma-2b": (2048, 8192, 32_768), "gemma-7b": (2048, 32_768), "gemma-3-4b": (2048, 8192)}[model]
-    one = {"gemma-2b": 512, "gemma-7b": 128, "gemma-3-4b": 427}[model]
+    long, one = {
+        "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-7b": ((2048, 32_768), 128), "gemma-3-4b": ((2048, 8192), 427),
+        "gemma-3-27b": ((2048, 8192), 20),
+    }[model]  # fmt: skip
     found = [Work(kind, n, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
     return [*found, Work("collapse", 1024), Work("sketch", 2048), Work("exact", one), Work("profile", 1024)]
 
