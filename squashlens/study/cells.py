@@ -52,10 +52,6 @@ class Model:
         """What its numbers depend on: the content of its checkpoint, and how it is loaded."""
         return {name: getattr(self, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
 
-    @property
-    def key(self) -> str:
-        return _key(self.numbers)
-
 
 @dataclass(frozen=True)
 class Cell:

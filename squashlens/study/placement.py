@@ -2,14 +2,13 @@
 
 A worker is started for a model, its home, with room for that model: its weights, and the batches for which the engine
 would take memory on a device with the rest. It computes the cells of its home first. Then it helps with other models
-that fit into its room, where loading them pays.
+that fit into its room, as far as no worker has their last cells in hand.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from squashlens.bars import human
 from squashlens.errors import CapacityError, SquashlensError
@@ -102,17 +101,6 @@ def homes(needs: Sequence[int], left: Sequence[int], running: Sequence[int]) -> 
     waiting = [model for model in range(len(needs)) if left[model] > at[model]]
     new = sorted((model for model in waiting if not at[model]), key=lambda model: -needs[model])
     return new + sorted((model for model in waiting if at[model]), key=lambda model: -left[model] / at[model])
-
-
-def pays(times: Mapping[str, Any] | None, left: int, held: int) -> bool:
-    """Whether to load a model of which `left` cells are not done and other workers compute `held` now.
-
-    It pays if the first of them would be done here before the others have done all. Without others it must be loaded,
-    and before others have measured how long it takes, it is not.
-    """
-    if not held:
-        return True
-    return times is not None and times["loading"] + times["seconds"] <= times["seconds"] * left / held
 
 
 def device_for(model: Model) -> str | None:

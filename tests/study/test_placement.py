@@ -1,4 +1,4 @@
-"""Rooms on devices follow from the sizes of models, none is promised twice, and models are loaded where it pays."""
+"""Rooms on devices follow from the sizes of models, none is promised twice, and no model is loaded in vain."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ import squashlens as sl
 from squashlens.engine.loading.load import weight_bytes
 from squashlens.errors import CapacityError
 from squashlens.study import engines
-from squashlens.study.placement import Hardware, Rooms, homes, pays
+from squashlens.study.placement import Hardware, Rooms, homes
 from squashlens.study.work import Worker
 from tests.study.test_running import files
 
@@ -65,24 +65,13 @@ def test_workers_are_started_for_the_largest_models_first_and_then_where_most_is
     assert homes(needs, [2, 1, 0, 0], [0, 0, 1]) == []
 
 
-@pytest.mark.parametrize(
-    ("loading", "seconds", "left", "held", "expected"),
-    [(9, 1, 20, 2, True), (9, 1, 19, 2, False), (0, 1, 2, 2, True), (5, 1, 1, 0, True)],
-)
-def test_loading_pays_if_a_cell_is_done_sooner(
-    loading: float, seconds: float, left: int, held: int, expected: bool
-) -> None:
-    """Two others take ten seconds for twenty cells of one second: time to load for nine, and to compute one."""
-    assert pays({"loading": loading, "seconds": seconds}, left, held) is expected
-
-
 def grids(**more: Any) -> list[dict[str, Any]]:
     each = {"dtype": ["float32", "float64"], "prompt": ["1", "11", "111"]}
     arguments = {"model": "tiny-gemma", **more}
     return [{"measurement": "tests.study.on_devices:largest_logit", "arguments": arguments, "each": each}]
 
 
-def test_a_worker_loads_each_model_once_and_anothers_when_it_pays(
+def test_a_worker_loads_each_model_once_and_none_whose_cells_others_have_in_hand(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("squashlens.engine.loading.load.load", lambda *_, **__: tiny)
@@ -91,7 +80,6 @@ def test_a_worker_loads_each_model_once_and_anothers_when_it_pays(
     *_, last = study.cells
     looks = iter(range(30))
     first = Worker(study.store)
-    study.store.note_times(last.model.key if last.model else "", loading=9.0, seconds=1.0)
     with study.store.place.claim(last.key):  # another worker has this model, and the last of its cells in hand
         first.run([*study.cells[:3], last], stop=lambda: next(looks, None) is None)
         assert (first.loads, study.status()["done"].item()) == (1, 3)
