@@ -17,9 +17,8 @@ import tyro
 
 import squashlens as sl
 from squashlens.checks.arguments import options_of, validated
-from squashlens.cli import _options, _study, main
+from squashlens.cli import FIRST, _options, _study, main
 from squashlens.cli._options import options, parameters, values
-from squashlens.cli._overview import FIRST
 from squashlens.cli._run import _arguments, interventions
 from squashlens.cli._verbs import VERBS, Verb
 from squashlens.errors import InputError

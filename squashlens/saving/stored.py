@@ -189,16 +189,14 @@ def _csv(result: Result) -> bytes:
     dims = {variable.dims for variable in result.data_vars.values()}
     # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
     several = len(dims) > 1 or dims == {()}
-    table = _tidy(result) if several else result.to_dataframe().reset_index()
+    if several:
+        tables = [rows_of(values).assign(variable=str(name)) for name, values in result.data_vars.items()]
+        table = pd.concat(tables, ignore_index=True)
+        between = table.columns.drop(["variable", "value"])
+        table = table.reindex(columns=["variable", *between, "value"])
+    else:
+        table = result.to_dataframe().reset_index()
     return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8")
-
-
-def _tidy(result: xr.Dataset) -> pd.DataFrame:
-    """A table with one row for each number: the name of its variable, its coordinates, its value."""
-    tables = [rows_of(values).assign(variable=str(name)) for name, values in result.data_vars.items()]
-    joined = pd.concat(tables, ignore_index=True)
-    between = joined.columns.drop(["variable", "value"])
-    return joined.reindex(columns=["variable", *between, "value"])
 
 
 def _json(dataset: xr.Dataset) -> bytes:

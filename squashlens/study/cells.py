@@ -116,14 +116,8 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         model = _model(grid, arguments, known)
         own = parameters(grid.measurement)
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
-        common = (
-            grid.name,
-            grid.measurement,
-            rest,
-            model,
-            hooks,
-            {name.replace(".", "_"): label for name, label in named.items()},
-        )
+        along = {name.replace(".", "_"): label for name, label in named.items()}
+        common = (grid.name, grid.measurement, rest, model, hooks, along)
         about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": model and model.numbers}
         if source is None:
             yield Cell(_key(about), *common, code=code)
