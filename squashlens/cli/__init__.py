@@ -93,8 +93,8 @@ def _command(given: list[str]) -> None:
 
 def _overview() -> str:
     """The first commands, and all verbs by the question that they answer."""
-    lines = ["Begin with:", ""]
-    lines += [f"  {command}\n      {what}" for command, what in FIRST]
+    width = max(40, shutil.get_terminal_size().columns - 1)
+    lines = ["Begin with:", "", *(f"  {command}\n      {what}" for command, what in FIRST)]
     rooms: dict[str, dict[str, str]] = {title: {} for title in ROOMS.values()}
     for verb in VERBS.values():
         parts = verb.source.relative_to(PACKAGE).parts
@@ -102,15 +102,9 @@ def _overview() -> str:
     rooms["Tasks, studies, models"] = {name: _summary(name) for name in OTHERS}
     for title, verbs in rooms.items():
         lines += ["", title]
-        lines += [_line(name, summary) for name, summary in verbs.items()]
-    lines += ["", *END]
-    return "\n".join(lines)
-
-
-def _line(name: str, summary: str) -> str:
-    """A verb and what it does, within the width of the terminal."""
-    width = max(40, shutil.get_terminal_size().columns - 1)
-    return textwrap.fill(summary, width, initial_indent=f"  {name:<20}  ", subsequent_indent=24 * " ")
+        for name, summary in verbs.items():
+            lines.append(textwrap.fill(summary, width, initial_indent=f"  {name:<20}  ", subsequent_indent=24 * " "))
+    return "\n".join([*lines, "", *END])
 
 
 def _subcommand(name: str, complete: bool) -> Any:

@@ -44,7 +44,8 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
     _check_outputs(verb, given, labels.values())
     runs = given.get("runs") is not None
     arguments = _for_runs(verb, given) if runs else _arguments(verb, given, "function")
-    tasks = {name: {"task": _task(name, given["joiner"])} if name else {} for name in names}
+    joiner = given.get("joiner")
+    tasks = {name: {"task": find(name) if joiner is None else find(name).shown(joiner)} for name in names if name}
     if "sequence" in arguments:
         _maker_of(verb, given)  # before the model is loaded
     refuse_words_of(given["model"], _texts(given))
@@ -59,7 +60,7 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
     for name, label in labels.items():
         if "resume" in arguments:
             arguments["resume"] = _beside(given["resume"], label)
-        found[name] = verb.function(given["model"] if runs else model, **arguments | tasks[name])
+        found[name] = verb.function(given["model"] if runs else model, **arguments | tasks.get(name, {}))
         print(show(f"{verb.name} --runs" if runs else verb.name, found[name], label), end="")
         if (out := _beside(given["out"], label)) is not None:
             print(f"saved: {sl.results.save(found[name], out).resolve()}")
@@ -167,14 +168,6 @@ def _answer(kind: str, counted: str) -> Callable[[tuple[str, ...]], str] | None:
         "last": lambda content: content[-1],
     }
     return rules.get(kind)
-
-
-def _task(name: str, joiner: str | None) -> Any:
-    task = find(name)
-    try:
-        return task if joiner is None else task.shown(joiner)
-    except InputError as error:
-        raise InputError(error.cause, "Leave out --joiner, or choose another task.") from error
 
 
 def _maker_of(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:

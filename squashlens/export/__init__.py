@@ -69,7 +69,7 @@ def circuitsvis(result: xr.DataArray | xr.Dataset | Capture) -> Any:
         names = [f"L{block}H{head}" for block, each in patterns.items() for head in range(each.shape[1])]
         heads = cat([each[0] for each in patterns.values()])
         drawn = tool.attention.attention_heads(heads, _as_text(result.labels[0]), attention_head_names=names)
-        return _add_caption(drawn, _line("attention patterns", _name_hooks(result.ambient_hooks)))
+        return _captioned(drawn, "attention patterns", _name_hooks(result.ambient_hooks))
     found = _by_token(result)
     values, tokens = found.values.astype(float), _as_text(list(map(str, found["token"].values)))
     if np.isinf(values).any() or np.isnan(values).all():
@@ -93,7 +93,7 @@ def circuitsvis(result: xr.DataArray | xr.Dataset | Capture) -> Any:
     facts, unit = facts_of(found), found.attrs.get("units", "1")
     unit = f"unit: {unit}" if unit != "1" else ""
     hooks = _name_hooks(facts.get("ambient_hooks") or ())
-    return _add_caption(drawn, _line(_name(found), unit, ", ".join(named_models(facts)), hooks))
+    return _captioned(drawn, _name(found), unit, ", ".join(named_models(facts)), hooks)
 
 
 def _patterns(capture: Capture) -> dict[int, Tensor]:
@@ -116,13 +116,10 @@ def _name_hooks(hooks: Iterable[Any]) -> str:
     return f"under hooks: {names}" if names else ""
 
 
-def _line(*parts: str) -> str:
-    """A line of HTML with the parts that are not empty, as text."""
-    return f'<div style="font-family: sans-serif">{html.escape(escape(" · ".join(filter(None, parts))))}</div>\n'
-
-
-def _add_caption(drawn: Any, line: str) -> Any:
-    """A drawing of CircuitsVis with a line above it."""
+def _captioned(drawn: Any, *parts: str) -> Any:
+    """A drawing of CircuitsVis below a line with the parts that are not empty, as text."""
+    text = html.escape(escape(" · ".join(filter(None, parts))))
+    line = f'<div style="font-family: sans-serif">{text}</div>\n'
     return type(drawn)(line + drawn.local_src, line + drawn.cdn_src)
 
 

@@ -98,7 +98,7 @@ def table(
     elif summarised:
         found = pd.concat(frames, names=["label"])
     else:
-        found = _join(frames)
+        found = _below([frame.assign(label=label) for label, frame in frames.items()])
     return found if escape is None else _escape(found, escape)
 
 
@@ -120,14 +120,8 @@ def _summary(result: Any, reference: str | None) -> pd.DataFrame:
     return audit_table(result) if reference is None else audit_table(result, reference)
 
 
-def _join(frames: Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
-    """The tables of several results below each other, with the columns of all."""
-    for label, frame in frames.items():
-        frame.insert(0, "label", label)
-    return _below(list(frames.values()))
-
-
 def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables below each other, with the columns of all."""
     columns = dict.fromkeys(name for frame in frames for name in frame.columns)
     between = [name for name in columns if name not in (*FIRST, *LAST)]
     order = [*(name for name in FIRST if name in columns), *between, *LAST]
@@ -180,9 +174,9 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
 
 def _flatten(names: Any) -> list[str]:
     """Names in a list, or in the lists of several parts."""
-    return (
-        [name for one in names for name in _flatten(one)] if isinstance(names, list) else [str(names)] if names else []
-    )
+    if isinstance(names, list):
+        return [name for one in names for name in _flatten(one)]
+    return [str(names)] if names else []
 
 
 def _subject_of(facts: Mapping[str, Any]) -> Any:

@@ -159,7 +159,7 @@ def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one cell. A dot in a name reaches into an argument: `sequence.n` is the n of the sequence."""
-    found = json.loads(json.dumps(grid.arguments))
+    found, known = json.loads(json.dumps(grid.arguments)), parameters(grid.measurement)
     for name, label in labels.items():
         value = grid.axes[name][label]
         outer, dot, inner = name.partition(".")
@@ -167,7 +167,7 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
             continue
         target = found.get(outer)
-        if _is_group(grid, outer) and not isinstance(target, dict):
+        if outer in known and options_of(known[outer].annotation) and not isinstance(target, dict):
             target = found[outer] = {} if target is None else {outer: target}  # from its main field alone
         if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
             (maker,) = target
@@ -177,12 +177,6 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"each: {name} has nothing to be set in.", f"Give {outer} as a mapping in `arguments`.")
         target[inner] = value
     return found
-
-
-def _is_group(grid: Grid, argument: str) -> bool:
-    """Whether an argument of a grid's measurement is a group of options, in which each has a default."""
-    known = parameters(grid.measurement)
-    return argument in known and bool(options_of(known[argument].annotation))
 
 
 def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:

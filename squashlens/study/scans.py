@@ -81,7 +81,8 @@ def _look(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
     if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
     try:
-        digest, rows = _index(path)
+        about = path.stat()
+        digest, rows = _index(path, about.st_size, about.st_mtime_ns)
         with path.open("rb") as lines:
             first = json.loads((lines.readline() if path.suffix != ".parquet" else b"") or b"{}")
     except OSError as error:
@@ -98,14 +99,9 @@ def _path(given: Mapping[str, Any]) -> Path:
     return Path(str(given["file"])).expanduser().resolve()
 
 
-def _index(path: Path) -> tuple[str, int]:
-    """The SHA-256 of a file and the number of its lines; read again if size or time changed."""
-    about = path.stat()
-    return _read_index(path, about.st_size, about.st_mtime_ns)
-
-
 @cache
-def _read_index(path: Path, size: int, changed: int) -> tuple[str, int]:
+def _index(path: Path, size: int, changed: int) -> tuple[str, int]:
+    """The SHA-256 of a file and the number of its lines; read again if its size or its time changed."""
     whole, rows = hashlib.sha256(), 0
     with path.open("rb") as file:
         for line in file:

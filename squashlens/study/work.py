@@ -21,7 +21,6 @@ import time
 import traceback
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any
 
 import xarray as xr
@@ -136,6 +135,7 @@ class Worker:
 
     def _measure(self, cell: Cell) -> Any:
         from squashlens.engine.proving.effective import applied
+        from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
@@ -164,9 +164,8 @@ class Worker:
                     raise InputError(_reason(error), "") from error
 
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
-            length = None
-            if model is not None and getattr(function_of(cell.measurement), "takes_several", False):
-                length = partial(_length, model)
+            several = model is not None and getattr(function_of(cell.measurement), "takes_several", False)
+            length = (lambda prompt: len(rows_of(model, prompt)[0])) if several else None
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 
     def prepare(self, cell: Cell) -> None:
@@ -180,18 +179,25 @@ class Worker:
         if wanted in self._refused:
             raise self._refused[wanted]
         if self._loaded[0] != wanted:
+            import torch
+
             from squashlens.engine.loading.load import load
+            from squashlens.engine.loading.random_weights import with_random_weights
 
             self._loaded = (None, None)
-            _free()
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                model = load(wanted.name, device=self.device or device_for(wanted), **options)
-                self._loaded = wanted, model if wanted.untrained is None else _untrained(model, wanted.untrained)
+                model: Any = load(wanted.name, device=self.device or device_for(wanted), **options)
+                if wanted.untrained is not None:
+                    tokenizer, model = model.tokenizer, with_random_weights(model, wanted.untrained)
+                    model.tokenizer = tokenizer
             except SquashlensError as error:
                 self._refused[wanted] = error
                 raise
-            self.loads += 1
+            self._loaded, self.loads = (wanted, model), self.loads + 1
         return self._loaded[1]
 
     def _fail(self, cell: Cell, reason: str, error: Exception | None = None, trace: str = "") -> None:
@@ -199,22 +205,6 @@ class Worker:
         if error is not None and not isinstance(error, SquashlensError):
             trace = "".join(traceback.format_exception(error))
         self.store.fail(cell.key, cell.about | {"reason": reason} | ({"traceback": trace[-4000:]} if trace else {}))
-
-
-def _untrained(model: Any, seed: int) -> Any:
-    """The same architecture and tokenizer with random weights."""
-    from squashlens.engine.loading.random_weights import with_random_weights
-
-    found: Any = with_random_weights(model, seed)
-    found.tokenizer = model.tokenizer
-    return found
-
-
-def _length(model: Any, prompt: Any) -> int:
-    """The number of tokens of a prompt."""
-    from squashlens.engine.text.tokens import rows_of
-
-    return len(rows_of(model, prompt)[0])
 
 
 @contextmanager
@@ -228,14 +218,6 @@ def threads_set(number: int) -> Any:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _free() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _reason(error: Exception) -> str:
