@@ -8,8 +8,6 @@ the CPU with small shapes.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -17,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cuda.works import MARK, MODELS
+from tests.programs import ROOT, printed
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 520.0  # of at most nine minutes
 TESTING = 150.0
 
@@ -67,7 +65,7 @@ def test(run: Run) -> None:
     """Run the tests marked `cuda`, or only collect them in a rehearsal."""
     told = ["--collect-only", "-q"] if run.held["rehearsal"] else ["-q", "-rfE", "--tb=line"]
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "-p", "no:xdist", *told, *test_files()]
-    lines, reason = output(command, min(TESTING, run.left))
+    lines, reason = printed(command, min(TESTING, run.left))
     run.held["tests"] = lines[-1] if lines else "it printed nothing"
     for line in lines:
         if line.startswith(("FAILED", "ERROR")):
@@ -86,7 +84,7 @@ def test_files() -> list[str]:
 def measure(run: Run, model: str, seconds: float) -> None:
     """Time the works of one model, and keep what each said."""
     command = [sys.executable, "-m", "tests.cuda.works", model, *(["--cpu"] if run.held["rehearsal"] else [])]
-    lines, reason = output(command, seconds)
+    lines, reason = printed(command, seconds)
     current = "start"
     for said in (json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)):
         current = said.get("begin", current)
@@ -98,20 +96,6 @@ def measure(run: Run, model: str, seconds: float) -> None:
             print(json.dumps(run.held["parts"][-1]), flush=True)
     if reason:
         run.failed(f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
-
-
-def output(command: Sequence[str], seconds: float) -> tuple[list[str], str]:
-    """The lines that a program printed, and what went wrong, if anything did."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").decode(errors="replace").splitlines(), "took too long and was stopped"
-    lines = done.stdout.decode(errors="replace").splitlines()
-    return lines, f"ended with code {done.returncode}" if done.returncode else ""
 
 
 if __name__ == "__main__":
