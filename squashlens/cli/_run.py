@@ -236,14 +236,11 @@ def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
 
     found: dict[str, list[Any]] = {}
     for text in typed:
-        name = " ".join(text.split())
-        if name in found:
-            raise InputError(f"interventions= has {short_repr(name)} twice.", "Give it once.")
         try:
             described = [_describe(call) for call in _calls(ast.parse(f"({text}\n)", mode="eval").body)]
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
             raise InputError(f"interventions={short_repr(text)} is not a hook with its arguments.", EXAMPLE) from error
-        found[name] = require_hooks(described)
+        found[" ".join(text.split())] = require_hooks(described)
     return found
 
 

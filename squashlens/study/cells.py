@@ -85,7 +85,7 @@ class Cell:
         """What the header of the cell's file and the record of its failure say."""
         found = {"measurement": self.measurement, "arguments": self.arguments, "hooks": self.hooks}
         found |= {"model": vars(self.model)} if self.model else {}
-        found |= {"rows": list(self.span), "over": self.source.given} if self.span and self.source else {}
+        found |= {"rows": list(self.span), "over": vars(self.source.given)} if self.span and self.source else {}
         return found
 
 
