@@ -61,7 +61,7 @@ def test_every_measurement_is_a_verb_or_says_why_not() -> None:
 def test_options_are_the_parameters_of_the_functions(verb: Verb) -> None:
     """Names and defaults; every difference stands in the table of exceptions."""
     known = options(verb)
-    functions = {verb.name: verb.function, "load": sl.load} | ({"capture": sl.capture} if verb.captured else {})
+    functions = {verb.name: verb.function, "load": sl.load} | ({"capture": sl.capture} if verb.said("captured") else {})
     for place, function in functions.items():
         for name, parameter in inspect.signature(function).parameters.items():
             if name in ("model", "name") or (place, name) in _options.LEFT_OUT:

@@ -198,7 +198,7 @@ def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
     function, form = _maker_of(verb, given)
     made, chosen = function(model, **form), given["sequence"]
     sequence = made[chosen[-1]] if chosen in PANELS else made
-    if not verb.captured or given.get("runs") is not None:
+    if not verb.said("captured") or given.get("runs") is not None:
         return sequence
     patterns = verb.name == "mechanism" or given.get("by_head") == "value"
     keep = ("residuals", "patterns") if patterns else "residuals"

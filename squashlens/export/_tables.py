@@ -13,7 +13,7 @@ from squashlens.errors import InputError
 from squashlens.measure.remedies.bench import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
-from squashlens.records.facts import joints, read_facts
+from squashlens.records.facts import joints, read_facts, subjects
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
@@ -157,7 +157,7 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
     frame = rows_of(values, (*FIRST, *LAST))
     if "token_id" in frame:
         frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
-    given = _subject_of(facts)
+    given = next(iter(subjects(facts).values()), None)
     texts = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else None
     prompt: Any = _as_text(given)
     if "prompt_" in frame and pd.api.types.is_numeric_dtype(frame["prompt_"]):  # the number of a prompt
@@ -177,15 +177,6 @@ def _flatten(names: Any) -> list[str]:
     if isinstance(names, list):
         return [name for one in names for name in _flatten(one)]
     return [str(names)] if names else []
-
-
-def _subject_of(facts: Mapping[str, Any]) -> Any:
-    """What was measured: the prompt, or the name of the sequence or task."""
-    for about, name in (("call", "prompt"), ("sequence", "name"), ("task", "name")):
-        inner = facts.get(about)
-        if isinstance(inner, dict) and inner.get(name) is not None:
-            return inner[name]
-    return None
 
 
 def _as_text(given: Any) -> str:

@@ -163,20 +163,13 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
     found = dataset.drop_encoding().assign_attrs(about)
     for name, one in found.variables.items():
-        if _lacks_labels(one.values):
+        if one.dtype == object and any(isinstance(value, str) for value in one.values.flat):
+            # Places without a text, as `reindex` and `align` leave them.
             found[name] = one.copy(data=np.where(pd.isna(one.values), "", one.values))
     for one in found.data_vars.values():
         if once and text is not None and one.attrs.get(PROVENANCE) == text:
             del one.attrs[PROVENANCE]
     return found
-
-
-def _lacks_labels(values: np.ndarray) -> bool:
-    """Whether an array has text and places without one, as `reindex` and `align` leave them."""
-    if values.dtype != object:
-        return False
-    missing = pd.isna(values)
-    return bool(missing.any()) and any(isinstance(one, str) for one in values[~missing])
 
 
 def _netcdf(dataset: xr.Dataset) -> bytes:
