@@ -47,11 +47,6 @@ class Model:
 
         return identity(self.name, self.revision)
 
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """What its numbers depend on: the content of its checkpoint, and how it is loaded."""
-        return {name: getattr(self, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -118,7 +113,8 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
         along = {name.replace(".", "_"): label for name, label in named.items()}
         common = (grid.name, grid.measurement, rest, model, hooks, along)
-        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": model and model.numbers}
+        loaded = model and {name: getattr(model, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
+        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": loaded}
         if source is None:
             yield Cell(_key(about), *common, code=code)
             continue

@@ -51,14 +51,12 @@ class Hardware:
         return math.ceil(part) if part > 1 else math.ceil(part * STEP) / STEP
 
 
-def needs_of(models: Sequence[Model | None], hardware: Hardware | None) -> list[int]:
-    """The bytes that each model needs; 0 without a model, on unknown hardware, and if its size cannot be found."""
-    return [0 if model is None or hardware is None else _need(model, hardware) for model in models]
-
-
-def _need(model: Model, hardware: Hardware) -> int:
+def need_of(model: Model | None, hardware: Hardware | None) -> int:
+    """The bytes that a model needs; 0 without a model, on unknown hardware, and if its size cannot be found."""
     from squashlens.engine.loading.load import weight_bytes
 
+    if model is None or hardware is None:
+        return 0
     try:
         weights = weight_bytes(model.name, model.dtype, model.revision)
     except SquashlensError:  # which is raised again, and stored, when a cell of the model is computed
