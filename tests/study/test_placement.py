@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -97,38 +98,19 @@ def test_a_model_that_fits_nowhere_is_refused_by_name(tmp_path: Path, monkeypatc
         sl.Study(grids(), store=tmp_path).run(workers=2)
 
 
-class OneNode:
-    """As the module ray, with two GPUs in one node; `asked` are the shares of a GPU that were asked for."""
-
-    def __init__(self) -> None:
-        self.asked, self.work = list[float](), self
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def nodes(self) -> list[Any]:
-        return [{"Alive": True, "Resources": {"GPU": 2.0}}, {"Alive": True, "Resources": {}}]
-
-    def remote(self, *_: object) -> "OneNode":
-        return self
-
-    def options(self, **options: Any) -> "OneNode":
-        self.asked.append(options["num_gpus"])
-        return self
-
-    def get(self, _: object) -> int:
-        return 80 * GB
-
-
 def test_actors_ask_for_the_part_of_a_gpu_that_their_model_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", ray := OneNode())  # pyright: ignore[reportArgumentType]
+    """On a cluster with two GPUs in one of its nodes."""
+    nodes = [{"Alive": True, "Resources": {"GPU": 2.0}}, {"Alive": True, "Resources": {}}]
+    ray = MagicMock(**{"nodes.return_value": nodes, "get.return_value": 80 * GB})
+    monkeypatch.setitem(sys.modules, "ray", ray)
     engine = engines.Ray({}, 1, None)
     for need in (5, 104, 0):
         engine.start({}, 0, need * GB)
-    assert ray.asked == [1 / 10_000, 0.0625, 2, 1]
     mine = engines.Ray({"num_gpus": 0.5}, 1, None)
     mine.start({}, 0, 5 * GB)
-    assert (mine.hardware, ray.asked[-1]) == (None, 0.5)
+    assert mine.hardware is None
+    asked = [call.kwargs["num_gpus"] for call in ray.remote.return_value.options.call_args_list]
+    assert asked == [1 / 10_000, 0.0625, 2, 1, 0.5]
 
 
 @pytest.mark.slow
