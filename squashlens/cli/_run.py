@@ -18,6 +18,7 @@ from squashlens.engine.text.vocabulary import refuse_words_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.figures.drawing.saving import ENDINGS, require_browser
 from squashlens.saving.files import require_distinct, require_output
+from squashlens.study.describing.measurements import require_hooks
 from squashlens.tasks import find
 
 RESULTS = (".nc", ".json", ".csv")
@@ -232,8 +233,6 @@ EXAMPLE = "Write for example 'sliding_window(8, sink=1)', or 'sliding_window(8) 
 
 def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
     """The hooks of each intervention, by its text."""
-    from squashlens.study.describing.measurements import require_hooks
-
     found: dict[str, list[Any]] = {}
     for text in typed:
         try:
@@ -255,8 +254,6 @@ def _calls(node: ast.expr) -> Iterator[ast.expr]:
 
 def _describe(node: ast.expr) -> dict[str, dict[str, Any]]:
     """A call as a study describes it: the name of a function, with its arguments by name."""
-    import squashlens as sl
-
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if not isinstance(call.func, ast.Name) or any(one.arg is None for one in call.keywords):
         raise ValueError("no call of a function by its name")

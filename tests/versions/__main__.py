@@ -1,6 +1,6 @@
 """Run chosen tests with the oldest and with the newest dependencies that pyproject.toml allows: `make versions`.
 
-`python -m tests.versions [--page-only] [NAME …]`: names choose environments, all by default. Each is installed by uv
+`python -m tests.versions [NAME …]`: names choose environments, all by default. Each is installed by uv
 into `runs/versions/NAME` without constraints.txt. pyright then reads the code as each supported Python does. What was
 found is kept in `runs/versions/results.json`, and docs/versions.md is written from it: an environment that is not run
 again keeps what it had. The exit code is 1 if anything failed.
@@ -87,12 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*(one.name for one in ENVIRONMENTS), "pyright"]
     parser.add_argument("names", nargs="*", choices=[[], *names], metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument("--page-only", action="store_true", help="write the page from what was found before")
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     record = FOLDER / "results.json"
     held = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    for name in [] if options.page_only else options.names or names:
+    for name in options.names or names:
         environment = next((one for one in ENVIRONMENTS if one.name == name), None)
         held[name] = tried(environment) if environment else {python: read_as(python) for python in PYTHONS}
         print(f"{name}: {held[name]}", flush=True)

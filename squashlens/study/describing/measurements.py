@@ -18,6 +18,7 @@ from squashlens.checks.arguments import as_dict, converted, group_in, options_of
 from squashlens.engine.digests import DEPTH, Canonical, sha256
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
+from squashlens.tasks import find
 
 MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
 
@@ -113,12 +114,6 @@ def sequence_of(model: Any, prompt: Any) -> Any:
     return sl.prompts.build(model, sl.prompts.tokenize(model, prompt, bos="none")[0].tolist())
 
 
-def _task(_: Any, given: Any) -> Any:
-    from squashlens.tasks import find
-
-    return find(given)
-
-
 def _interventions(_: Any, given: Any) -> Any:
     named = converted(given, Mapping[str, Any], "interventions")
     return {label: require_hooks(hooks) for label, hooks in named.items()}
@@ -131,7 +126,7 @@ def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
 
 
 # What makes an argument for a model. Without a model (None), the same functions check what is given.
-MAKES = {"sequence": _sequence, "task": _task, "interventions": _interventions}
+MAKES = {"sequence": _sequence, "task": lambda _, given: find(given), "interventions": _interventions}
 
 
 WHERE = ("", "paths", "synthetic")  # the modules of squashlens that have measurements; the package itself if empty
