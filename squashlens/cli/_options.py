@@ -14,9 +14,9 @@ import tyro
 from squashlens._typing import DtypeName, dtype_name
 from squashlens.checks.arguments import group_in, options_of
 from squashlens.cli._verbs import WRITING, Verb
-from squashlens.study.describing.measurements import MAKERS
 from squashlens.zoo import EXAMPLE_PROMPT
 
+MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
 PANELS = ("figure5a", "figure5b", "figure5c", "figure5d")
 
 # Python objects that a command line cannot pass, and what stands there instead: its type, its default, its help.
