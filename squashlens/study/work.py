@@ -138,7 +138,7 @@ class Worker:
         from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
-        model = self._model(cell.model) if cell.model else None
+        model: Any = self._model(cell.model) if cell.model else None
         given = arguments_for(model, cell.arguments, known)
         if "resume" in known:  # if this worker is killed, the next one goes on from here
             given |= {"resume": self.store.journal(cell.key)}
