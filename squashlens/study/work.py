@@ -138,7 +138,7 @@ class Worker:
         from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
-        model: Any = self._model(cell.model) if cell.model else None
+        model = self._model(cell.model) if cell.model else None
         given = arguments_for(model, cell.arguments, known)
         if "resume" in known:  # if this worker is killed, the next one goes on from here
             given |= {"resume": self.store.journal(cell.key)}
@@ -164,8 +164,8 @@ class Worker:
                     raise InputError(_reason(error), "") from error
 
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
-            several = model is not None and getattr(function_of(cell.measurement), "takes_several", False)
-            length = (lambda prompt: len(rows_of(model, prompt)[0])) if several else None
+            several = getattr(function_of(cell.measurement), "takes_several", False)
+            length = (lambda prompt: len(rows_of(model, prompt)[0])) if several and model is not None else None
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 
     def prepare(self, cell: Cell) -> None:
