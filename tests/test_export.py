@@ -14,7 +14,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.export._circuitsvis import JOINER
+from squashlens.export import JOINER
 from squashlens.records.results import attributes, sealed
 from tests.conftest import PROMPT
 

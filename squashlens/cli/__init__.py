@@ -5,7 +5,9 @@
 
 import io
 import os
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -14,10 +16,32 @@ from importlib.metadata import version
 from typing import Annotated, Any, Union
 
 from squashlens.bars import quiet
-from squashlens.cli._verbs import VERBS
+from squashlens.cli._verbs import PACKAGE, VERBS
 from squashlens.errors import SquashlensError
 
 __all__ = ["main"]
+
+# What is said without a verb: the first commands, and all verbs by the question that they answer.
+FIRST = (
+    (
+        'squashlens report --prompt "11 ="',
+        "a page: what the model predicts, on which tokens that depends, what is lost",
+    ),
+    ("squashlens collapse --figure collapse.html", "how close a sequence and the same with one more token come"),
+    ("squashlens tasks", "the questions that `squashlens evaluate` can ask"),
+)
+END = (
+    "Each measurement is the function of the same name in squashlens, or squashlens.paths, and runs without options.",
+    "`squashlens VERB --help` lists its options; --quiet shows no progress; `squashlens --version` prints the version.",
+    "In names of verbs and options, - and _ are the same.",
+)
+ROOMS = {
+    "": "Pages and figures",
+    "squashing": "How much does each token influence the last one?",
+    "collapse": "Do two sequences become one?",
+    "remedies": "What helps?",
+    "answers": "What does the model answer, and what does it know?",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,9 +68,7 @@ def _command(given: list[str]) -> None:
     """Do what a command line says."""
     first = given[0].replace("-", "_") if given else ""
     if given in ([], ["-h"], ["--help"]):
-        from squashlens.cli._overview import overview
-
-        print(overview({name: _summary(name) for name in OTHERS}))
+        print(_overview())
     elif given == ["--version"]:
         print(f"squashlens {version('squashlens')}")
     elif first in VERBS:
@@ -67,6 +89,22 @@ def _command(given: list[str]) -> None:
         complete = "completion" in first
         verbs: Any = Union[tuple(_subcommand(name, complete) for name in (*VERBS, *OTHERS))]  # noqa: UP007
         tyro.cli(verbs, args=given, prog="squashlens")
+
+
+def _overview() -> str:
+    """The first commands, and all verbs by the question that they answer."""
+    width = max(40, shutil.get_terminal_size().columns - 1)
+    lines = ["Begin with:", "", *(f"  {command}\n      {what}" for command, what in FIRST)]
+    rooms: dict[str, dict[str, str]] = {title: {} for title in ROOMS.values()}
+    for verb in VERBS.values():
+        parts = verb.source.relative_to(PACKAGE).parts
+        rooms[ROOMS[parts[1] if parts[0] == "measure" else ""]][verb.name] = verb.summary
+    rooms["Tasks, studies, models"] = {name: _summary(name) for name in OTHERS}
+    for title, verbs in rooms.items():
+        lines += ["", title]
+        for name, summary in verbs.items():
+            lines.append(textwrap.fill(summary, width, initial_indent=f"  {name:<20}  ", subsequent_indent=24 * " "))
+    return "\n".join([*lines, "", *END])
 
 
 def _subcommand(name: str, complete: bool) -> Any:

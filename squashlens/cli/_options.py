@@ -210,7 +210,7 @@ def _all(verb: Verb) -> Iterable[Option]:
     if "sequence" in own:
         for maker in (*MAKERS, "figure5"):
             yield from _of_sequence(verb, getattr(sl.prompts, maker), set(own))
-    if verb.captured:
+    if verb.said("captured"):  # it measures a capture
         yield from _parameters(verb, sl.capture, "model", "capture", "capture")
     yield Option("model", *INSTEAD["model"], "load")
     yield from _parameters(verb, sl.load, "name", "load", "load")

@@ -18,6 +18,7 @@ from squashlens.engine.text.vocabulary import refuse_words_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.figures.drawing.saving import ENDINGS, require_browser
 from squashlens.saving.files import require_distinct, require_output
+from squashlens.study.describing.measurements import require_hooks
 from squashlens.tasks import find
 
 RESULTS = (".nc", ".json", ".csv")
@@ -44,7 +45,8 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
     _check_outputs(verb, given, labels.values())
     runs = given.get("runs") is not None
     arguments = _for_runs(verb, given) if runs else _arguments(verb, given, "function")
-    tasks = {name: {"task": _task(name, given["joiner"])} if name else {} for name in names}
+    joiner = given.get("joiner")
+    tasks = {name: {"task": find(name) if joiner is None else find(name).shown(joiner)} for name in names if name}
     if "sequence" in arguments:
         _maker_of(verb, given)  # before the model is loaded
     refuse_words_of(given["model"], _texts(given))
@@ -59,7 +61,7 @@ def _measure(verb: Verb, given: dict[str, Any]) -> None:
     for name, label in labels.items():
         if "resume" in arguments:
             arguments["resume"] = _beside(given["resume"], label)
-        found[name] = verb.function(given["model"] if runs else model, **arguments | tasks[name])
+        found[name] = verb.function(given["model"] if runs else model, **arguments | tasks.get(name, {}))
         print(show(f"{verb.name} --runs" if runs else verb.name, found[name], label), end="")
         if (out := _beside(given["out"], label)) is not None:
             print(f"saved: {sl.results.save(found[name], out).resolve()}")
@@ -169,14 +171,6 @@ def _answer(kind: str, counted: str) -> Callable[[tuple[str, ...]], str] | None:
     return rules.get(kind)
 
 
-def _task(name: str, joiner: str | None) -> Any:
-    task = find(name)
-    try:
-        return task if joiner is None else task.shown(joiner)
-    except InputError as error:
-        raise InputError(error.cause, "Leave out --joiner, or choose another task.") from error
-
-
 def _maker_of(verb: Verb, given: dict[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The function that makes the growing sequence, and its arguments without the model."""
     chosen = given["sequence"]
@@ -205,7 +199,7 @@ def _sequence(verb: Verb, model: Any, given: dict[str, Any]) -> Any:
     function, form = _maker_of(verb, given)
     made, chosen = function(model, **form), given["sequence"]
     sequence = made[chosen[-1]] if chosen in PANELS else made
-    if not verb.captured or given.get("runs") is not None:
+    if not verb.said("captured") or given.get("runs") is not None:
         return sequence
     patterns = verb.name == "mechanism" or given.get("by_head") == "value"
     keep = ("residuals", "patterns") if patterns else "residuals"
@@ -239,18 +233,13 @@ EXAMPLE = "Write for example 'sliding_window(8, sink=1)', or 'sliding_window(8) 
 
 def interventions(typed: Iterable[str]) -> dict[str, list[Any]]:
     """The hooks of each intervention, by its text."""
-    from squashlens.study.describing.measurements import require_hooks
-
     found: dict[str, list[Any]] = {}
     for text in typed:
-        name = " ".join(text.split())
-        if name in found:
-            raise InputError(f"interventions= has {short_repr(name)} twice.", "Give it once.")
         try:
             described = [_describe(call) for call in _calls(ast.parse(f"({text}\n)", mode="eval").body)]
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
             raise InputError(f"interventions={short_repr(text)} is not a hook with its arguments.", EXAMPLE) from error
-        found[name] = require_hooks(described)
+        found[" ".join(text.split())] = require_hooks(described)
     return found
 
 
@@ -265,8 +254,6 @@ def _calls(node: ast.expr) -> Iterator[ast.expr]:
 
 def _describe(node: ast.expr) -> dict[str, dict[str, Any]]:
     """A call as a study describes it: the name of a function, with its arguments by name."""
-    import squashlens as sl
-
     call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
     if not isinstance(call.func, ast.Name) or any(one.arg is None for one in call.keywords):
         raise ValueError("no call of a function by its name")

@@ -42,8 +42,6 @@ def study(given: list[str]) -> None:
     out, file = options.pop("out", None), options.pop("file")
     if out is not None:
         require_output(out, ENDINGS, "--out")
-    if not file.is_file():
-        raise InputError(f"There is no file {str(file)!r}.", "Give a YAML file that describes the study.")
     if os.getcwd() not in sys.path:  # for measurements of the user's own; a program's path has only its own folder
         sys.path.append(os.getcwd())
     made = sl.Study(file, options.pop("store"))

@@ -44,11 +44,6 @@ class Verb:
         return next((ast.literal_eval(one.value) for one in given if one.arg == option), None)
 
     @property
-    def captured(self) -> bool:
-        """Whether it measures a capture, so that the parameters of `capture` are options too."""
-        return bool(self.said("captured"))
-
-    @property
     def figures(self) -> tuple[str, ...]:
         """The figures: the first is --figure, others have options of their names."""
         return tuple(map(ast.literal_eval, self.decorator.args)) if self.decorator else ()

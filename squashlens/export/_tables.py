@@ -13,7 +13,7 @@ from squashlens.errors import InputError
 from squashlens.measure.remedies.bench import remedies_table
 from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
-from squashlens.records.facts import joints, read_facts
+from squashlens.records.facts import joints, read_facts, subjects
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
@@ -98,7 +98,7 @@ def table(
     elif summarised:
         found = pd.concat(frames, names=["label"])
     else:
-        found = _join(frames)
+        found = _below([frame.assign(label=label) for label, frame in frames.items()])
     return found if escape is None else _escape(found, escape)
 
 
@@ -120,14 +120,8 @@ def _summary(result: Any, reference: str | None) -> pd.DataFrame:
     return audit_table(result) if reference is None else audit_table(result, reference)
 
 
-def _join(frames: Mapping[Any, pd.DataFrame]) -> pd.DataFrame:
-    """The tables of several results below each other, with the columns of all."""
-    for label, frame in frames.items():
-        frame.insert(0, "label", label)
-    return _below(list(frames.values()))
-
-
 def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables below each other, with the columns of all."""
     columns = dict.fromkeys(name for frame in frames for name in frame.columns)
     between = [name for name in columns if name not in (*FIRST, *LAST)]
     order = [*(name for name in FIRST if name in columns), *between, *LAST]
@@ -163,7 +157,7 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
     frame = rows_of(values, (*FIRST, *LAST))
     if "token_id" in frame:
         frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
-    given = _subject_of(facts)
+    given = next(iter(subjects(facts).values()), None)
     texts = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else None
     prompt: Any = _as_text(given)
     if "prompt_" in frame and pd.api.types.is_numeric_dtype(frame["prompt_"]):  # the number of a prompt
@@ -180,18 +174,9 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
 
 def _flatten(names: Any) -> list[str]:
     """Names in a list, or in the lists of several parts."""
-    return (
-        [name for one in names for name in _flatten(one)] if isinstance(names, list) else [str(names)] if names else []
-    )
-
-
-def _subject_of(facts: Mapping[str, Any]) -> Any:
-    """What was measured: the prompt, or the name of the sequence or task."""
-    for about, name in (("call", "prompt"), ("sequence", "name"), ("task", "name")):
-        inner = facts.get(about)
-        if isinstance(inner, dict) and inner.get(name) is not None:
-            return inner[name]
-    return None
+    if isinstance(names, list):
+        return [name for one in names for name in _flatten(one)]
+    return [str(names)] if names else []
 
 
 def _as_text(given: Any) -> str:

@@ -99,11 +99,16 @@ def headline(facts: Mapping[str, Any]) -> dict[str, str]:
     >>> headline({"call": {"prompt": ["110 =", "How many ones are in 1101? " * 3, "0 ="]}})["prompt"]
     "'110 =', … (3 prompts)"
     """
-    found = {"model": facts.get("model")}
-    for about, name in (("call", "prompt"), ("sequence", "name"), ("task", "name")):
-        inner = facts.get(about)
-        found["prompt" if about == "call" else about] = inner.get(name) if isinstance(inner, dict) else None
+    found = {"model": facts.get("model")} | subjects(facts)
     return {name: _in_short(name, value) for name, value in found.items() if value is not None}
+
+
+def subjects(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured: the prompt, the name of the sequence and of the task, as far as they are stated."""
+    stated = {"prompt": ("call", "prompt"), "sequence": ("sequence", "name"), "task": ("task", "name")}
+    inner = {name: facts.get(about) for name, (about, _) in stated.items()}
+    found = {name: one.get(stated[name][1]) for name, one in inner.items() if isinstance(one, dict)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _in_short(name: str, value: Any) -> str:

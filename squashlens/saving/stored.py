@@ -163,20 +163,13 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
     found = dataset.drop_encoding().assign_attrs(about)
     for name, one in found.variables.items():
-        if _lacks_labels(one.values):
+        if one.dtype == object and any(isinstance(value, str) for value in one.values.flat):
+            # Places without a text, as `reindex` and `align` leave them.
             found[name] = one.copy(data=np.where(pd.isna(one.values), "", one.values))
     for one in found.data_vars.values():
         if once and text is not None and one.attrs.get(PROVENANCE) == text:
             del one.attrs[PROVENANCE]
     return found
-
-
-def _lacks_labels(values: np.ndarray) -> bool:
-    """Whether an array has text and places without one, as `reindex` and `align` leave them."""
-    if values.dtype != object:
-        return False
-    missing = pd.isna(values)
-    return bool(missing.any()) and any(isinstance(one, str) for one in values[~missing])
 
 
 def _netcdf(dataset: xr.Dataset) -> bytes:
@@ -189,16 +182,14 @@ def _csv(result: Result) -> bytes:
     dims = {variable.dims for variable in result.data_vars.values()}
     # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
     several = len(dims) > 1 or dims == {()}
-    table = _tidy(result) if several else result.to_dataframe().reset_index()
+    if several:
+        tables = [rows_of(values).assign(variable=str(name)) for name, values in result.data_vars.items()]
+        table = pd.concat(tables, ignore_index=True)
+        between = table.columns.drop(["variable", "value"])
+        table = table.reindex(columns=["variable", *between, "value"])
+    else:
+        table = result.to_dataframe().reset_index()
     return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8")
-
-
-def _tidy(result: xr.Dataset) -> pd.DataFrame:
-    """A table with one row for each number: the name of its variable, its coordinates, its value."""
-    tables = [rows_of(values).assign(variable=str(name)) for name, values in result.data_vars.items()]
-    joined = pd.concat(tables, ignore_index=True)
-    between = joined.columns.drop(["variable", "value"])
-    return joined.reindex(columns=["variable", *between, "value"])
 
 
 def _json(dataset: xr.Dataset) -> bytes:

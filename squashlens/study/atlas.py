@@ -142,7 +142,7 @@ class Atlas:
                     "added": self._add(label, self.entries[label], done, study) if done else 0,
                     "reason": why[0] if why else "",
                 })  # fmt: skip
-            self._write_card()
+            _write_card(self.place)
         counts = ["cells", "done", "failed", "added"]
         table = pd.DataFrame(rows).reindex(columns=["label", *counts, "reason"])
         return table.fillna(dict.fromkeys(counts, 0)).astype(dict.fromkeys(counts, int))
@@ -227,7 +227,7 @@ class Atlas:
         """
         there = place_of(to)
         added = _copy(self.place, there)
-        there.write("README.md", _card(_newest(there)).encode())
+        _write_card(there)
         return added
 
     @validated
@@ -244,7 +244,7 @@ class Atlas:
             InputError: as in `publish`.
         """
         added = _copy(place_of(source), self.place)
-        self._write_card()
+        _write_card(self.place)
         return added
 
     def _manifest(self) -> Path:
@@ -261,18 +261,16 @@ class Atlas:
             return 0
         about = {"checkpoint": entry.pin, "licence": entry.licence, "dtype": entry.dtype}
         about |= {package: versions()[package] for package in ("squashlens", "torch", "transformers")}
-        rows = [
-            {"model": label, "weights": cell.labels["untrained"], **row, **about, "cell": cell.key}
-            for cell in cells
-            for row in numbers(cell.grid.partition(" of ")[0], _label(cell), study.result(cell.key))
-        ]
+        rows = []
+        for cell in cells:
+            varied = next((str(one) for name, one in cell.labels.items() if name != "untrained"), "")
+            common = {"model": label, "weights": cell.labels["untrained"], **about, "cell": cell.key}
+            found = numbers(cell.grid.partition(" of ")[0], varied, study.result(cell.key))
+            rows += [row | common for row in found]
         content = io.BytesIO()
         pd.DataFrame(rows)[[*COLUMNS, *ABOUT]].to_parquet(content, index=False)
         self.place.write(name, content.getvalue())
         return len(rows)
-
-    def _write_card(self) -> None:
-        self.place.write("README.md", _card(self.table()).encode())
 
 
 def _checkpoint(entry: Entry) -> tuple[str | None, str]:
@@ -304,11 +302,6 @@ def _grids(label: str, entry: Entry) -> list[dict[str, Any]]:
                "each": {"untrained": WEIGHTS, **one.get("each", {})}}
         for one in BATTERY
     ]  # fmt: skip
-
-
-def _label(cell: Cell) -> str:
-    """What a cell varies beside the weights."""
-    return next((str(label) for name, label in cell.labels.items() if name != "untrained"), "")
 
 
 def _newest(place: Any) -> pd.DataFrame:
@@ -346,8 +339,9 @@ def _models(table: Any) -> Any:
     return table[["model", "dtype", "licence", "checkpoint", "squashlens"]].drop_duplicates()
 
 
-def _card(table: pd.DataFrame) -> str:
-    """The card of a data set, in the form that model hubs read."""
+def _write_card(place: Any) -> None:
+    """Write the card of a data set, in the form that model hubs read."""
+    table = _newest(place)
     models = _models(table)
     lines = [
         "---", "configs:", "- config_name: default", "  data_files: data/*.parquet", "---", "", "# Atlas of models", "",
@@ -358,4 +352,4 @@ def _card(table: pd.DataFrame) -> str:
         "names the call that gave the number.", "",
         models.to_markdown(index=False), "", "Quantities: " + "; ".join(table["quantity"].unique()) + ".", "",
     ]  # fmt: skip
-    return "\n".join(lines)
+    place.write("README.md", "\n".join(lines).encode())

@@ -47,15 +47,6 @@ class Model:
 
         return identity(self.name, self.revision)
 
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """What its numbers depend on: the content of its checkpoint, and how it is loaded."""
-        return {name: getattr(self, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
-
-    @property
-    def key(self) -> str:
-        return _key(self.numbers)
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -89,7 +80,7 @@ class Cell:
         """What the header of the cell's file and the record of its failure say."""
         found = {"measurement": self.measurement, "arguments": self.arguments, "hooks": self.hooks}
         found |= {"model": vars(self.model)} if self.model else {}
-        found |= {"rows": list(self.span), "over": self.source.given} if self.span and self.source else {}
+        found |= {"rows": list(self.span), "over": vars(self.source.given)} if self.span and self.source else {}
         return found
 
 
@@ -120,15 +111,10 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         model = _model(grid, arguments, known)
         own = parameters(grid.measurement)
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
-        common = (
-            grid.name,
-            grid.measurement,
-            rest,
-            model,
-            hooks,
-            {name.replace(".", "_"): label for name, label in named.items()},
-        )
-        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": model and model.numbers}
+        along = {name.replace(".", "_"): label for name, label in named.items()}
+        common = (grid.name, grid.measurement, rest, model, hooks, along)
+        loaded = model and {name: getattr(model, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
+        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": loaded}
         if source is None:
             yield Cell(_key(about), *common, code=code)
             continue
@@ -169,7 +155,7 @@ def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one cell. A dot in a name reaches into an argument: `sequence.n` is the n of the sequence."""
-    found = json.loads(json.dumps(grid.arguments))
+    found, known = json.loads(json.dumps(grid.arguments)), parameters(grid.measurement)
     for name, label in labels.items():
         value = grid.axes[name][label]
         outer, dot, inner = name.partition(".")
@@ -177,7 +163,7 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
             continue
         target = found.get(outer)
-        if _is_group(grid, outer) and not isinstance(target, dict):
+        if outer in known and options_of(known[outer].annotation) and not isinstance(target, dict):
             target = found[outer] = {} if target is None else {outer: target}  # from its main field alone
         if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
             (maker,) = target
@@ -187,12 +173,6 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"each: {name} has nothing to be set in.", f"Give {outer} as a mapping in `arguments`.")
         target[inner] = value
     return found
-
-
-def _is_group(grid: Grid, argument: str) -> bool:
-    """Whether an argument of a grid's measurement is a group of options, in which each has a default."""
-    known = parameters(grid.measurement)
-    return argument in known and bool(options_of(known[argument].annotation))
 
 
 def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:

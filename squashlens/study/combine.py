@@ -127,12 +127,8 @@ def _numbers(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
         column = "text" if values.dtype.kind in "OU" else "value"
         frame = frame[there].rename(columns={"value": column}).assign(variable=str(name))
         frames.append(frame if column == "text" else frame.astype({"value": float}))
-    return pd.concat(frames, ignore_index=True).reindex(columns=_columns(frames))
-
-
-def _columns(frames: Sequence[pd.DataFrame]) -> list[str]:
-    last = ("variable", "value", "text")
-    return [*dict.fromkeys(name for frame in frames for name in frame.columns if name not in last), *last]
+    whole, last = pd.concat(frames, ignore_index=True), ("variable", "value", "text")
+    return whole.reindex(columns=[*(name for name in whole.columns if name not in last), *last])
 
 
 def _view(database: Any, table: str, cells: Sequence[Cell], store: Store) -> None:

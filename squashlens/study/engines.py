@@ -20,7 +20,7 @@ from squashlens import errors
 from squashlens.bars import bar
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.study.cells import Cell, by_model
-from squashlens.study.placement import STEP, Hardware, Rooms, homes, needs_of
+from squashlens.study.placement import STEP, Hardware, Rooms, homes, need_of
 from squashlens.study.places import extra
 from squashlens.study.store import Store
 from squashlens.study.work import outcome
@@ -77,7 +77,8 @@ class _Crew:
 
     def __init__(self, engine: Engine, task: Mapping[str, Any], workers: int, cells: Sequence[Cell]) -> None:
         models = by_model(cells)
-        self.engine, self.workers, self.needs = engine, workers, needs_of([*models], engine.hardware)
+        self.engine, self.workers = engine, workers
+        self.needs = [need_of(model, engine.hardware) for model in models]
         self.groups = [{cell.key for cell in own} for own in models.values()]
         self.task = {**task, "needs": self.needs}
         self.handles: dict[int, tuple[int, Any]] = {}

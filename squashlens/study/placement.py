@@ -2,14 +2,13 @@
 
 A worker is started for a model, its home, with room for that model: its weights, and the batches for which the engine
 would take memory on a device with the rest. It computes the cells of its home first. Then it helps with other models
-that fit into its room, where loading them pays.
+that fit into its room, as far as no worker has their last cells in hand.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from squashlens.bars import human
 from squashlens.errors import CapacityError, SquashlensError
@@ -52,14 +51,12 @@ class Hardware:
         return math.ceil(part) if part > 1 else math.ceil(part * STEP) / STEP
 
 
-def needs_of(models: Sequence[Model | None], hardware: Hardware | None) -> list[int]:
-    """The bytes that each model needs; 0 without a model, on unknown hardware, and if its size cannot be found."""
-    return [0 if model is None or hardware is None else _need(model, hardware) for model in models]
-
-
-def _need(model: Model, hardware: Hardware) -> int:
+def need_of(model: Model | None, hardware: Hardware | None) -> int:
+    """The bytes that a model needs; 0 without a model, on unknown hardware, and if its size cannot be found."""
     from squashlens.engine.loading.load import weight_bytes
 
+    if model is None or hardware is None:
+        return 0
     try:
         weights = weight_bytes(model.name, model.dtype, model.revision)
     except SquashlensError:  # which is raised again, and stored, when a cell of the model is computed
@@ -102,17 +99,6 @@ def homes(needs: Sequence[int], left: Sequence[int], running: Sequence[int]) -> 
     waiting = [model for model in range(len(needs)) if left[model] > at[model]]
     new = sorted((model for model in waiting if not at[model]), key=lambda model: -needs[model])
     return new + sorted((model for model in waiting if at[model]), key=lambda model: -left[model] / at[model])
-
-
-def pays(times: Mapping[str, Any] | None, left: int, held: int) -> bool:
-    """Whether to load a model of which `left` cells are not done and other workers compute `held` now.
-
-    It pays if the first of them would be done here before the others have done all. Without others it must be loaded,
-    and before others have measured how long it takes, it is not.
-    """
-    if not held:
-        return True
-    return times is not None and times["loading"] + times["seconds"] <= times["seconds"] * left / held
 
 
 def device_for(model: Model) -> str | None:

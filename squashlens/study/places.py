@@ -39,7 +39,6 @@ def extra(package: str, what: str, name: str = "study") -> Any:
         ) from None
 
 
-MISSING = (FileNotFoundError, NotADirectoryError)
 BUCKETS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci")  # have no folders to create
 
 
@@ -71,12 +70,8 @@ class Folder:
         return self.root / name
 
     def read(self, name: str) -> bytes | None:
-        try:
+        with _reading(self.path(name)):
             return (self.root / name).read_bytes()
-        except MISSING:
-            return None
-        except OSError as error:
-            raise _unreadable(self.path(name), error) from error
 
     def write(self, name: str, content: bytes) -> None:
         self.local(name)
@@ -123,12 +118,8 @@ class Remote:
         return None
 
     def read(self, name: str) -> bytes | None:
-        try:
+        with _reading(self.path(name)):
             return bytes(self.files.cat_file(f"{self.root}/{name}"))
-        except MISSING:
-            return None
-        except Exception as error:  # every kind of place has errors of its own
-            raise _unreadable(self.path(name), error) from error
 
     def write(self, name: str, content: bytes) -> None:
         target = f"{self.root}/{name}"
@@ -141,12 +132,9 @@ class Remote:
             raise OutputError(cause, "Check the permissions and the connection.") from error
 
     def names(self, folder: str) -> list[str]:
-        try:
+        found: list[Any] = []
+        with _reading(self.path(folder)):
             found = self.files.find(f"{self.root}/{folder}")
-        except MISSING:
-            return []
-        except Exception as error:
-            raise _unreadable(self.path(folder), error) from error
         return sorted(name[len(self.root) + 1 :] for name in map(str, found))
 
     def remove(self, name: str) -> None:
@@ -161,9 +149,16 @@ class Remote:
         return 0
 
 
-def _unreadable(path: str, error: Exception) -> InputError:
-    reason = " ".join(str(error).split())[:200]
-    return InputError(f"{path!r} cannot be read: {reason}.", "Check the place, the permissions and the connection.")
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Turn an error while `path` is read into an error of squashlens; a file that is missing is none."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except Exception as error:  # every kind of place has errors of its own
+        cause = f"{path!r} cannot be read: {' '.join(str(error).split())[:200]}."
+        raise InputError(cause, "Check the place, the permissions and the connection.") from error
 
 
 @contextmanager

@@ -20,32 +20,47 @@ from pathlib import Path
 from typing import Any
 
 from squashlens._typing import positive
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, SquashlensError
 from squashlens.saving.stored import Result, as_dataset
+from squashlens.study.describing.measurements import call
 from squashlens.study.places import extra
 
-ENTRIES = ("file", "column", "shard", "limit")
-ROWS = 256  # in a shard, by default
 TOGETHER, TOKENS = 32, 4096  # most prompts of equal length in one call, and most tokens
 FIRST = ("row", "prompt", "error")  # columns of every row of a shard
+
+
+@validated
+@dataclass(frozen=True)
+class Over:
+    """What a description says of the prompts of a scan."""
+
+    file: str
+    column: str = "prompt"
+    shard: int = 256
+    limit: int | None = None
+
+    @property
+    def path(self) -> Path:
+        return Path(self.file).expanduser().resolve()
 
 
 @dataclass(frozen=True)
 class Source:
     """Rows of a file, and the digest that identifies them."""
 
-    given: dict[str, Any]
+    given: Over
     identity: str
     rows: int
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """The rows of each shard, from the first to before the last."""
-        size = self.given["shard"]
+        size = self.given.shard
         yield from ((start, min(start + size, self.rows)) for start in range(0, self.rows, size))
 
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
-        path, column = _path(self.given), self.given["column"]
+        path, column = self.given.path, self.given.column
         values = (_of_parquet if path.suffix == ".parquet" else _of_lines)(path, column, start, stop)
         for row, value in enumerate(values, start):
             ids = isinstance(value, list) and value and all(type(one) is int for one in value)
@@ -54,34 +69,29 @@ class Source:
 
     def is_current(self) -> bool:
         """Whether the file is the one that was described."""
-        return _look(self.given)[0] == self.identity
+        return _look(self.given.path)[0] == self.identity
 
 
 def source_of(given: Mapping[str, Any]) -> Source:
     """The source that a description names, after one pass over the file."""
-    if unknown := [name for name in given if name not in ENTRIES]:
-        raise InputError(f"over has no entry {unknown[0]!r}.", f"Its entries are: {', '.join(ENTRIES)}.")
-    if not isinstance(given.get("file"), str):
-        raise InputError("over names no file.", "Give {'file': …, 'column': …}.")
-    full = {"column": "prompt", "shard": ROWS, **given}
-    for name in ("shard", "limit"):
-        positive(full.get(name, 1), f"over: {name}", "a number of rows", most=2**53)
-    identity, rows, columns = _look(full)
-    name = repr(given["file"])
+    over: Over = call(Over, given, "over")
+    positive(over.shard, "over: shard", "a number of rows", most=2**53)
+    positive(1 if over.limit is None else over.limit, "over: limit", "a number of rows", most=2**53)
+    identity, rows, columns = _look(over.path)
     if not rows:
-        raise InputError(f"{name} has no rows.", "Give another file.")
-    if columns and full["column"] not in columns:
-        raise InputError(f"{name} has no column {full['column']!r}.", f"It has: {', '.join(columns)}.")
-    return Source(full, identity, min(rows, full.get("limit") or rows))
+        raise InputError(f"{over.file!r} has no rows.", "Give another file.")
+    if columns and over.column not in columns:
+        raise InputError(f"{over.file!r} has no column {over.column!r}.", f"It has: {', '.join(columns)}.")
+    return Source(over, identity, min(rows, over.limit or rows))
 
 
-def _look(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
+def _look(path: Path) -> tuple[str, int, list[str]]:
     """What identifies the rows of a file, their number, and their columns as far as they are known."""
-    path = _path(given)
     if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
     try:
-        digest, rows = _index(path)
+        about = path.stat()
+        digest, rows = _index(path, about.st_size, about.st_mtime_ns)
         with path.open("rb") as lines:
             first = json.loads((lines.readline() if path.suffix != ".parquet" else b"") or b"{}")
     except OSError as error:
@@ -94,18 +104,9 @@ def _look(given: Mapping[str, Any]) -> tuple[str, int, list[str]]:
     return digest, rows, list(first) if isinstance(first, Mapping) else []
 
 
-def _path(given: Mapping[str, Any]) -> Path:
-    return Path(str(given["file"])).expanduser().resolve()
-
-
-def _index(path: Path) -> tuple[str, int]:
-    """The SHA-256 of a file and the number of its lines; read again if size or time changed."""
-    about = path.stat()
-    return _read_index(path, about.st_size, about.st_mtime_ns)
-
-
 @cache
-def _read_index(path: Path, size: int, changed: int) -> tuple[str, int]:
+def _index(path: Path, size: int, changed: int) -> tuple[str, int]:
+    """The SHA-256 of a file and the number of its lines; read again if its size or its time changed."""
     whole, rows = hashlib.sha256(), 0
     with path.open("rb") as file:
         for line in file:

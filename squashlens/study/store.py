@@ -108,16 +108,6 @@ class Store:
         there = (*self.place.names("cells"), *self.place.names("failures"))
         return {name.rpartition("/")[2].partition(".")[0] for name in there} & {*keys}
 
-    def times(self, model: str) -> dict[str, Any] | None:
-        """The seconds that loading a model and a cell of it took, as a worker noted last; None if none did."""
-        try:
-            return json.loads(self.place.read(f"times/{model}.json") or b"null")
-        except ValueError:  # half a note
-            return None
-
-    def note_times(self, model: str, loading: float, seconds: float) -> None:
-        self.place.write(f"times/{model}.json", json.dumps({"loading": loading, "seconds": seconds}).encode())
-
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
         """Store why a cell could not be computed."""
         self.place.write(failure_of(key), json.dumps({"key": key, **about}, ensure_ascii=False).encode())

@@ -21,7 +21,6 @@ import time
 import traceback
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from typing import Any
 
 import xarray as xr
@@ -41,7 +40,7 @@ from squashlens.study.describing.measurements import (
     scanned_argument,
     sequence_of,
 )
-from squashlens.study.placement import device_for, pays
+from squashlens.study.placement import device_for
 from squashlens.study.scans import shard
 from squashlens.study.store import Store
 
@@ -57,8 +56,7 @@ class Worker:
 
     def __init__(self, store: Store, device: str | None = None, fits: Container[Model | None] | None = None) -> None:
         self.store, self.device, self.fits, self.loads = store, device, fits, 0
-        self._loaded: tuple[Model, Any] | None = None
-        self._loading, self._seconds = 0.0, list[float]()  # of the loaded model, and of the cells that it computed
+        self._loaded: tuple[Model | None, Any] = (None, None)
         self._refused: dict[Model, SquashlensError] = {}
 
     def run(
@@ -77,7 +75,7 @@ class Worker:
         left = {model: own for model, own in left.items() if self.fits is None or model in self.fits}
         while left and not stop():
             for model in sorted(left, key=lambda model: not self._has(model)):
-                if not self._pays(model, {cell.key for cell in left[model]}):
+                if not self._has(model) and self._others_finish(model, {cell.key for cell in left[model]}):
                     continue
                 held = []
                 for cell in left[model]:
@@ -92,14 +90,12 @@ class Worker:
             time.sleep(PAUSE if left else 0)
 
     def _has(self, model: Model | None) -> bool:
-        return model is None or (self._loaded is not None and self._loaded[0] == model)
+        return model is None or model == self._loaded[0]
 
-    def _pays(self, model: Model | None, keys: set[str]) -> bool:
-        """Whether to load a model of which these cells may be left: the first in any case."""
-        if model is None or self._has(model) or self._loaded is None or model in self._refused:
-            return True
-        left = len(keys - self.store.named(keys))
-        return not left or pays(self.store.times(model.key), left, self.store.place.claimed(keys))
+    def _others_finish(self, model: Model | None, keys: set[str]) -> bool:
+        """Whether other workers hold all cells that are left of a model, so that loading it here would be in vain."""
+        left = keys - self.store.named(keys)
+        return model not in self._refused and 0 < len(left) <= self.store.place.claimed(left)
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
@@ -107,11 +103,7 @@ class Worker:
             if causes is None:
                 return False
             if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
-                before, began = self.loads, time.perf_counter()
                 self._compute(cell, causes)
-                spent = time.perf_counter() - began - (self._loading if self.loads > before else 0.0)
-                if cell.model is not None and self._has(cell.model):
-                    self._note(cell.model, spent)
                 if "resume" in parameters(cell.measurement):
                     self.store.end_journal(cell.key)
         return True
@@ -143,6 +135,7 @@ class Worker:
 
     def _measure(self, cell: Cell) -> Any:
         from squashlens.engine.proving.effective import applied
+        from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
@@ -171,17 +164,9 @@ class Worker:
                     raise InputError(_reason(error), "") from error
 
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
-            length = None
-            if model is not None and getattr(function_of(cell.measurement), "takes_several", False):
-                length = partial(_length, model)
+            several = getattr(function_of(cell.measurement), "takes_several", False)
+            length = (lambda prompt: len(rows_of(model, prompt)[0])) if several and model is not None else None
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
-
-    def _note(self, model: Model, seconds: float) -> None:
-        """Note for other workers what a cell of the loaded model takes: after the first, the second, the fourth, …"""
-        self._seconds.append(seconds)
-        many = len(self._seconds)
-        if many & (many - 1) == 0:
-            self.store.note_times(model.key, self._loading, sum(self._seconds) / many)
 
     def prepare(self, cell: Cell) -> None:
         """Load the model of a cell; what is wrong with it is said when the cell is computed."""
@@ -193,19 +178,26 @@ class Worker:
         """The model, which stays loaded until a cell needs another."""
         if wanted in self._refused:
             raise self._refused[wanted]
-        if self._loaded is None or self._loaded[0] != wanted:
-            from squashlens.engine.loading.load import load
+        if self._loaded[0] != wanted:
+            import torch
 
-            self._loaded, began = None, time.perf_counter()
-            _free()
+            from squashlens.engine.loading.load import load
+            from squashlens.engine.loading.random_weights import with_random_weights
+
+            self._loaded = (None, None)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                model = load(wanted.name, device=self.device or device_for(wanted), **options)
-                self._loaded = wanted, model if wanted.untrained is None else _untrained(model, wanted.untrained)
+                model: Any = load(wanted.name, device=self.device or device_for(wanted), **options)
+                if wanted.untrained is not None:
+                    tokenizer, model = model.tokenizer, with_random_weights(model, wanted.untrained)
+                    model.tokenizer = tokenizer
             except SquashlensError as error:
                 self._refused[wanted] = error
                 raise
-            self.loads, self._loading, self._seconds = self.loads + 1, time.perf_counter() - began, []
+            self._loaded, self.loads = (wanted, model), self.loads + 1
         return self._loaded[1]
 
     def _fail(self, cell: Cell, reason: str, error: Exception | None = None, trace: str = "") -> None:
@@ -213,22 +205,6 @@ class Worker:
         if error is not None and not isinstance(error, SquashlensError):
             trace = "".join(traceback.format_exception(error))
         self.store.fail(cell.key, cell.about | {"reason": reason} | ({"traceback": trace[-4000:]} if trace else {}))
-
-
-def _untrained(model: Any, seed: int) -> Any:
-    """The same architecture and tokenizer with random weights."""
-    from squashlens.engine.loading.random_weights import with_random_weights
-
-    found: Any = with_random_weights(model, seed)
-    found.tokenizer = model.tokenizer
-    return found
-
-
-def _length(model: Any, prompt: Any) -> int:
-    """The number of tokens of a prompt."""
-    from squashlens.engine.text.tokens import rows_of
-
-    return len(rows_of(model, prompt)[0])
 
 
 @contextmanager
@@ -242,14 +218,6 @@ def threads_set(number: int) -> Any:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _free() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _reason(error: Exception) -> str:

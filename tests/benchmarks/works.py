@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, GemmaConfig
 
 import squashlens as sl
-from squashlens.sequences import GrowingSequence
+from tests.cuda.works import SHAPES, constant_collapse, ids_of
 from tests.grouped import flat
 
 FOLDER = Path("runs/benchmarks")
@@ -22,19 +22,14 @@ SHAPE: dict[str, Any] = dict(
 )  # fmt: skip
 
 
-GEMMA_2B: dict[str, Any] = dict(
-    hidden_size=2048, intermediate_size=16384, num_attention_heads=8, num_key_value_heads=1, head_dim=256,
-    max_position_embeddings=8192, pad_token_id=0, bos_token_id=2, eos_token_id=1,
-)  # fmt: skip
-
-
 def folder(vocabulary: int = 512, blocks: int = 8, large: bool = False) -> Path:
     """A random Gemma, seeded, of d = 512 in float32 or with Gemma-2B's shape in bfloat16; kept for the next process."""
     path = FOLDER / f"gemma-{'2b-' * large}{blocks}-{vocabulary}"
     if not (path / "config.json").exists():
         torch.manual_seed(0)
         dtype = torch.bfloat16 if large else torch.float32
-        config = GemmaConfig(vocab_size=vocabulary, num_hidden_layers=blocks, **(GEMMA_2B if large else SHAPE))
+        shape = SHAPES["gemma-2b"] if large else SHAPE
+        config = GemmaConfig(**shape | {"vocab_size": vocabulary, "num_hidden_layers": blocks})
         AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(path)
     return path
 
@@ -52,12 +47,6 @@ def bridge(**shape: Any) -> Any:
 def plain(attention: str, **shape: Any) -> Any:
     model = AutoModelForCausalLM.from_pretrained(folder(**shape), dtype="auto", attn_implementation=attention)
     return model.eval().requires_grad_(False)
-
-
-def ids_of(n: int) -> torch.Tensor:
-    ids = torch.randint(3, 512, (n,), generator=torch.Generator().manual_seed(0))
-    ids[0] = 2
-    return ids
 
 
 Work = Callable[[], Any]
@@ -95,8 +84,7 @@ def plain_pass(n: int, **shape: Any) -> Work:
 
 def collapse(n: int, **shape: Any) -> Work:
     model = bridge(**shape)
-    sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    return lambda: sl.collapse(model, sl.capture(model, sequence, keep="residuals", pairs={"noise_lengths": 0}))
+    return lambda: constant_collapse(model, n)
 
 
 def two_passes_a_length(n: int, every: int = 16) -> Work:

@@ -8,42 +8,18 @@ the CPU with small shapes.
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.cuda.works import MARK, MODELS
+from tests.programs import ROOT, printed
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 520.0  # of at most nine minutes
 TESTING = 150.0
-
-
-class Run:
-    """What is known so far; kept in the folder after every part."""
-
-    def __init__(self, folder: Path, rehearsal: bool, seconds: float) -> None:
-        self.folder, self.began = folder, time.monotonic()
-        self.until = self.began + seconds
-        self.held: dict[str, Any] = {"rehearsal": rehearsal, "parts": [], "failures": []}
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def left(self) -> float:
-        """The seconds that are left."""
-        return max(0.0, self.until - time.monotonic())
-
-    def failed(self, part: str, reason: str) -> None:
-        print(f"FAILED {part}: {reason}", flush=True)
-        self.held["failures"].append({"part": part, "reason": reason})
-
-    def keep(self) -> None:
-        self.held["seconds"] = time.monotonic() - self.began
-        (self.folder / "results.json").write_text(json.dumps(self.held, indent=1), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,27 +29,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds for everything; default: 520")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS, help="shapes to time")
     options = parser.parse_args(arguments)
-    run = Run(options.folder.resolve(), options.rehearse, options.seconds)
-    test(run)
-    run.keep()
-    for number, model in enumerate(options.models):
-        measure(run, model, run.left / (len(options.models) - number))
-        run.keep()
-    print(f"{run.folder / 'results.json'}: {len(run.held['failures'])} failures, {run.held['seconds']:.0f} s")
-    return int(bool(run.held["failures"]))
+    began, held = time.monotonic(), {"rehearsal": options.rehearse, "parts": [], "failures": []}
+    file = options.folder.resolve() / "results.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    parts = [partial(test, held), *(partial(measure, held, model) for model in options.models)]
+    for number, part in enumerate(parts):
+        left = max(0.0, began + options.seconds - time.monotonic())
+        part(left / (len(parts) - number) if number else min(TESTING, left))
+        held["seconds"] = time.monotonic() - began
+        file.write_text(json.dumps(held, indent=1), encoding="utf-8")
+    print(f"{file}: {len(held['failures'])} failures, {held['seconds']:.0f} s")
+    return int(bool(held["failures"]))
 
 
-def test(run: Run) -> None:
+def failed(held: dict[str, Any], part: str, reason: str) -> None:
+    print(f"FAILED {part}: {reason}", flush=True)
+    held["failures"].append({"part": part, "reason": reason})
+
+
+def test(held: dict[str, Any], seconds: float) -> None:
     """Run the tests marked `cuda`, or only collect them in a rehearsal."""
-    told = ["--collect-only", "-q"] if run.held["rehearsal"] else ["-q", "-rfE", "--tb=line"]
+    told = ["--collect-only", "-q"] if held["rehearsal"] else ["-q", "-rfE", "--tb=line"]
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "-p", "no:xdist", *told, *test_files()]
-    lines, reason = output(command, min(TESTING, run.left))
-    run.held["tests"] = lines[-1] if lines else "it printed nothing"
+    lines, reason = printed(command, seconds)
+    held["tests"] = lines[-1] if lines else "it printed nothing"
     for line in lines:
         if line.startswith(("FAILED", "ERROR")):
-            run.failed("tests", line)
+            failed(held, "tests", line)
     if reason:
-        run.failed("tests", reason)
+        failed(held, "tests", reason)
 
 
 def test_files() -> list[str]:
@@ -83,36 +67,21 @@ def test_files() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found if mark in path.read_text(encoding="utf-8"))
 
 
-def measure(run: Run, model: str, seconds: float) -> None:
+def measure(held: dict[str, Any], model: str, seconds: float) -> None:
     """Time the works of one model, and keep what each said."""
-    command = [sys.executable, "-m", "tests.cuda.works", model, *(["--cpu"] if run.held["rehearsal"] else [])]
-    lines, reason = output(command, seconds)
+    command = [sys.executable, "-m", "tests.cuda.works", model, *(["--cpu"] if held["rehearsal"] else [])]
+    lines, reason = printed(command, seconds)
     current = "start"
     for said in (json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)):
         current = said.get("begin", current)
         if "failed" in said:
-            run.failed(f"{model}: {said['failed']}", said["reason"])
+            failed(held, f"{model}: {said['failed']}", said["reason"])
         elif "done" in said:
-            run.held["about"] = said.pop("about", run.held.get("about"))
-            run.held["parts"].append({"model": model} | said)
-            print(json.dumps(run.held["parts"][-1]), flush=True)
+            held["about"] = said.pop("about", held.get("about"))
+            held["parts"].append({"model": model} | said)
+            print(json.dumps(held["parts"][-1]), flush=True)
     if reason:
-        run.failed(f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
-
-
-def output(command: Sequence[str], seconds: float) -> tuple[list[str], str]:
-    """The lines that a program printed, and what went wrong, if anything did."""
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=seconds,
-            check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").decode(errors="replace").splitlines(), "took too long and was stopped"
-    lines = done.stdout.decode(errors="replace").splitlines()
-    return lines, f"ended with code {done.returncode}" if done.returncode else ""
+        failed(held, f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
 
 
 if __name__ == "__main__":

@@ -92,6 +92,19 @@ def works(model: str, small: bool) -> list[Work]:
     return [*found, Work("collapse", 1024), Work("sketch", 2048), Work("exact", one), Work("profile", 1024)]
 
 
+def ids_of(n: int) -> torch.Tensor:
+    """A start and n − 1 random tokens, which every vocabulary has."""
+    ids = torch.randint(3, 60, (n,), generator=torch.Generator().manual_seed(0))
+    ids[0] = 2
+    return ids
+
+
+def constant_collapse(model: Any, n: int) -> Any:
+    """The collapse of n equal tokens, at all lengths."""
+    sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
+    return sl.collapse(model, sl.capture(model, sequence, keep="residuals", pairs={"noise_lengths": 0}))
+
+
 class Subject:
     """A model of a shape on a device: its bridge, and the plain model with fused attention and the same weights."""
 
@@ -121,16 +134,11 @@ class Subject:
         The prompt is longer than a window, and so has blocks of both kinds.
         """
         n = 1 + max(window or 2 for window in windows(self.model))
-        return sl.results.provenance(sl.path_bound(self.model, self.ids(n)))["attention_implementation"]
-
-    def ids(self, n: int) -> torch.Tensor:
-        ids = torch.randint(3, 60, (n,), generator=torch.Generator().manual_seed(0))
-        ids[0] = 2
-        return ids
+        return sl.results.provenance(sl.path_bound(self.model, ids_of(n)))["attention_implementation"]
 
     def call(self, work: Work) -> Callable[[], Any]:
         """What is run for a work."""
-        ids, products = self.ids(work.n), {"vjp_batch_size": BATCH}
+        ids, products = ids_of(work.n), {"vjp_batch_size": BATCH}
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
@@ -138,7 +146,7 @@ class Subject:
                 self.model, ids, norm="frobenius", method={"method": "sketch", "n_probes": PROBES}, **products
             ),
             "exact": lambda: flat.jacobian_norms(self.model, ids, **products),
-            "collapse": lambda: self._collapse(work.n),
+            "collapse": lambda: constant_collapse(self.model, work.n),
             "profile": lambda: sl.profile(self.model, ids, method="none", extras={"n_random_models": 0}),
         }
         return calls[work.kind]
@@ -146,10 +154,6 @@ class Subject:
     def _forward(self, ids: torch.Tensor) -> None:
         with torch.no_grad():
             self.plain(ids, use_cache=False, logits_to_keep=1)
-
-    def _collapse(self, n: int) -> Any:
-        sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-        return sl.collapse(self.model, sl.capture(self.model, sequence, keep="residuals", pairs={"noise_lengths": 0}))
 
     def estimate(self, work: Work) -> int | None:
         """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""

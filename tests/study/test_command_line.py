@@ -83,7 +83,7 @@ def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
     [
         (["plam"], "Unrecognized options: plam"),
         (["run"], "YAML file"),
-        (["run", "none.yaml"], "no file"),
+        (["run", "none.yaml"], "No such file"),
         (["run", "FILE", "--workers", "two"], "--workers"),
         (["run", "FILE", "--workers", "0"], "workers"),
         (["run", "FILE", "--engine", "ray", "--resources", "num_gpus"], "NAME=VALUE"),

@@ -1,9 +1,10 @@
-"""Rooms on devices follow from the sizes of models, none is promised twice, and models are loaded where it pays."""
+"""Rooms on devices follow from the sizes of models, none is promised twice, and no model is loaded in vain."""
 
 import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ import squashlens as sl
 from squashlens.engine.loading.load import weight_bytes
 from squashlens.errors import CapacityError
 from squashlens.study import engines
-from squashlens.study.placement import Hardware, Rooms, homes, pays
+from squashlens.study.placement import Hardware, Rooms, homes
 from squashlens.study.work import Worker
 from tests.study.test_running import files
 
@@ -65,24 +66,13 @@ def test_workers_are_started_for_the_largest_models_first_and_then_where_most_is
     assert homes(needs, [2, 1, 0, 0], [0, 0, 1]) == []
 
 
-@pytest.mark.parametrize(
-    ("loading", "seconds", "left", "held", "expected"),
-    [(9, 1, 20, 2, True), (9, 1, 19, 2, False), (0, 1, 2, 2, True), (5, 1, 1, 0, True)],
-)
-def test_loading_pays_if_a_cell_is_done_sooner(
-    loading: float, seconds: float, left: int, held: int, expected: bool
-) -> None:
-    """Two others take ten seconds for twenty cells of one second: time to load for nine, and to compute one."""
-    assert pays({"loading": loading, "seconds": seconds}, left, held) is expected
-
-
 def grids(**more: Any) -> list[dict[str, Any]]:
     each = {"dtype": ["float32", "float64"], "prompt": ["1", "11", "111"]}
     arguments = {"model": "tiny-gemma", **more}
     return [{"measurement": "tests.study.on_devices:largest_logit", "arguments": arguments, "each": each}]
 
 
-def test_a_worker_loads_each_model_once_and_anothers_when_it_pays(
+def test_a_worker_loads_each_model_once_and_none_whose_cells_others_have_in_hand(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("squashlens.engine.loading.load.load", lambda *_, **__: tiny)
@@ -91,7 +81,6 @@ def test_a_worker_loads_each_model_once_and_anothers_when_it_pays(
     *_, last = study.cells
     looks = iter(range(30))
     first = Worker(study.store)
-    study.store.note_times(last.model.key if last.model else "", loading=9.0, seconds=1.0)
     with study.store.place.claim(last.key):  # another worker has this model, and the last of its cells in hand
         first.run([*study.cells[:3], last], stop=lambda: next(looks, None) is None)
         assert (first.loads, study.status()["done"].item()) == (1, 3)
@@ -109,38 +98,19 @@ def test_a_model_that_fits_nowhere_is_refused_by_name(tmp_path: Path, monkeypatc
         sl.Study(grids(), store=tmp_path).run(workers=2)
 
 
-class OneNode:
-    """As the module ray, with two GPUs in one node; `asked` are the shares of a GPU that were asked for."""
-
-    def __init__(self) -> None:
-        self.asked, self.work = list[float](), self
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def nodes(self) -> list[Any]:
-        return [{"Alive": True, "Resources": {"GPU": 2.0}}, {"Alive": True, "Resources": {}}]
-
-    def remote(self, *_: object) -> "OneNode":
-        return self
-
-    def options(self, **options: Any) -> "OneNode":
-        self.asked.append(options["num_gpus"])
-        return self
-
-    def get(self, _: object) -> int:
-        return 80 * GB
-
-
 def test_actors_ask_for_the_part_of_a_gpu_that_their_model_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", ray := OneNode())  # pyright: ignore[reportArgumentType]
+    """On a cluster with two GPUs in one of its nodes."""
+    nodes = [{"Alive": True, "Resources": {"GPU": 2.0}}, {"Alive": True, "Resources": {}}]
+    ray = MagicMock(**{"nodes.return_value": nodes, "get.return_value": 80 * GB})
+    monkeypatch.setitem(sys.modules, "ray", ray)
     engine = engines.Ray({}, 1, None)
     for need in (5, 104, 0):
         engine.start({}, 0, need * GB)
-    assert ray.asked == [1 / 10_000, 0.0625, 2, 1]
     mine = engines.Ray({"num_gpus": 0.5}, 1, None)
     mine.start({}, 0, 5 * GB)
-    assert (mine.hardware, ray.asked[-1]) == (None, 0.5)
+    assert mine.hardware is None
+    asked = [call.kwargs["num_gpus"] for call in ray.remote.return_value.options.call_args_list]
+    assert asked == [1 / 10_000, 0.0625, 2, 1, 0.5]
 
 
 @pytest.mark.slow

@@ -62,30 +62,24 @@ def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
         f"{FAKE}plain returned 1. Return an xarray DataArray or Dataset.")  # fmt: skip
 
 
-def test_a_damaged_cell_is_computed_again(tmp_path: Path) -> None:
+def test_cells_that_are_missing_or_damaged_are_left_out_and_computed_again(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    one = study(tmp_path / "store", "noted", {"x": [1, 2]}, notes=str(notes))
-    one.run()
-    whole = files(tmp_path / "store")
-    one.store.place.write(name_of(one.cells[0].key), b"half a cell")
-    assert one.status()[["done", "left"]].to_numpy().tolist() == [[1, 1]]
-    one.run()
-    assert files(tmp_path / "store") == whole
-    assert Counter(notes.read_text().split()) == {"1": 2, "2": 1}
-
-
-def test_cells_that_are_missing_or_damaged_are_left_out(tmp_path: Path) -> None:
-    one = study(tmp_path, "square", {"x": [1, 2, 3]})
+    one = study(tmp_path / "store", "noted", {"x": [1, 2, 3]}, notes=str(notes))
     with pytest.raises(InputError, match="No cell"):
         one.combine()
     one.run()
+    whole = files(tmp_path / "store")
     one.store.place.remove(name_of(one.cells[0].key))
     one.store.place.write(name_of(one.cells[1].key), b"half a cell")
+    assert one.status()[["done", "left"]].to_numpy().tolist() == [[1, 2]]
     both = one.combine()
     assert both["area"].isnull().all("place").values.tolist() == [True, True, False]
     assert (both["cell"] == "").values.tolist() == [True, True, False]
-    assert one.sql("select count(*) as many from tests_study_fakes_square")["many"].tolist() == [3]
+    assert one.sql("select count(*) as many from tests_study_fakes_noted")["many"].tolist() == [3]
     assert one.sql("select state from cells order by x")["state"].tolist() == ["left", "left", "done"]
+    one.run()
+    assert files(tmp_path / "store") == whole
+    assert Counter(notes.read_text().split()) == {"1": 2, "2": 2, "3": 1}
 
 
 def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_every_prompt_is_in_one_shard(kind: str, size: int, tmp_path: Path) -> N
         [(row, PROMPTS[row]) for row in range(start, stop)] for start, stop in spans
     ]
     assert sum(stop - start for start, stop in spans) == 25
-    assert source_of(source.given | {"limit": 3}).rows == 3
+    assert source_of(vars(source.given) | {"limit": 3}).rows == 3
 
 
 def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
@@ -225,14 +225,15 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ({}, "names no file"),
+        ({}, "over: .*'file'"),
         ({"file": "none.jsonl"}, "cannot be read"),
-        ({"file": "none.jsonl", "rows": 3}, "no entry"),
+        ({"file": "none.jsonl", "rows": 3}, "over: .*'rows'"),
         ({"file": "prompts.txt"}, "neither"),
         ({"file": "empty.jsonl"}, "no rows"),
         ({"file": "broken.parquet"}, "not a Parquet"),
         ({"file": "good.parquet", "column": "text"}, "It has: prompt"),
         ({"file": "good.parquet", "shard": 0}, "shard"),
+        ({"file": "good.parquet", "limit": 0}, "limit"),
         ({"file": "good.jsonl", "column": "text"}, "It has: prompt, n"),
     ],
 )

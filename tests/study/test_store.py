@@ -44,14 +44,6 @@ def test_a_study_is_the_same_in_every_place(store: Store, tmp_path: Path) -> Non
         assert there.sql(query).equals(here.sql(query))
 
 
-def test_a_result_comes_back(store: Store) -> None:
-    assert store.read(KEY) is None
-    store.keep(KEY, {"measurement": "square"}, square(3))
-    assert store.result(KEY).identical(square(3))
-    assert store.read(KEY).header["measurement"] == "square"
-    assert store.done([KEY, "other"]) == {KEY}
-
-
 def test_a_large_result_is_stored_as_netcdf_and_comes_back(store: Store) -> None:
     large = square(2).isel(place=[0] * 200_000).drop_vars("place")
     store.keep(KEY, {}, large)
@@ -72,13 +64,6 @@ def test_every_changed_byte_is_noticed(store: Store) -> None:
     other = "cd" + KEY[2:]
     store.place.write(name_of(other), whole)
     assert store.read(other) is None, "it has the name of another cell"
-
-
-def test_a_success_removes_the_failure(store: Store) -> None:
-    store.fail(KEY, {"reason": "why"})
-    assert store.failures()[KEY]["reason"] == "why"
-    store.keep(KEY, {}, square(3))
-    assert store.failure(KEY) is None
 
 
 def test_a_claim_is_granted_once_and_ends(tmp_path: Path) -> None:
@@ -175,11 +160,14 @@ def test_what_a_remote_place_refuses_is_said(monkeypatch: pytest.MonkeyPatch) ->
         store.keep(KEY, {}, square(3))
 
 
-def test_a_damaged_record_of_a_failure_is_none(store: Store) -> None:
-    store.place.write(f"failures/{KEY}.json", b'{"key": "')
-    assert (store.failure(KEY), store.failures()) == (None, {})
-    store.place.write(f"failures/{KEY}.json", b'{"key": "other", "reason": "why"}')
-    assert (store.failure(KEY), store.failures()) == (None, {})
+def test_a_record_of_a_failure_ends_with_a_success_and_counts_only_whole(store: Store) -> None:
+    store.fail(KEY, {"reason": "why"})
+    assert store.failures()[KEY]["reason"] == "why"
+    store.keep(KEY, {}, square(3))
+    assert store.failure(KEY) is None
+    for damaged in (b'{"key": "', b'{"key": "other", "reason": "why"}'):
+        store.place.write(f"failures/{KEY}.json", damaged)
+        assert (store.failure(KEY), store.failures()) == (None, {})
 
 
 def test_a_store_in_memory_is_for_one_process() -> None:

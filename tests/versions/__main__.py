@@ -1,6 +1,6 @@
 """Run chosen tests with the oldest and with the newest dependencies that pyproject.toml allows: `make versions`.
 
-`python -m tests.versions [--page-only] [NAME …]`: names choose environments, all by default. Each is installed by uv
+`python -m tests.versions [NAME …]`: names choose environments, all by default. Each is installed by uv
 into `runs/versions/NAME` without constraints.txt. pyright then reads the code as each supported Python does. What was
 found is kept in `runs/versions/results.json`, and docs/versions.md is written from it: an environment that is not run
 again keeps what it had. The exit code is 1 if anything failed.
@@ -11,7 +11,6 @@ PyTorch's own index can be reached. Interpreters are those that uv finds, or can
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -23,7 +22,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, printed
+
 FOLDER, PAGE = ROOT / "runs" / "versions", ROOT / "docs" / "versions.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # `lxt`, which comes with a torchvision, has `make compare`; a cluster has `make engines`.
@@ -87,12 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*(one.name for one in ENVIRONMENTS), "pyright"]
     parser.add_argument("names", nargs="*", choices=[[], *names], metavar="NAME", help=f"of {', '.join(names)}")
-    parser.add_argument("--page-only", action="store_true", help="write the page from what was found before")
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     record = FOLDER / "results.json"
     held = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    for name in [] if options.page_only else options.names or names:
+    for name in options.names or names:
         environment = next((one for one in ENVIRONMENTS if one.name == name), None)
         held[name] = tried(environment) if environment else {python: read_as(python) for python in PYTHONS}
         print(f"{name}: {held[name]}", flush=True)
@@ -105,18 +104,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def tried(environment: Environment) -> dict[str, Any]:
     """Install an environment and run its tests: the versions and what failed, or why it could not be had."""
     for what, command in installation(environment):
-        code, lines = run(command)
-        if code:
-            return {"python": environment.python, "unavailable": f"{what}: {' / '.join(lines[-4:])[:400]}"}
+        lines, reason = printed(command, SECONDS)
+        if reason:
+            return {"python": environment.python, "unavailable": f"{what}: {' / '.join(lines[-4:]) or reason}"[:400]}
     listed = [UV, "pip", "list", "--python", str(environment.interpreter), "--format", "json"]
     versions = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
     python = subprocess.run([environment.interpreter, "--version"], capture_output=True, text=True, check=True).stdout
     chosen = ["-m", "not slow and not cuda and not browser", "-k", CHOSEN]
-    code, lines = run([str(environment.interpreter), "-m", "pytest", "-q", "-rfEs", *chosen, *environment.tests])
+    program = [str(environment.interpreter), "-m", "pytest", "-q", "-rfEs", *chosen, *environment.tests]
     return {
         "python": python.split()[-1],
         "versions": {one["name"]: one["version"] for one in json.loads(versions)},
-    } | outcome(code, lines)
+    } | outcome(*printed(program, SECONDS))
 
 
 def installation(environment: Environment) -> list[tuple[str, list[str]]]:
@@ -131,35 +130,21 @@ def installation(environment: Environment) -> list[tuple[str, list[str]]]:
     ]
 
 
-def outcome(code: int, lines: Sequence[str]) -> dict[str, Any]:
+def outcome(lines: Sequence[str], reason: str) -> dict[str, Any]:
     """What pytest printed last: the counts, with the reasons of what was skipped, and a line for each failure."""
     skipped = [line.split(": ")[-1] for line in lines if line.startswith("SKIPPED")]
     counts = lines[-1].strip("= ").partition(" in ")[0] if lines else "it printed nothing"
     failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return {
         "tests": f"{counts} ({'; '.join(sorted(set(skipped)))})" if skipped else counts,
-        "failures": failures or [" / ".join(lines[-4:])[:400]] * bool(code),
+        "failures": failures or [f"{reason}: {' / '.join(lines[-4:])}"[:400]] * bool(reason),
     }
 
 
 def read_as(python: str) -> str:
     """What pyright says when it takes the code for one of a Python version."""
-    _, lines = run([str(ROOT / ".venv" / "bin" / "pyright"), "--pythonversion", python])
+    lines, _ = printed([str(ROOT / ".venv" / "bin" / "pyright"), "--pythonversion", python], SECONDS)
     return lines[-1] if lines else "it printed nothing"
-
-
-def run(command: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a program in the project's folder: its exit code, and the lines that it printed."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            timeout=SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return 1, [f"took longer than {SECONDS:.0f} s"]
-    return done.returncode, done.stdout.strip().splitlines()
 
 
 def page(held: Mapping[str, Any], pyproject: str, extras: Sequence[str]) -> str:

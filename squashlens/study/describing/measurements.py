@@ -10,14 +10,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
 from squashlens.checks.arguments import as_dict, converted, group_in, options_of
+from squashlens.engine.digests import DEPTH, Canonical, sha256
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
-from squashlens.study.describing.own_code import code_of
+from squashlens.tasks import find
 
 MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
 
@@ -113,12 +114,6 @@ def sequence_of(model: Any, prompt: Any) -> Any:
     return sl.prompts.build(model, sl.prompts.tokenize(model, prompt, bos="none")[0].tolist())
 
 
-def _task(_: Any, given: Any) -> Any:
-    from squashlens.tasks import find
-
-    return find(given)
-
-
 def _interventions(_: Any, given: Any) -> Any:
     named = converted(given, Mapping[str, Any], "interventions")
     return {label: require_hooks(hooks) for label, hooks in named.items()}
@@ -131,7 +126,7 @@ def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
 
 
 # What makes an argument for a model. Without a model (None), the same functions check what is given.
-MAKES = {"sequence": _sequence, "task": _task, "interventions": _interventions}
+MAKES = {"sequence": _sequence, "task": lambda _, given: find(given), "interventions": _interventions}
 
 
 WHERE = ("", "paths", "synthetic")  # the modules of squashlens that have measurements; the package itself if empty
@@ -261,7 +256,39 @@ def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
 
 def code_for(name: str) -> str:
     """The digest of the code of your own measurement; empty for a public function, for which the version stands."""
-    return code_of(function_of(name)) if ":" in name else ""
+    return sha256(_OwnCode().text(function_of(name))) if ":" in name else ""
+
+
+class _OwnCode(Canonical):
+    """The code of your own measurements, read from the function in memory: what runs, not what a file says.
+
+    As `Canonical`, and it also looks into modules, classes and cached functions of your own. Installed packages are
+    known by their names.
+    """
+
+    def code(self, value: Any, depth: int = DEPTH) -> str:
+        if not isinstance(value, FunctionType) and inspect.isfunction(getattr(value, "__wrapped__", None)):
+            return f"{type(value).__qualname__} of {super().code(value.__wrapped__, depth)}"  # of functools.cache
+        return super().code(value, depth)
+
+    def _global(self, value: Any, depth: int) -> str:
+        return super()._global(value, DEPTH)  # functions are read once, so that this ends
+
+    def _named(self, value: Any, file: str | None) -> str:
+        """The name of a class or module, with all that is in it if it is your own."""
+        others = len(self.unseen)
+        name = super()._named(value, file)
+        if len(self.unseen) == others or id(value) in self.begun:
+            return name
+        self.begun[id(value)] = value
+        held = {
+            key: one for key, one in vars(value).items() if not key.startswith("__") or isinstance(one, FunctionType)
+        }
+        if isinstance(value, ModuleType):  # not what it imports from elsewhere and does not use
+            held = {
+                key: one for key, one in held.items() if getattr(one, "__module__", value.__name__) == value.__name__
+            }
+        return f"{name} {' '.join(f'{key} = {self._global(one, DEPTH)}' for key, one in sorted(held.items()))}"
 
 
 def _plain(value: Any) -> Any:

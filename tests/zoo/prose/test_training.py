@@ -68,12 +68,10 @@ def _stopped(text: Path, tmp_path: Path, checkpoint: Path, step: int) -> None:
             raise KeyboardInterrupt
         return whole(*args)  # type: ignore[arg-type]
 
-    training.backward = interrupted
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "backward", interrupted)
         with pytest.raises(KeyboardInterrupt):
             training.train(text, tmp_path / "part", checkpoint, RECIPE, every=2)
-    finally:
-        training.backward = whole
     assert len(torch.load(checkpoint)["losses"]) == 4
 
 

@@ -1,27 +1,40 @@
-"""The command for a GPU, rehearsed on the CPU."""
+"""The tools that time squashlens and try versions: what they name exists, and the command for a GPU runs on the CPU."""
 
+import inspect
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.benchmarks import works as timed_works
+from tests.benchmarks.__main__ import COMPARISONS
 from tests.cuda import works
+from tests.programs import ROOT, printed
+from tests.versions.__main__ import EXTRAS, ranges
 
-ROOT = Path(__file__).parents[2]
+
+def test_every_side_of_a_benchmark_names_a_work_and_its_arguments() -> None:
+    """A run in a process of its own that fails leaves a row, and no error."""
+    for side in (side for one in COMPARISONS for side in (one.ours, one.theirs)):
+        inspect.signature(getattr(timed_works, side.work)).bind(**side.arguments)
+
+
+def test_the_page_of_versions_is_of_the_present_ranges() -> None:
+    """A range that was changed is tried again: `make versions`."""
+    said = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    allowed = ranges((ROOT / "pyproject.toml").read_text(encoding="utf-8"), EXTRAS)
+    assert not [f"{name} {own}" for name, own in allowed.items() if f"| {name} | {own or 'any'} |" not in said]
 
 
 @pytest.mark.slow
 def test_the_rehearsal_runs(tmp_path: Path) -> None:
     """The whole command with the real worker, on one shape."""
     options = ["--rehearse", "--folder", str(tmp_path), "--models", "gemma-2b"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cuda", *options], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    lines, wrong = printed([sys.executable, "-m", "tests.cuda", *options], 600)
     held = json.loads((tmp_path / "results.json").read_text())
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert not wrong, lines
     timed = {part["kind"]: part for part in held["parts"] if "kind" in part}
     assert timed.keys() == {"forward", "bound", "collapse", "sketch", "exact", "profile"}
     assert all(part["seconds"] > 0 and part["peak"] > 0 and part["ratio"] > 0 for part in timed.values())
