@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
@@ -58,24 +57,24 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         f"influence by distance, from layer {at}", "exponent p by layer", "attention to the first token",
         "effective rank of the representations",
     ]  # fmt: skip
-    figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
+    figure, (first, upper, lower, last) = grid(titles, 2)
     for name in map(str, found["quantity"].values):
         one = found.sel(quantity=name)
         for trace in _influence(one.sel(layer=at), *NAMES[name]):
-            figure.add_trace(trace, row=1, col=1)
-        figure.add_trace(_exponent(one, *NAMES[name]), row=1, col=2)
+            figure.add_trace(trace, **first)
+        figure.add_trace(_exponent(one, *NAMES[name]), **upper)
     rates, rank = found["sink_rate"], found["effective_rank"]
     for head in rates["head"].values:
         style: Any = {"mode": "markers", "opacity": 0.6, "hover": f"block %{{x}}, head {head}<br>%{{y:.3f}}"}
         dots = curve(rates["block"].values, rates.sel(head=head).values, colour=COLOURS["attention"], **style)
-        figure.add_trace(dots, row=2, col=1)
+        figure.add_trace(dots, **lower)
     line = curve(rank["layer"].values, rank.values, colour=COLOURS["residual"], hover="layer %{x}<br>%{y:.3g}")
-    figure.add_trace(line, row=2, col=2)
-    figure.update_xaxes(title="distance r + 1 (tokens)", type="log", row=1, col=1)
-    figure.update_yaxes(title="influence ÷ mean", type="log", row=1, col=1)
-    for row, column, title in ((1, 2, "layer"), (2, 1, "block"), (2, 2, "layer")):
-        figure.update_xaxes(title=title, dtick=1, row=row, col=column)
-    figure.update_yaxes(range=[-0.03, 1.03], row=2, col=1)
+    figure.add_trace(line, **last)
+    figure.update_xaxes(title="distance r + 1 (tokens)", type="log", **first)
+    figure.update_yaxes(title="influence ÷ mean", type="log", **first)
+    for place, title in ((upper, "layer"), (lower, "block"), (last, "layer")):
+        figure.update_xaxes(title=title, dtick=1, **place)
+    figure.update_yaxes(range=[-0.03, 1.03], **lower)
     marks = ["dots: measured; lines: fitted law"]
     if np.isfinite(found["exponent_low"].values).any():
         marks.append("bars: 95 % interval")
@@ -128,9 +127,8 @@ def needle(
     """
     wanted = [name for name in PANELS if f"{name}_mean" in found]
     groups = [escape(str(g)) for g in found["group"].values]
-    figure, rows = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
-    for place, name in enumerate(wanted):
-        here: Any = {"row": place // 2 + 1, "col": place % 2 + 1}
+    figure, places = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
+    for name, here in zip(wanted, places, strict=True):
         cells = [found[f"{name}_{side}"].values for side in ("mean", "low", "high")]
         for i, (group, mean, low, high) in enumerate(zip(groups, *cells, strict=True)):
             colour, dash, symbol = series(i)
@@ -144,7 +142,7 @@ def needle(
         figure.update_yaxes(range=_range(np.stack(cells)), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    return finish(figure, escape(title), 210 * rows, found, *norm_note(found))
+    return finish(figure, escape(title), 210 * places[-1]["row"], found, *norm_note(found))
 
 
 def _range(values: np.ndarray) -> list[float] | None:

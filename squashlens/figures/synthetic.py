@@ -108,18 +108,12 @@ def survey(found: xr.Dataset) -> go.Figure:
             f"The figure has no place for the options {', '.join(others[2:])}.",
             "Select one value of each, with found.sel(…).",
         )
-    cells = list(product(*(range(len(found[name])) for name in others)))
-    columns = len(found[others[0]]) if others else 1
-    rows = -(-len(cells) // columns)
-    names = [escape(str(value)) for value in found[first].values]
-    figure = make_subplots(
-        rows=rows, cols=columns, shared_xaxes="all", shared_yaxes="all",  # pyright: ignore
-        subplot_titles=[_place(found, others, cell) for cell in sorted(cells, key=lambda c: c[::-1])],
-    )  # fmt: skip
-    for cell in cells:
-        here = found.isel(dict(zip(others, cell, strict=True)))
-        column, row = (cell[0] + 1 if others else 1), (cell[1] + 1 if len(others) > 1 else 1)
-        _exponents(figure, here, names, row, column)
+    cells = sorted(product(*(range(len(found[name])) for name in others)), key=lambda cell: cell[::-1])
+    titles, columns = [_place(found, others, cell) for cell in cells], len(found[others[0]]) if others else 1
+    figure, places = grid(titles, columns, shared_xaxes="all", shared_yaxes="all")
+    names, rows = [escape(str(value)) for value in found[first].values], places[-1]["row"]
+    for cell, place in zip(cells, places, strict=True):
+        _exponents(figure, found.isel(dict(zip(others, cell, strict=True))), names, place)
     name_rows(figure, names, showgrid=True, gridcolor="white")
     figure.update_xaxes(title="exponent", row=rows)
     figure.add_vline(x=0, line={"color": INK, "width": 1})
@@ -128,7 +122,7 @@ def survey(found: xr.Dataset) -> go.Figure:
     return finish(figure, f"Decay of D and δ with length, by {_option(first)}", height)
 
 
-def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int) -> None:
+def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], place: Any) -> None:
     """Draw the exponents of D and, just below, of δ, at the height of each name."""
     every = np.ones(len(names), dtype=bool)
     for name, text, offset, filled, colour, symbol in (
@@ -143,7 +137,7 @@ def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, 
         }  # fmt: skip
         figure.add_scatter(
             x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text,
-            error_x=interval(middle, low, high, colour, 0), row=row, col=column,
+            error_x=interval(middle, low, high, colour, 0), **place,
             customdata=np.stack([names, low.astype(str), high.astype(str)], axis=-1),
             hovertemplate="%{customdata[0]}<br>%{x:.3f} [%{customdata[1]:.3f}, %{customdata[2]:.3f}]<extra></extra>",
         )  # fmt: skip
@@ -198,20 +192,18 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
             "exhibits is empty: there is nothing to draw.", "Give the result of squashlens.statements.gallery."
         )
     titles = [f"<b>{e.kept[0].name}</b><br>{escape(e.kept[0].claim)}" for e in exhibits]
-    figure, rows = grid(titles, min(COLUMNS, len(titles)))
-    for place, exhibit in enumerate(exhibits):
-        row, column = divmod(place, COLUMNS)
+    figure, places = grid(titles, min(COLUMNS, len(titles)))
+    for exhibit, place in zip(exhibits, places, strict=True):
         for side, (name, colour, dash) in SIDES.items():
             values = [getattr(one, side) for one in exhibit.rows]
             line = curve(
                 [one.at for one in exhibit.rows], np.maximum(values, LEAST), name, colour=colour, dash=dash,
                 text=[f"{value:.4g}" for value in values], hover=f"{name} at %{{x}}: %{{text}}",
             )  # fmt: skip
-            figure.add_trace(line, row=row + 1, col=column + 1)
-        figure.update_xaxes(title=exhibit.axis, row=row + 1, col=column + 1)
-        figure.update_yaxes(range=_range(exhibit), row=row + 1, col=column + 1)
+            figure.add_trace(line, **place)
+        figure.update_xaxes(title=exhibit.axis, **place).update_yaxes(range=_range(exhibit), **place)
     figure.update_xaxes(type="log").update_yaxes(type="log")
-    return finish(figure, "Both sides of each statement", 130 * rows, (), "zeros are drawn at the bottom")
+    return finish(figure, "Both sides of each statement", 130 * places[-1]["row"], (), "zeros are drawn at the bottom")
 
 
 def _range(exhibit: Exhibit) -> list[float]:

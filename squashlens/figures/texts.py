@@ -1,7 +1,6 @@
 """How repeated text is tokenized, and the distance of two texts compared with that of the true pair of tokens."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -86,11 +85,9 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
         layer: the layer to draw; the last one by default.
     """
     at = chosen(measured, "layer", layer)
-    columns = min(COLUMNS, measured.sizes["form"])
-    figure, rows = grid(_titles(measured), columns, shared_yaxes="all")
+    figure, places = grid(_titles(measured), min(COLUMNS, measured.sizes["form"]), shared_yaxes="all")
     lines = (("distance", "true pair", "distance", 4.0, "solid"), ("naive", "two texts", "contrast", 1.6, "dot"))
-    for number, form in enumerate(measured["form"].values):
-        place: Any = {"row": number // columns + 1, "col": number % columns + 1}
+    for form, place in zip(measured["form"].values, places, strict=True):
         here = measured.sel(form=form, layer=at)
         repeats, naive = here["repeats"].values, here["naive"].where(here["naive"] > 0).values
         for variable, name, colour, width, dash in lines:
@@ -102,7 +99,7 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
             figure.add_trace(_marks(step, repeats[shown], naive[shown]), **place)
     figure.update_yaxes(type="log", title=distance_of(measured)).update_xaxes(title="repeats")
     title = f"Distance of two texts, one repeat apart, and of the true pair: layer {at}"
-    return finish(figure, title, 190 * rows, measured)
+    return finish(figure, title, 190 * places[-1]["row"], measured)
 
 
 def _distinct(splits: xr.Dataset) -> xr.Dataset:

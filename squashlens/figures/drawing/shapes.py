@@ -138,18 +138,12 @@ def token_heatmap(
     )  # fmt: skip
 
 
-def grid(titles: Sequence[str], columns: int, heights: Sequence[float] = (1,), **axes: Any) -> tuple[go.Figure, int]:
-    """A figure with a panel for each title, row by row, and the number of rows.
-
-    With several `heights`, each panel has further ones below it. Places after the last title stay free.
-    """
-    rows = [list(titles[at : at + columns]) for at in range(0, len(titles), columns)]
-    specs = [[{} if at < len(row) else None for at in range(columns)] for row in rows for _ in heights]
-    names = [text for row in rows for text in (*row, *[""] * (len(row) * (len(heights) - 1)))]
-    figure = make_subplots(
-        rows=len(specs), cols=columns, specs=specs, subplot_titles=names, row_heights=list(heights) * len(rows), **axes
-    )
-    return figure, len(rows)
+def grid(titles: Sequence[str], columns: int, **axes: Any) -> tuple[go.Figure, list[Any]]:
+    """A figure with a panel for each title, row by row, and the row and column of each panel."""
+    places = [{"row": 1 + at // columns, "col": 1 + at % columns} for at in range(len(titles))]
+    rows = places[-1]["row"]
+    specs = [[{} if row * columns + column < len(titles) else None for column in range(columns)] for row in range(rows)]
+    return make_subplots(rows=rows, cols=columns, specs=specs, subplot_titles=list(titles), **axes), places
 
 
 def titles_of(values: xr.DataArray) -> tuple[str, str]:
