@@ -13,6 +13,7 @@ import xarray as xr
 
 from squashlens import figures, zoo
 from squashlens.engine.text.tokens import escape
+from squashlens.figures.answers import percent
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -40,8 +41,9 @@ def caption_of(number: int, found: Found) -> str:
     """The caption of a figure, for its results by the names of their parts."""
     given: dict[str, Any] = {
         "number": number, "found": found, "stacks": STACKS, "copying": len(COPYING), "provenance": provenance,
-        "named_models": named_models, "escape": escape, "shortened": _shorten, "percent": _percent,
-        "g": sentences.number, "falls": lambda one, p: falls(one, float(p)), "exponent": _exponent,
+        "named_models": named_models, "escape": escape, "shortened": _shorten, "g": sentences.number,
+        "percent": lambda share: percent(float(share)), "falls": lambda one, p: falls(one, float(p)),
+        "exponent": _exponent,
     }  # fmt: skip
     if number < 8:
         given["trained"] = zoo.trained_length(str(provenance(next(iter(found.values())))["model"]))
@@ -71,10 +73,6 @@ def _exponent(one: xr.Dataset, name: str) -> str:
 def _shorten(text: str) -> str:
     shown = escape(text)
     return shown if len(shown) <= LONG else f"{shown[:LONG]}…"
-
-
-def _percent(share: Any) -> str:
-    return f"{100 * float(share):.3g} %"
 
 
 def width_of(number: int) -> Literal["column", "page"]:
