@@ -21,6 +21,7 @@ from squashlens.figures.drawing.page_blocks import (
     Block,
     Page,
     Panel,
+    above,
     axes_of,
     legends_of,
     traces_of,
@@ -153,12 +154,13 @@ class _Layout:
         across, _ = divide(columns, 0.0, self.width, "width")
         left = min(spans[0][0] for spans in across)
         wide = max(spans[-1][1] for spans in across) - left
-        title = set_title(self.figure, page, self.width)
-        above = set_legend(self.figure, shared, wide, self.size)[1] if shared and page.legend == "top" else 0.0
+        title, over = set_title(self.figure, page, self.width), 0.0
+        if shared and page.legend == "top":
+            over = set_legend(self.figure, shared, wide, self.size)[1]
         for block, spans in zip(blocks, across, strict=True):
             self._set_legends(block, spans, wide)
-        rows = [self._rows(block, spans) for block, spans in zip(blocks, across, strict=True)]
-        down, height = divide(rows, title + above, page.height and page.height * INCH, "height")
+        rows = [self._rows(at, block, spans) for at, (block, spans) in enumerate(zip(blocks, across, strict=True))]
+        down, height = divide(rows, title + over, page.height and page.height * INCH, "height")
         top = down[0][0][0]
         deep = max(spans[-1][1] for spans in down) - top
         self.figure.update_layout(
@@ -176,7 +178,6 @@ class _Layout:
             domains = [(_within((x - left) / wide), _within((end - left) / wide)) for x, end in across[at]]
             heights = [(_within(1 - (end - top) / deep), _within(1 - (y - top) / deep)) for y, end in down[at]]
             self._place(block, domains, heights, wide, deep)
-            self._set_head(at, block, across[at], domains[0][0], heights[0][1])
 
     def _columns(self, block: Block) -> Track:
         """The space to the left and to the right of each column of panels, for labels and colour bars."""
@@ -210,32 +211,34 @@ class _Layout:
             height = set_legend(self.figure, name, width, self.size, kind)[1]
             self.above[block.row, panel.row] = max(height, self.above[block.row, panel.row])
 
-    def _rows(self, block: Block, across: Sequence[Span]) -> Track:
-        """The space above and below each row of panels, for titles and labels."""
+    def _rows(self, number: int, block: Block, across: Sequence[Span]) -> Track:
+        """The space above and below each row of panels, for titles and labels; the title and notes of the block."""
         least = _least(block.rows)
         before, after = [self.pad for _ in least], [self.pad for _ in least]
         for panel in block.panels:
             at, (start, end) = panel.row, across[panel.column]
-            above, note = self.above[block.row, at], self.titles.get(panel.axes)
+            tall, note = self.above[block.row, at], self.titles.get(panel.axes)
             if note is not None:
                 text = wrap(note.text, 0.93 * (end - start), self.size)
-                note.update(text=text, font={"size": self.size}, yshift=3 + above)
-                above += height_of(text, self.size)
-            before[at] = max(before[at], above + self.pad)
+                note.update(text=text, font={"size": self.size}, yshift=3 + tall)
+                tall += height_of(text, self.size)
+            before[at] = max(before[at], tall + self.pad)
             after[at] = max(after[at], set_axis(self.figure, panel.x, end - start, self.size) + self.pad)
-        before[0] += sum(height_of(text, size) for _, text, size in self._head(block, across))
+        heads = ((HEAD_NOTES, block.notes, NOTES, {"color": self.page.look.soft}), (HEAD, block.title, HEADING, {}))
+        for name, text, factor, colour in heads if block.title or block.notes else ():
+            size = factor * self.size
+            lines = wrap(text, across[-1][1] - across[0][0], size)
+            self.figure.update_annotations(
+                above(block.panels[0]), selector={"name": f"{name} {number}"}, text=lines, font={"size": size} | colour,
+                yshift=3 + before[0] - self.pad,
+            )  # fmt: skip
+            before[0] += height_of(lines, size)
         return Track(block.row, block.rows, least, before, after, max(block.height * self.size / ORDINARY, sum(least)))
 
     def _bars(self, panel: Panel) -> list[Any]:
         """The traces of a panel that have a colour bar."""
         here = [trace for trace in traces_of(self.figure) if axes_of(trace) == panel.axes]
         return [trace for trace in here if "colorbar" in trace and trace.showscale is not False]
-
-    def _head(self, block: Block, across: Sequence[Span]) -> list[tuple[str, str, float]]:
-        """Title and notes of a block: the annotation, lines as wide as the block, and their size."""
-        texts = ((HEAD, block.title, HEADING * self.size), (HEAD_NOTES, block.notes, NOTES * self.size))
-        wide = across[-1][1] - across[0][0]
-        return [(name, wrap(text, wide, size), size) for name, text, size in texts if text]
 
     def _place(self, block: Block, domains: Sequence[Span], heights: Sequence[Span], wide: float, deep: float) -> None:
         """Write the places of panels and colour bars, which are shares of the page, into the figure."""
@@ -251,18 +254,6 @@ class _Layout:
                 place |= {"x": start, "yanchor": "bottom"}
             if panel.axes in self.legends:
                 layout[self.legends[panel.axes]].update(place, xref="paper", yref="paper")
-
-    def _set_head(self, at: int, block: Block, across: Sequence[Span], left: float, top: float) -> None:
-        """Write title and notes of a block above the titles of its first row of panels."""
-        titles = [self.titles.get(panel.axes) for panel in block.panels if panel.row == 0]
-        shift = 3 + self.above[block.row, 0] + max(height_of(one.text, self.size) if one else 0.0 for one in titles)
-        for name, text, size in self._head(block, across)[::-1]:
-            font = {"size": size} | ({"color": self.page.look.soft} if name == HEAD_NOTES else {})
-            self.figure.update_annotations(
-                selector={"name": f"{name} {at}"}, text=text, font=font, x=left, y=top, xref="paper", yref="paper",
-                xanchor="left", yanchor="bottom", align="left", showarrow=False, yshift=shift,
-            )  # fmt: skip
-            shift += height_of(text, size)
 
 
 def _within(share: float) -> float:

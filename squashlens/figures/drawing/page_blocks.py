@@ -108,13 +108,19 @@ def block_of(figure: go.Figure, height: float) -> Block:
     for note in cast(Any, figure.layout).annotations:
         if note.xref == note.yref == "paper" and not note.name:
             x, y = min(pairs, key=lambda pair: abs(sum(spans[pair[0]]) / 2 - note.x) + abs(spans[pair[1]][1] - note.y))
-            note.update(
-                name=PANEL_TITLE, x=0, y=1, xref=f"{reference(x)} domain", yref=f"{reference(y)} domain", yshift=3,
-                xanchor="left", align="left",
-            )  # fmt: skip
+            note.update(above(Panel(x, y, 0, 0)), name=PANEL_TITLE, yshift=3)
     weights = [[end - start for start, end in spans_of] for spans_of in (rows, columns)]
     panels = [Panel(x, y, rows.index(spans[y]), columns.index(spans[x])) for x, y in pairs]
     return Block(panels, *weights, height=height)
+
+
+def above(panel: Panel) -> dict[str, Any]:
+    """Where an annotation is that stands above a panel, at its left edge."""
+    x, y = panel.axes
+    return {
+        "x": 0, "xref": f"{x} domain", "xanchor": "left", "y": 1, "yref": f"{y} domain", "yanchor": "bottom",
+        "align": "left", "showarrow": False,
+    }  # fmt: skip
 
 
 def reference(axis: str) -> str:
