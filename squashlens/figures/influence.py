@@ -11,7 +11,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, option_of
-from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, token_heatmap
+from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, log_range, token_heatmap
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS, series, shades_of
@@ -139,19 +139,10 @@ def needle(
                 hover=f"{group}, {xlabel} %{{x}}<br>%{{y:.4g}}, %{{customdata}} prompts",
             )  # fmt: skip
             figure.add_trace(line, **here)
-        figure.update_yaxes(range=_range(np.stack(cells)), **here)
+        figure.update_yaxes(range=log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
     return finish(figure, escape(title), 210 * places[-1]["row"], found, *norm_note(found))
-
-
-def _range(values: np.ndarray) -> list[float] | None:
-    """The logarithmic range of all values, at least a factor of two; `None` if none is positive."""
-    logs = np.log10(values[np.isfinite(values) & (values > 0)])
-    if not len(logs):
-        return None
-    middle, half = (logs.max() + logs.min()) / 2, max((logs.max() - logs.min()) / 2, np.log10(2) / 2)
-    return [middle - 1.1 * half, middle + 1.1 * half]
 
 
 MANY = 60  # tokens whose grid points would merge into lines

@@ -1,6 +1,7 @@
 """How repeated text is tokenized, and the distance of two texts compared with that of the true pair of tokens."""
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 
 import numpy as np
 import plotly.graph_objects as go
@@ -44,7 +45,8 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
         title: title of the figure.
     """
     measured, splits = splits, _distinct(splits)
-    tints = _tints(splits["token_id"].values)
+    distinct = dict.fromkeys(int(token) for token in splits["token_id"].values.ravel() if token >= 0)
+    tints = dict(zip(distinct, chain(TINTS, repeat(TINTS[-1])), strict=False))
     shown = [_that_fit(splits.sel(form=form)) for form in splits["form"].values]
     rows = [here.sizes["repeats"] for here in shown]
     longest = max(_widths(here).sum(axis=1).max() for here in shown)
@@ -133,12 +135,6 @@ def _titles(found: xr.Dataset) -> list[str]:
 def _steps(here: xr.Dataset) -> np.ndarray:
     """Index into STEPS for each number of repeats."""
     return np.where(here["pair"].values, 0, np.where(here["grows"].values, 1, 2))
-
-
-def _tints(ids: np.ndarray) -> dict[int, str]:
-    """A colour for each token, in the order of first occurrence."""
-    distinct = dict.fromkeys(int(token) for token in ids.ravel() if token >= 0)
-    return {token: TINTS[min(number, len(TINTS) - 1)] for number, token in enumerate(distinct)}
 
 
 def _boxes(here: xr.Dataset, token: int, tint: str, rows: np.ndarray, widths: np.ndarray, ends: np.ndarray) -> go.Bar:

@@ -90,6 +90,16 @@ def spread(
     figure.add_trace(curve([middle], [row], cliponaxis=False, hover=hover, **dots).update(marker=ring), **place)
 
 
+def log_range(values: np.ndarray, least: float) -> list[float] | None:
+    """The range of a logarithmic axis for all positive values, of at least the factor `least`; `None` if none is."""
+    logs = np.log10(values[np.isfinite(values) & (values > 0)])
+    if not len(logs):
+        return None
+    middle = (logs.max() + logs.min()) / 2
+    half = max(1.1 * (logs.max() - logs.min()), np.log10(least)) / 2
+    return [middle - half, middle + half]
+
+
 def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
     """A heatmap over two numbered dimensions, rows first, with the exact values in the hover text."""
     rows, columns = (str(dim).replace("_", " ") for dim in values.dims)

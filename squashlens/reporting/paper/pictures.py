@@ -84,7 +84,8 @@ def draw_figure(number: int, found: Found) -> go.Figure:
     """A figure, without a title, because the caption says what it shows."""
     draw = {
         1: _first, 2: _copying, 3: _errors, 4: _frequencies, 5: _collapse, 6: _errors, 7: _frequencies,
-        8: _convergence, 9: lambda one: figures.synthetic_total_variation(one["total_variation"]),
+        8: lambda found: figures.synthetic_convergence({STACKS[name]: one for name, one in found.items()}),
+        9: lambda found: figures.synthetic_total_variation(found["total_variation"]),
     }[number]  # fmt: skip
     several = any(one.sizes.get("mode", 1) > 1 for one in found.values())
     height = None if several else HEIGHTS.get(number)
@@ -132,7 +133,3 @@ def _collapse(found: Found) -> go.Figure:
     named = {f"({name[-1]}) {texts[name[-1]]}": one for name, one in found.items()}
     trained = zoo.trained_length(str(provenance(found["collapse_a"])["model"]))
     return figures.collapse_curve(named, trained=trained)  # pyright: ignore[reportArgumentType]
-
-
-def _convergence(found: Found) -> go.Figure:
-    return figures.synthetic_convergence({STACKS[name]: one for name, one in found.items()})
