@@ -110,7 +110,8 @@ def style_of(trace: Any) -> tuple[str, str, str, str]:
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_colours_differ_for_every_sight(sight: str) -> None:
     """Neighbours in the palette, and the curves of `attribution`."""
-    pairs = {*itertools.pairwise(LINES), *itertools.combinations(attribution_colours(), 2)}
+    together = [COLOURS[name] for name in ("path_bound", "null", "jacobian_frozen", "jacobian")]
+    pairs = {*itertools.pairwise(LINES), *itertools.combinations(together, 2)}
     for one, other in pairs:
         assert np.linalg.norm(seen(one, sight) - seen(other, sight)) > APART, (one, other)
 
@@ -133,11 +134,6 @@ def test_entries_that_look_alike_differ_in_dash_or_mark(sight: str) -> None:
             )
             alike += [(name, first.name, second.name)] * bool(near)
     assert alike == []
-
-
-def attribution_colours() -> list[str]:
-    names = ("path_bound", "null", "jacobian_frozen", "jacobian")
-    return [COLOURS[name] for name in names]
 
 
 def seen(colour: str, sight: str) -> np.ndarray:

@@ -30,45 +30,19 @@ def test_every_measurement_has_a_specimen(name: str) -> None:
 
 def richer() -> dict[str, Callable[[], Any]]:
     """Real results with what can be asked for besides."""
-    model, sequence, quiet = odd.model(), odd.sequence(), {}
-    baselines = {"noise_lengths": 2, "baselines": ["contrast", "unrelated"]}
+    model, sequence, baselines = odd.model(), odd.sequence(), {"baselines": ["contrast", "unrelated"]}
+    pairs: dict[str, Any] = {"lengths": [2, 3], "noise_lengths": 2, **baselines}
+    asked: dict[str, Any] = {"lengths": [3], "answer": odd.counted}
+    designs = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
+    masked, once = {"a": sl.hooks.mask_tokens([1])}, {"n_samples": 1}
+    task, probing = sl.tasks.find("taught_last_random"), sl.tasks.Probing(n_train=16, n_random_models=1)
+    stacks = {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}
     return {
-        "collapse": lambda: sl.collapse(
-            model, flat.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
-        ),
-        "search_separators": lambda: flat.search_separators(
-            model,
-            sequence,
-            designs={"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5},
-            lengths=[3],
-            answer=odd.counted,
-            **quiet,
-        ),
-        "compare": lambda: flat.compare(
-            model,
-            sequence,
-            {"a": sl.hooks.mask_tokens([1])},
-            sampling={"n_samples": 1},
-            lengths=[3],
-            answer=odd.counted,
-            **quiet,
-        ),
-        "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            model,
-            sl.tasks.find("taught_last_random"),
-            lengths=[8],
-            seeds=32,
-            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
-            **quiet,
-        ),
-        "survey": lambda: sl.synthetic.survey(
-            odd.stack(),
-            {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]},
-            [4, 8, 16, 32],
-            seeds=2,
-            tail=0.9,
-            **quiet,
-        ),
+        "collapse": lambda: sl.collapse(model, flat.capture(model, sequence, **pairs), by_head="value"),
+        "search_separators": lambda: flat.search_separators(model, sequence, designs=designs, **asked),
+        "compare": lambda: flat.compare(model, sequence, masked, sampling=once, **asked),
+        "collapse_vs_readout": lambda: sl.collapse_vs_readout(model, task, lengths=[8], seeds=32, probing=probing),
+        "survey": lambda: sl.synthetic.survey(odd.stack(), stacks, [4, 8, 16, 32], seeds=2, tail=0.9),
     }
 
 
