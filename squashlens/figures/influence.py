@@ -11,7 +11,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, option_of
-from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, log_range, token_heatmap
+from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, log_range, token_figure
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS, series, shades_of
@@ -180,8 +180,7 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
     most = most if most <= FLOOR ** (1 / 3) else 1.0
     first = float(starts[0])
-    figure = go.Figure(token_heatmap(shares, tokens, row, "share of paths", ends=(FLOOR, most)))
-    figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis, dtick=1)
+    figure = token_figure(shares, tokens, row, axis, "share of paths", ends=(FLOOR, most))
     beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {100 * first:.4g} % of the paths"
     notes = [beyond] if most < first else []
     title = f"Where the paths to the query start, by {by}"
@@ -195,8 +194,7 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     White: fewer than four later tokens see the token. Sinks are named under the title.
     """
     tokens = tokens_of(sinks)
-    figure = go.Figure(token_heatmap(sinks, tokens, "block {}", "share", logarithmic=False))
-    figure.update_xaxes(token_axis(tokens)).update_yaxes(title="block", dtick=1)
+    figure = token_figure(sinks, tokens, "block {}", "block", "share", logarithmic=False)
     found = [label(tokens[place]) for place in sinks["position"].values[sinks["sink"].values]]
     note = f"sinks: {', '.join(found)}" if found else "no sink"
     return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, note)

@@ -96,11 +96,6 @@ def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
 
 def of_one_prompt(result: X) -> X:
     """The result for the tokens of one prompt, by increasing position and without padding."""
-    if "prompt" in result.dims:
-        raise InputError(
-            f"This result has {result.sizes['prompt']} prompts, and the figure shows one.",
-            "Select one, for instance with `result.isel(prompt=0)`.",
-        )
     positions = np.asarray(result["position"].values)
     if positions.dtype.kind not in "iuf" or not np.array_equal(positions, np.round(positions)):
         raise InputError(

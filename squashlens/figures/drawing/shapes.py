@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.text import escape, number_token
 from squashlens.figures.drawing.themes import PATTERNS
 
@@ -111,15 +112,14 @@ def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatma
     )  # fmt: skip
 
 
-def token_heatmap(
-    values: xr.DataArray, tokens: Mapping[int, str], row: str, colourbar: str, *,
+def token_figure(
+    values: xr.DataArray, tokens: Mapping[int, str], row: str, axis: str, colourbar: str, *,
     logarithmic: bool = True, ends: tuple[float, float] | None = None,
-) -> go.Heatmap:  # fmt: skip
+) -> go.Figure:  # fmt: skip
     """A heatmap of values over rows × tokens; `row` labels a row in the hover text, as in ``"layer {}"``.
 
     Zeros and positions between the tokens stay white on a logarithmic scale. With `ends`, powers of ten, the scale ends
-    there, and values beyond have the colours of the ends. Rows with gaps between their numbers are placed by
-    their order.
+    there, and values beyond have the colours of the ends.
     """
     places = np.arange(min(tokens), max(tokens) + 1)
     exact = np.full((len(values), len(places)), np.nan)
@@ -139,9 +139,16 @@ def token_heatmap(
             texts[-1] = texts[-1] if high == 0 else f"≥ {texts[-1]}"
         bar = {"tickvals": decades, "ticktext": texts}
         scale = {"zmin": low, "zmax": high} if ends else {}
-    return go.Heatmap(
+    whole = np.ptp(numbers) == len(numbers) - 1
+    figure = go.Figure()
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis)
+    if whole:
+        figure.update_yaxes(dtick=1)
+    else:  # rows with gaps between their numbers are placed by their order
+        figure.update_yaxes(tickvals=list(range(len(numbers))), ticktext=list(map(str, numbers)))
+    return figure.add_heatmap(
         z=shown.astype(np.float32), x=places.astype(np.float32), colorscale="Viridis", hoverongaps=False, **scale,
-        y=numbers if np.ptp(numbers) == len(numbers) - 1 else np.arange(len(numbers)),
+        y=numbers if whole else np.arange(len(numbers)),
         text=[[f"{row.format(each)}, {name}" for name in names] for each in numbers],
         customdata=exact, hovertemplate=f"%{{text}}<br>{colourbar}: %{{customdata:.6g}}<extra></extra>",
         colorbar={"title": {"text": colourbar}, **bar},
