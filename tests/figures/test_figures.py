@@ -22,12 +22,6 @@ def numbers(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
 
 
-def test_text_is_shown_as_it_is() -> None:
-    """Plotly does not know `&quot;`, and shows markup that is not escaped."""
-    shown = {'"': '"', "'": "'", '<a href="x">': '&lt;a href="x"&gt;', "&quot;": "&amp;quot;"}
-    assert {text: label(text) for text in shown} == shown
-
-
 def test_rows_stand_at_their_positions() -> None:
     """A selection or another order of tokens: hover texts and ticks are those of `position`; padding is left out."""
     every = specimens.bound(8)
