@@ -66,10 +66,10 @@ def page(*maps: dict[str, Any]) -> str:
     )
 
 
-def frame(whole: str, *, height: int = 1000) -> str:
+def frame(whole: str) -> str:
     """A page as an iframe, which saved and exported notebooks keep. It is a site of its own, and reads nothing else."""
     return (
-        f'<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="{height}" '
+        '<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="1000" '
         f'style="border: 0" srcdoc="{html.escape(whole)}"></iframe>'
     )
 

@@ -100,7 +100,7 @@ def _edits(facts: list[dict[str, Any]]) -> str:
     counts = [len(each) for each in hooks if each]
     if not counts:
         return ""
-    named = _few([*dict.fromkeys(_name(one) for each in hooks for one in each)], "hooks")
+    named = _few([_name(one) for each in hooks for one in each], "hooks")
     most = max(counts)
     some = f" in {len(counts)} of {len(hooks)} results" if len(counts) < len(hooks) else ""
     return f"{named} at {'up to ' * (min(counts) != most)}{most} point{'s' * (most > 1)}{some}"
