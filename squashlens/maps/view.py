@@ -66,14 +66,6 @@ def page(*maps: dict[str, Any]) -> str:
     )
 
 
-def frame(whole: str) -> str:
-    """A page as an iframe, which saved and exported notebooks keep. It is a site of its own, and reads nothing else."""
-    return (
-        '<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="1000" '
-        f'style="border: 0" srcdoc="{html.escape(whole)}"></iframe>'
-    )
-
-
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
 
@@ -197,7 +189,11 @@ class SquashMap:
         return payload(whole, self.opened if opened is None else opened, self.interventions)
 
     def _repr_html_(self) -> str:
-        return frame(self.page())
+        # Saved and exported notebooks keep an iframe. It is a site of its own, and reads nothing else.
+        return (
+            '<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="1000" '
+            f'style="border: 0" srcdoc="{html.escape(self.page())}"></iframe>'
+        )
 
     def __repr__(self) -> str:
         sizes = self.result.sizes
