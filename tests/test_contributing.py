@@ -23,8 +23,8 @@ main(["attention_entropy", "--prompt", "110 =", "--figure", "entropy.html"])
 """
 # The tests that find what is public: those of whole lists, and those that have the new names as parameters.
 GENERIC = ["tests/test_package.py", "tests/test_results.py", "tests/test_options.py", "tests/test_arguments.py",
-           "tests/test_cli.py", "tests/figures/test_odd_figures.py", "tests/figures/test_specimens.py",
-           "tests/study/test_description.py", "tests/device/test_pretended.py"]  # fmt: skip
+           "tests/test_cli.py", "tests/figures/test_specimens.py", "tests/study/test_description.py",
+           "tests/device/test_pretended.py"]  # fmt: skip
 NAMED = (
     "attention_entropy or entropy_bars or every_measurement or every_public or every_verb or public_name or page_says"
 )

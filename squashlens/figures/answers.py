@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import text_axis
-from squashlens.figures.drawing.decorator import by_label, draws
+from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import curve, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
@@ -46,7 +46,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     smaller. Marks have no line if the model is not shown to do the task at short lengths, because longer lengths cannot
     be judged then.
     """
-    several = by_label(found)
+    several: Any = found  # by label
     together = _modes_of(several.values())
     lines = [(number, text, mode) for number, text in enumerate(several) for mode in _modes_of([several[text]])]
     figure = go.Figure()
@@ -121,7 +121,7 @@ def answer_frequencies(found: Found) -> go.Figure:
     read. Numeric answers have a numeric axis; the title has the share of numbers that are too far from every right
     answer to be drawn.
     """
-    several = by_label(found)
+    several: Any = found  # by label
     together = _modes_of(several.values())
     panels = [(text, one, mode) for text, one in several.items() for mode in _modes_of([one])]
     values = {text: _Values.of(one) for text, one in several.items()}

@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, option_of
-from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, token_heatmap
+from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, log_range, token_figure
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS, series, shades_of
@@ -58,24 +57,24 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         f"influence by distance, from layer {at}", "exponent p by layer", "attention to the first token",
         "effective rank of the representations",
     ]  # fmt: skip
-    figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
+    figure, (first, upper, lower, last) = grid(titles, 2)
     for name in map(str, found["quantity"].values):
         one = found.sel(quantity=name)
         for trace in _influence(one.sel(layer=at), *NAMES[name]):
-            figure.add_trace(trace, row=1, col=1)
-        figure.add_trace(_exponent(one, *NAMES[name]), row=1, col=2)
+            figure.add_trace(trace, **first)
+        figure.add_trace(_exponent(one, *NAMES[name]), **upper)
     rates, rank = found["sink_rate"], found["effective_rank"]
     for head in rates["head"].values:
         style: Any = {"mode": "markers", "opacity": 0.6, "hover": f"block %{{x}}, head {head}<br>%{{y:.3f}}"}
         dots = curve(rates["block"].values, rates.sel(head=head).values, colour=COLOURS["attention"], **style)
-        figure.add_trace(dots, row=2, col=1)
+        figure.add_trace(dots, **lower)
     line = curve(rank["layer"].values, rank.values, colour=COLOURS["residual"], hover="layer %{x}<br>%{y:.3g}")
-    figure.add_trace(line, row=2, col=2)
-    figure.update_xaxes(title="distance r + 1 (tokens)", type="log", row=1, col=1)
-    figure.update_yaxes(title="influence ÷ mean", type="log", row=1, col=1)
-    for row, column, title in ((1, 2, "layer"), (2, 1, "block"), (2, 2, "layer")):
-        figure.update_xaxes(title=title, dtick=1, row=row, col=column)
-    figure.update_yaxes(range=[-0.03, 1.03], row=2, col=1)
+    figure.add_trace(line, **last)
+    figure.update_xaxes(title="distance r + 1 (tokens)", type="log", **first)
+    figure.update_yaxes(title="influence ÷ mean", type="log", **first)
+    for place, title in ((upper, "layer"), (lower, "block"), (last, "layer")):
+        figure.update_xaxes(title=title, dtick=1, **place)
+    figure.update_yaxes(range=[-0.03, 1.03], **lower)
     marks = ["dots: measured; lines: fitted law"]
     if np.isfinite(found["exponent_low"].values).any():
         marks.append("bars: 95 % interval")
@@ -128,9 +127,8 @@ def needle(
     """
     wanted = [name for name in PANELS if f"{name}_mean" in found]
     groups = [escape(str(g)) for g in found["group"].values]
-    figure, rows = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
-    for place, name in enumerate(wanted):
-        here: Any = {"row": place // 2 + 1, "col": place % 2 + 1}
+    figure, places = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
+    for name, here in zip(wanted, places, strict=True):
         cells = [found[f"{name}_{side}"].values for side in ("mean", "low", "high")]
         for i, (group, mean, low, high) in enumerate(zip(groups, *cells, strict=True)):
             colour, dash, symbol = series(i)
@@ -141,19 +139,10 @@ def needle(
                 hover=f"{group}, {xlabel} %{{x}}<br>%{{y:.4g}}, %{{customdata}} prompts",
             )  # fmt: skip
             figure.add_trace(line, **here)
-        figure.update_yaxes(range=_range(np.stack(cells)), **here)
+        figure.update_yaxes(range=log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    return finish(figure, escape(title), 210 * rows, found, *norm_note(found))
-
-
-def _range(values: np.ndarray) -> list[float] | None:
-    """The logarithmic range of all values, at least a factor of two; `None` if none is positive."""
-    logs = np.log10(values[np.isfinite(values) & (values > 0)])
-    if not len(logs):
-        return None
-    middle, half = (logs.max() + logs.min()) / 2, max((logs.max() - logs.min()) / 2, np.log10(2) / 2)
-    return [middle - 1.1 * half, middle + 1.1 * half]
+    return finish(figure, escape(title), 210 * places[-1]["row"], found, *norm_note(found))
 
 
 MANY = 60  # tokens whose grid points would merge into lines
@@ -191,8 +180,7 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
     most = most if most <= FLOOR ** (1 / 3) else 1.0
     first = float(starts[0])
-    figure = go.Figure(token_heatmap(shares, tokens, row, "share of paths", ends=(FLOOR, most)))
-    figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis, dtick=1)
+    figure = token_figure(shares, tokens, row, axis, "share of paths", ends=(FLOOR, most))
     beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {100 * first:.4g} % of the paths"
     notes = [beyond] if most < first else []
     title = f"Where the paths to the query start, by {by}"
@@ -206,8 +194,7 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     White: fewer than four later tokens see the token. Sinks are named under the title.
     """
     tokens = tokens_of(sinks)
-    figure = go.Figure(token_heatmap(sinks, tokens, "block {}", "share", logarithmic=False))
-    figure.update_xaxes(token_axis(tokens)).update_yaxes(title="block", dtick=1)
+    figure = token_figure(sinks, tokens, "block {}", "block", "share", logarithmic=False)
     found = [label(tokens[place]) for place in sinks["position"].values[sinks["sink"].values]]
     note = f"sinks: {', '.join(found)}" if found else "no sink"
     return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, note)

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen, relative_distance
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
-from squashlens.figures.drawing.shapes import LAYERS, band, curve, layer_map, shade_range, tint
+from squashlens.figures.drawing.shapes import LAYERS, band, curve, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, series, shades_of
 
@@ -143,31 +142,29 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     """
     at = chosen(mechanism, "length", length)
     titles = [*STEPS.values(), "block 0: observed and bound", f"shares of D after each block, length {at}"]
-    figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
+    figure, places = grid(titles, 2)
     lengths, blocks = mechanism["length"].values, mechanism["block"].values
 
-    def draw(row: int, column: int, values: xr.DataArray, name: str, shown: bool = True, **style: Any) -> None:
+    def draw(place: Any, values: xr.DataArray, name: str, shown: bool = True, **style: Any) -> None:
         hover = f"length %{{x}}<br>{name}: %{{y:.4g}}"
         line = curve(lengths, values.values, name, width=1.8, mode="lines", hover=hover, log=True, **style)
-        figure.add_trace(line.update(showlegend=shown, legendgroup=name), row=row, col=column)
+        figure.add_trace(line.update(showlegend=shown, legendgroup=name), **place)
 
-    for column, name in enumerate(STEPS, start=1):
+    for name, place in zip(STEPS, places, strict=False):
         for block, (colour, listed) in zip(blocks, shades_of(len(blocks)), strict=True):
-            values = mechanism[name].sel(block=block)
-            draw(1, column, values, f"block {block}", column == 1 and listed, colour=colour)
+            draw(place, mechanism[name].sel(block=block), f"block {block}", listed, colour=colour)
     for name, kind, dash in (("observed", "distance", "solid"), ("bound", "contrast", "dash")):
-        draw(2, 1, mechanism[name], f"{name} ‖o − o*‖₁", colour=COLOURS[kind], dash=dash)
+        draw(places[2], mechanism[name], f"{name} ‖o − o*‖₁", colour=COLOURS[kind], dash=dash)
     for part in map(str, mechanism["part"].values):
         figure.add_bar(
-            x=blocks, y=mechanism["share"].sel(part=part, length=at).values, name=part, row=2, col=2,
+            x=blocks, y=mechanism["share"].sel(part=part, length=at).values, name=part, **places[3],
             marker={"color": COLOURS[part], "pattern_shape": HATCH[part]},
             hovertemplate=f"block %{{x}}<br>{part}: %{{y:.3f}}<extra></extra>",
         )  # fmt: skip
-    for row, column in ((1, 1), (1, 2), (2, 1)):
-        place: Any = {"row": row, "col": column}
+    for place in places[:3]:
         figure.update_xaxes(type="log", title=LENGTH, range=[np.log10(lengths[0]), np.log10(lengths[-1])], **place)
         figure.update_yaxes(type="log", **place)
-    figure.update_xaxes(title="block", dtick=1, row=2, col=2)
+    figure.update_xaxes(title="block", dtick=1, **places[3])
     figure.update_layout(barmode="relative")
     return finish(figure, "The quantities in the proof of Theorem B.3", 440, mechanism, *norm_note(mechanism))
 

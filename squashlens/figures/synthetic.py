@@ -1,6 +1,5 @@
 """Random attention stacks: figures 8 and 9, and a survey of stacks; and both sides of the paper's statements."""
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -12,8 +11,8 @@ from plotly.subplots import make_subplots
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.decorator import by_label, draws
-from squashlens.figures.drawing.shapes import band, curve, grid, interval, name_rows, shade_range, tint
+from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.shapes import band, curve, grid, interval, log_range, name_rows, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS, INK, series
@@ -38,7 +37,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     intervals. Dashed lines have the exponent that can be derived for infinite length. Both panels share one logarithmic
     scale, so zeros are missing.
     """
-    several = by_label(found)
+    several: Any = found  # by label
     panels = ["D after the last layer", "δ of the first layer's attention rows"]
     figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
     for number, (label, one) in enumerate(several.items()):
@@ -108,18 +107,13 @@ def survey(found: xr.Dataset) -> go.Figure:
             f"The figure has no place for the options {', '.join(others[2:])}.",
             "Select one value of each, with found.sel(…).",
         )
-    cells = list(product(*(range(len(found[name])) for name in others)))
-    columns = len(found[others[0]]) if others else 1
-    rows = -(-len(cells) // columns)
-    names = [escape(str(value)) for value in found[first].values]
-    figure = make_subplots(
-        rows=rows, cols=columns, shared_xaxes="all", shared_yaxes="all",  # pyright: ignore
-        subplot_titles=[_place(found, others, cell) for cell in sorted(cells, key=lambda c: c[::-1])],
-    )  # fmt: skip
-    for cell in cells:
-        here = found.isel(dict(zip(others, cell, strict=True)))
-        column, row = (cell[0] + 1 if others else 1), (cell[1] + 1 if len(others) > 1 else 1)
-        _exponents(figure, here, names, row, column)
+    cells = product(*(range(len(found[name])) for name in others[::-1]))
+    parts = [found.isel(dict(zip(others[::-1], cell, strict=True))) for cell in cells]
+    titles = [", ".join(f"{_option(name)} {escape(str(part[name].values))}" for name in others) for part in parts]
+    figure, places = grid(titles, len(found[others[0]]) if others else 1, shared_xaxes="all", shared_yaxes="all")
+    names, rows = [escape(str(value)) for value in found[first].values], places[-1]["row"]
+    for part, place in zip(parts, places, strict=True):
+        _exponents(figure, part, names, place)
     name_rows(figure, names, showgrid=True, gridcolor="white")
     figure.update_xaxes(title="exponent", row=rows)
     figure.add_vline(x=0, line={"color": INK, "width": 1})
@@ -128,7 +122,7 @@ def survey(found: xr.Dataset) -> go.Figure:
     return finish(figure, f"Decay of D and δ with length, by {_option(first)}", height)
 
 
-def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, column: int) -> None:
+def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], place: Any) -> None:
     """Draw the exponents of D and, just below, of δ, at the height of each name."""
     every = np.ones(len(names), dtype=bool)
     for name, text, offset, filled, colour, symbol in (
@@ -143,7 +137,7 @@ def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], row: int, 
         }  # fmt: skip
         figure.add_scatter(
             x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text,
-            error_x=interval(middle, low, high, colour, 0), row=row, col=column,
+            error_x=interval(middle, low, high, colour, 0), **place,
             customdata=np.stack([names, low.astype(str), high.astype(str)], axis=-1),
             hovertemplate="%{customdata[0]}<br>%{x:.3f} [%{customdata[1]:.3f}, %{customdata[2]:.3f}]<extra></extra>",
         )  # fmt: skip
@@ -169,13 +163,6 @@ def _minus(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # adding 0 turns −0 into 0
 
 
-def _place(found: xr.Dataset, options: list[str], cell: tuple[int, ...]) -> str:
-    """The values of a panel's options, as its title."""
-    return ", ".join(
-        f"{_option(name)} {escape(str(found[name].values[at]))}" for name, at in zip(options, cell, strict=True)
-    )
-
-
 def _option(name: str) -> str:
     """An option of a stack; in a study that varies it, the dimension is called `stack_depth` and so on."""
     return name.removeprefix("stack_")
@@ -198,24 +185,17 @@ def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
             "exhibits is empty: there is nothing to draw.", "Give the result of squashlens.statements.gallery."
         )
     titles = [f"<b>{e.kept[0].name}</b><br>{escape(e.kept[0].claim)}" for e in exhibits]
-    figure, rows = grid(titles, min(COLUMNS, len(titles)))
-    for place, exhibit in enumerate(exhibits):
-        row, column = divmod(place, COLUMNS)
+    figure, places = grid(titles, min(COLUMNS, len(titles)))
+    for exhibit, place in zip(exhibits, places, strict=True):
+        # At least a decade, so that rounding errors of equal sides do not show.
+        sides = np.maximum([(one.left, one.right) for one in exhibit.rows], LEAST)
+        figure.update_xaxes(title=exhibit.axis, **place).update_yaxes(range=log_range(sides, 10.0), **place)
         for side, (name, colour, dash) in SIDES.items():
             values = [getattr(one, side) for one in exhibit.rows]
             line = curve(
                 [one.at for one in exhibit.rows], np.maximum(values, LEAST), name, colour=colour, dash=dash,
                 text=[f"{value:.4g}" for value in values], hover=f"{name} at %{{x}}: %{{text}}",
             )  # fmt: skip
-            figure.add_trace(line, row=row + 1, col=column + 1)
-        figure.update_xaxes(title=exhibit.axis, row=row + 1, col=column + 1)
-        figure.update_yaxes(range=_range(exhibit), row=row + 1, col=column + 1)
+            figure.add_trace(line, **place)
     figure.update_xaxes(type="log").update_yaxes(type="log")
-    return finish(figure, "Both sides of each statement", 130 * rows, (), "zeros are drawn at the bottom")
-
-
-def _range(exhibit: Exhibit) -> list[float]:
-    """The logarithmic range of both sides, at least a decade, so that rounding errors of equal sides do not show."""
-    sides = [math.log10(max(value, LEAST)) for one in exhibit.rows for value in (one.left, one.right)]
-    middle, half = (max(sides) + min(sides)) / 2, (max(sides) - min(sides)) / 2
-    return [middle - max(0.5, 1.1 * half), middle + max(0.5, 1.1 * half)]
+    return finish(figure, "Both sides of each statement", 130 * places[-1]["row"], (), "zeros are drawn at the bottom")

@@ -1,7 +1,7 @@
 """How repeated text is tokenized, and the distance of two texts compared with that of the true pair of tokens."""
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import chain, repeat
 
 import numpy as np
 import plotly.graph_objects as go
@@ -45,7 +45,8 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
         title: title of the figure.
     """
     measured, splits = splits, _distinct(splits)
-    tints = _tints(splits["token_id"].values)
+    distinct = dict.fromkeys(int(token) for token in splits["token_id"].values.ravel() if token >= 0)
+    tints = dict(zip(distinct, chain(TINTS, repeat(TINTS[-1])), strict=False))
     shown = [_that_fit(splits.sel(form=form)) for form in splits["form"].values]
     rows = [here.sizes["repeats"] for here in shown]
     longest = max(_widths(here).sum(axis=1).max() for here in shown)
@@ -86,11 +87,9 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
         layer: the layer to draw; the last one by default.
     """
     at = chosen(measured, "layer", layer)
-    columns = min(COLUMNS, measured.sizes["form"])
-    figure, rows = grid(_titles(measured), columns, shared_yaxes="all")
+    figure, places = grid(_titles(measured), min(COLUMNS, measured.sizes["form"]), shared_yaxes="all")
     lines = (("distance", "true pair", "distance", 4.0, "solid"), ("naive", "two texts", "contrast", 1.6, "dot"))
-    for number, form in enumerate(measured["form"].values):
-        place: Any = {"row": number // columns + 1, "col": number % columns + 1}
+    for form, place in zip(measured["form"].values, places, strict=True):
         here = measured.sel(form=form, layer=at)
         repeats, naive = here["repeats"].values, here["naive"].where(here["naive"] > 0).values
         for variable, name, colour, width, dash in lines:
@@ -102,7 +101,7 @@ def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure
             figure.add_trace(_marks(step, repeats[shown], naive[shown]), **place)
     figure.update_yaxes(type="log", title=distance_of(measured)).update_xaxes(title="repeats")
     title = f"Distance of two texts, one repeat apart, and of the true pair: layer {at}"
-    return finish(figure, title, 190 * rows, measured)
+    return finish(figure, title, 190 * places[-1]["row"], measured)
 
 
 def _distinct(splits: xr.Dataset) -> xr.Dataset:
@@ -136,12 +135,6 @@ def _titles(found: xr.Dataset) -> list[str]:
 def _steps(here: xr.Dataset) -> np.ndarray:
     """Index into STEPS for each number of repeats."""
     return np.where(here["pair"].values, 0, np.where(here["grows"].values, 1, 2))
-
-
-def _tints(ids: np.ndarray) -> dict[int, str]:
-    """A colour for each token, in the order of first occurrence."""
-    distinct = dict.fromkeys(int(token) for token in ids.ravel() if token >= 0)
-    return {token: TINTS[min(number, len(TINTS) - 1)] for number, token in enumerate(distinct)}
 
 
 def _boxes(here: xr.Dataset, token: int, tint: str, rows: np.ndarray, widths: np.ndarray, ends: np.ndarray) -> go.Bar:

@@ -16,7 +16,7 @@ from squashlens.figures.drawing.shapes import (
     interval,
     name_rows,
     titles_of,
-    token_heatmap,
+    token_figure,
 )
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, number_token
@@ -165,23 +165,15 @@ def token_map(values: xr.DataArray) -> go.Figure:
     rows = [str(dim) for dim in values.dims if dim != "position"]
     if not rows:
         return by_token(values)
-    if len(rows) > 1:
+    if rows not in (["layer"], ["query"]):
         raise InputError(
-            f"values has the dimensions ({', '.join(map(str, values.dims))}), and a map has rows of one of them.",
+            f"values has the dimensions ({', '.join(map(str, values.dims))}), and a map has rows of layers or queries.",
             f"Select one label, as in `values.isel({rows[-1]}=0)` or `values.isel({rows[0]}=0)`.",
         )
     values = of_one_prompt(values).transpose(*rows, "position")
     tokens, (title, axis) = tokens_of(values), titles_of(values)
-    labels = [int(each) for each in values[rows[0]].values]
-    logarithmic = _is_wide(values.values)
-    figure = go.Figure(token_heatmap(values, tokens, f"{rows[0]} {{}}", axis, logarithmic=logarithmic))
-    figure.update_xaxes(token_axis(tokens)).update_yaxes(
-        title="layer ℓ" if rows[0] == "layer" else f"{rows[0]} (position)"
-    )
-    if np.ptp(labels) == len(labels) - 1:
-        figure.update_yaxes(dtick=1)
-    else:  # rows with gaps between their numbers
-        figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=list(map(str, labels)))
+    logarithmic, over = _is_wide(values.values), "layer ℓ" if rows == ["layer"] else "query (position)"
+    figure = token_figure(values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic)
     notes = ["white: 0"] if logarithmic and (values.values == 0).any() else []
     return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes)
 

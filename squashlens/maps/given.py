@@ -192,15 +192,12 @@ def _of_family(found: xr.Dataset, family: str, n: int) -> dict[str, Any]:
 def _with_ends(here: xr.Dataset, name: str, label: str) -> Iterator[dict[str, Any]]:
     """A column with an interval, if the result has the variable and any number of it."""
     if name in here and here[name].notnull().any():
-        whole = name.removesuffix("_median")
-        yield _column(here[name], label, here[f"{whole}_low"], here[f"{whole}_high"])
+        yield _column(here[name], label, *(here[f"{name.removesuffix('_median')}_{end}"] for end in ("low", "high")))
 
 
-def _column(
-    values: xr.DataArray, label: str, low: xr.DataArray | None = None, high: xr.DataArray | None = None
-) -> dict[str, Any]:
+def _column(values: xr.DataArray, label: str, *ends: xr.DataArray) -> dict[str, Any]:
     """One quantity of all interventions: its middle, and the ends of its interval."""
-    cells = np.array([values.values, *((low.values, high.values) if low is not None and high is not None else ())])
+    cells = np.array([one.values for one in (values, *ends)])
     return {
         "name": str(values.name), "label": label, "unit": str(values.attrs["units"]),
         "about": str(values.attrs["long_name"]),

@@ -60,37 +60,39 @@ def payload(found: xr.Dataset, opened: int | None = None, interventions: Interve
     """The data of the page of a map's Dataset, which opens at a query."""
     facts = provenance(found)
     tokens = [str(token) for token in found["token"].values]
-    queries = [int(query) for query in found["query"].values]
-    layers = [int(layer) for layer in found["layer"].values]
+    queries, layers = ([int(one) for one in found[dim].values] for dim in ("query", "layer"))
+    traced = [int(query) for query in found["traced"].values] if {*TRACED} <= {*found} else []
     wanted = facts["call"].get("query", -1) if opened is None else opened
     opened = wanted % len(tokens) if isinstance(wanted, int) and wanted % len(tokens) in queries else queries[-1]
-    known = [name for name in SHOWN if name in found and found[name].notnull().any()]
-    names = [name for name in known if _largest(found[name]) <= LARGEST]
+    largest = {name: _largest(found[name]) for name in SHOWN if name in found and found[name].notnull().any()}
+    names = [name for name, most in largest.items() if most <= LARGEST]
     header: dict[str, Any] = {
         "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts, interventions),
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
         "changes": [] if interventions is None else interventions.tables(ids_of(found)), "spans": _spans(found),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - int(found["influence"].size)
-    of_ways = min(room // 3, _numbers_of_ways(found))
+    each = 3 * found.sizes["block"] * found.sizes["rank"] if traced else 0  # numbers of the ways from one token
+    of_ways = min(room // 3, each * sum(query + 1 for query in traced))
     room -= of_ways
     full = [name for name in names if "layer" in found[name].dims]
     kept_layers = _fitting_layers(layers, len(full) * (opened + 1), room)
     kept = spread(queries, opened, len(full) * len(kept_layers) + len(names), room)
-    traced = _traced_queries(found, kept, opened, of_ways)
+    paths = [query for query in traced if query in kept]
+    paths = [query for query in spread(paths, opened, each, of_ways) if query in paths] if paths else []
     blob = Blob()
     places = [layers.index(layer) for layer in kept_layers]
     header |= {
         "layers": kept_layers, "queries": kept,
         "notes": [
             *([DERIVED] if facts["values"] == "derived" else []),
-            *(f"{SHOWN[name][0]}: up to {_largest(found[name]):.3g}, too large for a page; the result has it."
-              for name in known if name not in names),
-            *_notes(found, kept, queries, kept_layers, layers, traced),
+            *(f"{SHOWN[name][0]}: up to {most:.3g}, too large for a page; the result has it."
+              for name, most in largest.items() if name not in names),
+            *_notes(found, (queries, kept), (layers, kept_layers), (traced, paths)),
             *_of_precision(found, facts),
         ],
         "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
-        "traces": _traces(found, traced, blob), "distance": _distance(found, kept_layers, blob),
+        "traces": _traces(found, paths, blob) if traced else None, "distance": _distance(found, kept_layers, blob),
         "predicted": _predicted(found, kept, queries), "again": call_of(facts, query="QUERY"),
         "collapse": _collapse(found),
     }  # fmt: skip
@@ -149,22 +151,6 @@ def text_of(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _numbers_of_ways(found: xr.Dataset) -> int:
-    """How many numbers the ways to all traced queries have in a page."""
-    if not {*TRACED} <= {*found}:
-        return 0
-    return 3 * found.sizes["block"] * found.sizes["rank"] * int((found["traced"].values + 1).sum())
-
-
-def _traced_queries(found: xr.Dataset, kept: Sequence[int], opened: int, room: int) -> list[int]:
-    """The queries of the page whose paths are in it too: all that were traced, or evenly spaced ones that fit."""
-    if not {*TRACED} <= {*found}:
-        return []
-    known = [int(query) for query in found["traced"].values if int(query) in kept]
-    cost = 3 * found.sizes["block"] * found.sizes["rank"]
-    return [query for query in spread(known, opened, cost, room) if query in known]
-
-
 def _fitting_layers(layers: list[int], cost: int, room: int) -> list[int]:
     """The layers of which at least one query fits: all, or every second, third, …, from the last one down."""
     step = 1
@@ -193,10 +179,8 @@ def _quantity(
     }  # fmt: skip
 
 
-def _traces(found: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, Any] | None:
-    """Strongest paths and ways, by query; None if the result has none."""
-    if not {*TRACED} <= {*found}:
-        return None
+def _traces(found: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, Any]:
+    """Strongest paths and ways, by query."""
     each = []
     for query in traced:
         one = found.sel(traced=query)
@@ -252,42 +236,32 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _notes(
-    found: xr.Dataset, kept: Sequence[int], queries: Sequence[int], kept_layers: Sequence[int], layers: Sequence[int],
-    traced: Sequence[int],
-) -> list[str]:  # fmt: skip
+Two = tuple[Sequence[int], Sequence[int]]  # what was measured, and which of it is in the page
+
+
+def _notes(found: xr.Dataset, queries: Two, layers: Two, traced: Two) -> list[str]:
     """What is missing, in sentences."""
-    n, notes = found.sizes["position"], []
-    if len(queries) < n:
-        notes.append(f"{len(queries):,} of {n:,} queries were measured.")
-    if len(kept) < len(queries):
-        notes.append(
-            f"{len(kept):,} of the {len(queries):,} measured queries are in this page, which has at most 6 MB; "
-            "the result has all of them."
-        )
-    if len(kept_layers) < len(layers):
-        notes.append(f"{len(kept_layers)} of {len(layers)} layers are in this page; the result has all of them.")
-    jacobian = _measured_queries(found, "jacobian", queries)
-    if not jacobian:
-        notes.append("The Jacobian was not measured.")
-    elif len(jacobian) < len(queries):
-        notes.append(f"The Jacobian was measured for {_list_queries(jacobian)} only.")
-    for name in ("certified", "effect"):
-        if name not in found:
-            notes.append(f"{SHOWN[name][0]}: not measured.")
-    return notes + _of_ways(found, queries, traced)
-
-
-def _of_ways(found: xr.Dataset, queries: Sequence[int], traced: Sequence[int]) -> list[str]:
-    """What is missing of the strongest paths, of which `traced` are in the page."""
-    if not {*TRACED} <= {*found}:
-        return ["Strongest paths: not traced."]
-    notes = []
-    if len(found["traced"]) < len(queries):
-        notes.append(f"Strongest paths were traced for {_list_queries([int(q) for q in found['traced'].values])} only.")
-    if traced and len(traced) < len(found["traced"]):
-        notes.append(f"Strongest paths to {_list_queries(traced)} are in this page; the result has all of them.")
-    return notes
+    n, (measured, kept) = found.sizes["position"], queries
+    jacobian = [
+        query
+        for place, query in enumerate(measured)
+        if "jacobian" in found and np.isfinite(found["jacobian"].values[place]).any()
+    ]
+    said = [
+        (len(measured) < n, f"{len(measured):,} of {n:,} queries were measured."),
+        (len(kept) < len(measured), f"{len(kept):,} of the {len(measured):,} measured queries are in this page, which "
+         "has at most 6 MB; the result has all of them."),
+        (len(layers[1]) < len(layers[0]), f"{len(layers[1])} of {len(layers[0])} layers are in this page; the result "
+         "has all of them."),
+        (not jacobian, "The Jacobian was not measured."),
+        (0 < len(jacobian) < len(measured), f"The Jacobian was measured for {_list_queries(jacobian)} only."),
+        *((name not in found, f"{SHOWN[name][0]}: not measured.") for name in ("certified", "effect")),
+        (not traced[0], "Strongest paths: not traced."),
+        (0 < len(traced[0]) < len(measured), f"Strongest paths were traced for {_list_queries(traced[0])} only."),
+        (0 < len(traced[1]) < len(traced[0]), f"Strongest paths to {_list_queries(traced[1])} are in this page; the "
+         "result has all of them."),
+    ]  # fmt: skip
+    return [text for holds, text in said if holds]
 
 
 def _of_precision(found: xr.Dataset, facts: dict[str, Any]) -> list[str]:
@@ -296,13 +270,6 @@ def _of_precision(found: xr.Dataset, facts: dict[str, Any]) -> list[str]:
     if "certified" not in found or dtype in ("float32", "float64"):
         return []
     return [f"The certified bound is for these weights in exact arithmetic; in {dtype} it computes other values."]
-
-
-def _measured_queries(found: xr.Dataset, name: str, queries: Sequence[int]) -> list[int]:
-    if name not in found:
-        return []
-    values = found[name].values
-    return [query for place, query in enumerate(queries) if np.isfinite(values[place]).any()]
 
 
 def _list_queries(queries: Sequence[int]) -> str:

@@ -6,7 +6,6 @@ import html
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -31,14 +30,13 @@ from squashlens.theory.probes import seed_of
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
 
 
-@cache
 def program() -> str:
     """The ES module, as it is in the package."""
     return files("squashlens.maps").joinpath("map.js").read_text(encoding="utf-8")
 
 
-@cache
 def styles() -> str:
+    """The style sheet."""
     return files("squashlens.maps").joinpath("map.css").read_text(encoding="utf-8")
 
 
@@ -65,14 +63,6 @@ def page(*maps: dict[str, Any]) -> str:
         "<title>Squash map – squashlens</title>\n"
         '<link rel="icon" href="data:,">\n</head>\n<body>\n'
         f"<main>{section(*maps, level=1)}</main>\n</body>\n</html>\n"
-    )
-
-
-def frame(whole: str, *, height: int = 1000) -> str:
-    """A page as an iframe, which saved and exported notebooks keep. It is a site of its own, and reads nothing else."""
-    return (
-        f'<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="{height}" '
-        f'style="border: 0" srcdoc="{html.escape(whole)}"></iframe>'
     )
 
 
@@ -174,7 +164,7 @@ class SquashMap:
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""
-        return page(self._data(), *([] if beside is None else [beside._data()]))
+        return page(*(one._data() for one in (self, beside) if one is not None))
 
     def section(self) -> str:
         """The map as a part of another page, in light colours."""
@@ -191,17 +181,19 @@ class SquashMap:
                 "This map was made of a result, so that there is no model to measure other queries with.",
                 "Make it of a model and a prompt: `squashlens.squash_map(model, prompt).live()`.",
             )
-        return widget(self.result, self.again, self._of)
+        return widget(self.result, self.again, self._data)
 
-    def _data(self) -> dict[str, Any]:
-        return self._of(self.result)
-
-    def _of(self, found: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
-        """The data of the page for a result of this map, with further queries or as it was."""
-        return payload(found, self.opened if opened is None else opened, self.interventions)
+    def _data(self, found: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
+        """The data of the page, or of that of a result with further queries."""
+        whole = self.result if found is None else found
+        return payload(whole, self.opened if opened is None else opened, self.interventions)
 
     def _repr_html_(self) -> str:
-        return frame(self.page())
+        # Saved and exported notebooks keep an iframe. It is a site of its own, and reads nothing else.
+        return (
+            '<iframe title="Squash map" sandbox="allow-scripts" width="100%" height="1000" '
+            f'style="border: 0" srcdoc="{html.escape(self.page())}"></iframe>'
+        )
 
     def __repr__(self) -> str:
         sizes = self.result.sizes

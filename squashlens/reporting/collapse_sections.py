@@ -179,12 +179,6 @@ def check_n(n: int) -> None:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 3.")
 
 
-def try_to_measure(model: Bridge, n: int) -> Findings | SquashlensError:
-    """The findings, or the error that says why they cannot be measured (for example, digits are not single tokens)."""
-    check_n(n)
-    return or_why_not(lambda: measure(model, n))
-
-
 def or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
     """A measurement, or the error that says why it cannot be made on this model."""
     try:

@@ -145,11 +145,7 @@ def _of_tokens(ds: xr.Dataset) -> str:
     if norms[least] == 0:
         return f"Tokens: the last representation does not depend on {_name(ds, least)} at all."
     factor = norms[most] / norms[least]
-    judged = (
-        f"more than the {1 / STEP:.0f} times at which bfloat16 may lose a token"
-        if factor > 1 / STEP
-        else f"far from the {1 / STEP:.0f} times at which bfloat16 may lose a token"
-    )
+    near = "more than" if factor > 1 / STEP else "far from"
     inside, n = compared(ds), int(ds["compared_tokens"])
     along = ""
     if n >= 3:
@@ -159,7 +155,7 @@ def _of_tokens(ds: xr.Dataset) -> str:
         along = f" The median sensitivity by third of the prompt is {among(medians)}."
     return (
         f"Tokens: the last representation is {times(factor)} less sensitive to {_name(ds, least)} than to "
-        f"{_name(ds, most)}, {judged}.{along}"
+        f"{_name(ds, most)}, {near} the {1 / STEP:.0f} times at which bfloat16 may lose a token.{along}"
     )
 
 
@@ -323,11 +319,12 @@ def spread(shares: xr.DataArray, ds: xr.Dataset) -> str:
     others = np.delete(bottom, sinks) / np.delete(bottom, sinks).sum()
     places = np.delete(np.arange(len(bottom)), sinks)
     most = int(others.argmax())
+    holders = int(np.searchsorted(np.cumsum(np.sort(others)[::-1]), 0.9 - 1e-12) + 1)  # those that have 90 %
     at_sinks = f"{100 * bottom[sinks].sum():.4g} % of the paths start at {_names(ds, sinks)}. Of the other paths, "
     return (
         f"Composed over all blocks, {at_sinks if len(sinks) else ''}{100 * others[most]:.3g} % "
         f"{'' if len(sinks) else 'of the paths '}start at {_name(shares, int(places[most]))} and "
-        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {_holders(others)} of the {len(others)} "
+        f"{100 * others[-1]:.3g} % never leave the last token; 90 % start at {holders} of the {len(others)} "
         f"{'other ' if len(sinks) else ''}tokens."
     )
 
@@ -358,11 +355,6 @@ def depth(found: xr.Dataset) -> str:
         f"{start}, and more than half from layer {beyond[0]} of {layers[-1]} on: what reaches the answer from earlier "
         f"tokens has mostly been read by block {beyond[0] - 1}."
     )
-
-
-def _holders(shares: np.ndarray) -> int:
-    """The number of tokens that have 90 % of shares that sum to 1."""
-    return int(np.searchsorted(np.cumsum(np.sort(shares)[::-1]), 0.9 - 1e-12) + 1)
 
 
 def beside_sink(ds: xr.Dataset) -> str:

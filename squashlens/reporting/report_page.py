@@ -14,7 +14,7 @@ from squashlens.measure.session import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.reporting import prompt_sentences as say
-from squashlens.reporting.collapse_sections import Findings, Section, check_n, or_why_not, sections, try_to_measure
+from squashlens.reporting.collapse_sections import Findings, Section, check_n, measure, or_why_not, sections
 from squashlens.reporting.markup import template
 from squashlens.reporting.prompt_sentences import Evidence
 from squashlens.reporting.sentences import certainty_of_norms
@@ -81,7 +81,7 @@ def report(
         changes, predicted,
     )  # fmt: skip
     shares = composition(bridge, prompt)
-    findings = None if n is None else try_to_measure(bridge, n)
+    findings = None if n is None else or_why_not(lambda: measure(bridge, n))
     page = render(evidence, shares, findings, view, source=_source(bridge), prompt=prompt, n=n)
     return write(out, page.encode("utf-8"))
 

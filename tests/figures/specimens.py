@@ -121,9 +121,14 @@ def with_low(count: int) -> xr.DataArray:
     return restated(found.assign_coords(low=("position", low)), {})
 
 
+def shares(count: int, **rows: range) -> xr.DataArray:
+    """A share of each token in each row of one dimension."""
+    (dim,) = rows
+    return with_tokens(made(rows | {"position": range(count)}, f"share: {dim} position", share="share"))["share"]
+
+
 def composition(count: int) -> xr.DataArray:
-    coords = {"layer": range(27), "position": range(count)}
-    return with_tokens(made(coords, "share: layer position", share="share"))["share"]
+    return shares(count, layer=range(27))
 
 
 def paths(count: int) -> xr.Dataset:
@@ -212,12 +217,11 @@ def remedies(changes: int = 10, families: int = 4) -> xr.Dataset:
 
 
 def hops() -> xr.DataArray:
-    return with_tokens(made({"hop": range(27), "position": range(60)}, "share: hop position", share="share"))["share"]
+    return shares(60, hop=range(27))
 
 
 def sinks() -> xr.DataArray:
-    found = with_tokens(made({"block": range(26), "position": range(60)}, "share: block position", share="share"))
-    return restated(found["share"].assign_coords(sink=("position", np.arange(60) == 0)), {})
+    return restated(shares(60, block=range(26)).assign_coords(sink=("position", np.arange(60) == 0)), {})
 
 
 def profile() -> xr.Dataset:

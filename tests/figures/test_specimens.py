@@ -1,12 +1,15 @@
 """The specimens that are looked at: one of every figure, short and long, with the dimensions of real results."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import xarray as xr
 
 import squashlens as sl
+from squashlens.figures.usual import _fits, usual_figures
 from tests import odd
 from tests.figures import specimens
 from tests.golden import cases
@@ -28,47 +31,41 @@ def test_every_measurement_has_a_specimen(name: str) -> None:
     assert (name in specimens.MEASUREMENTS) != (name in NOT_MADE_UP) or name in cases.others()
 
 
+def test_each_result_has_the_figure_that_the_page_says() -> None:
+    """The table of docs/figures.md, which says what `of` draws."""
+    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
+    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
+    said: dict[str, set[str]] = {}
+    for left, right in rows:
+        names = [name.split(".")[-1] for name in re.findall(r"`([\w.]+)`", left)]
+        drawn = re.findall(r"`(\w+)`", right)
+        for at, name in enumerate(names):
+            said[name] = {drawn[min(at, len(drawn) - 1)]} if drawn else set()
+        said |= {figure: {figure} for figure in drawn[len(names) :]}  # of a measurement's other results
+    makers = {"collapse relative": "collapse", "families": "remedies"}
+    for name in odd.result(""):
+        if name in specimens.NO_FIGURE:
+            continue
+        result = odd.result(name)
+        fitting = [figure.__name__ for figure in usual_figures() if _fits(result, figure)]
+        assert said.get(makers.get(name, name), set()) == {*fitting[:1]}, name
+
+
 def richer() -> dict[str, Callable[[], Any]]:
     """Real results with what can be asked for besides."""
-    model, sequence, quiet = odd.model(), odd.sequence(), {}
-    baselines = {"noise_lengths": 2, "baselines": ["contrast", "unrelated"]}
+    model, sequence, baselines = odd.model(), odd.sequence(), {"baselines": ["contrast", "unrelated"]}
+    pairs: dict[str, Any] = {"lengths": [2, 3], "noise_lengths": 2, **baselines}
+    asked: dict[str, Any] = {"lengths": [3], "answer": odd.counted}
+    designs = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
+    masked, once = {"a": sl.hooks.mask_tokens([1])}, {"n_samples": 1}
+    task, probing = sl.tasks.find("taught_last_random"), sl.tasks.Probing(n_train=16, n_random_models=1)
+    stacks = {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}
     return {
-        "collapse": lambda: sl.collapse(
-            model, flat.capture(model, sequence, lengths=[2, 3], **baselines, **quiet), by_head="value"
-        ),
-        "search_separators": lambda: flat.search_separators(
-            model,
-            sequence,
-            designs={"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5},
-            lengths=[3],
-            answer=odd.counted,
-            **quiet,
-        ),
-        "compare": lambda: flat.compare(
-            model,
-            sequence,
-            {"a": sl.hooks.mask_tokens([1])},
-            sampling={"n_samples": 1},
-            lengths=[3],
-            answer=odd.counted,
-            **quiet,
-        ),
-        "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            model,
-            sl.tasks.find("taught_last_random"),
-            lengths=[8],
-            seeds=32,
-            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
-            **quiet,
-        ),
-        "survey": lambda: sl.synthetic.survey(
-            odd.stack(),
-            {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]},
-            [4, 8, 16, 32],
-            seeds=2,
-            tail=0.9,
-            **quiet,
-        ),
+        "collapse": lambda: sl.collapse(model, flat.capture(model, sequence, **pairs), by_head="value"),
+        "search_separators": lambda: flat.search_separators(model, sequence, designs=designs, **asked),
+        "compare": lambda: flat.compare(model, sequence, masked, sampling=once, **asked),
+        "collapse_vs_readout": lambda: sl.collapse_vs_readout(model, task, lengths=[8], seeds=32, probing=probing),
+        "survey": lambda: sl.synthetic.survey(odd.stack(), stacks, [4, 8, 16, 32], seeds=2, tail=0.9),
     }
 
 

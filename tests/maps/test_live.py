@@ -1,8 +1,6 @@
-"""The live map: the kernel alone, a real kernel with messages, and the page with an object in place of the kernel."""
+"""The live map: the kernel alone, and the page with an object in place of the kernel; `test_lab` has both together."""
 
 import json
-import queue
-import time
 from typing import Any
 
 import numpy as np
@@ -160,60 +158,3 @@ def test_the_pages_side(browser: Any, shown: Any) -> None:
     assert page.locator(".sl-ribbon [role=option]").count() == 2
     assert said == []
     context.close()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_in_a_real_kernel() -> None:
-    """Query, cancel and error through the messages that a notebook's page sends."""
-    client = pytest.importorskip("jupyter_client.manager", reason="ipykernel is not installed")
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
-    manager, kernel = client.start_new_kernel(kernel_name="python3", startup_timeout=300)
-    try:
-        code = (
-            "import squashlens as sl\nmodel = sl.load('tiny-gemma')\n"
-            f"live = sl.squash_map(model, {PROMPT!r}).live()\nlive"
-        )
-        kernel.execute(code)
-        comm = _first(kernel, lambda m: m["msg_type"] == "comm_open" and "_esm" in str(m["content"]["data"])[: 10**7])
-        name = comm["content"]["comm_id"]
-
-        def send(content: dict[str, Any]) -> None:
-            message = kernel.session.msg(
-                "comm_msg", {"comm_id": name, "data": {"method": "custom", "content": content}}
-            )
-            kernel.shell_channel.send(message)
-
-        def told(kind: str) -> Any:
-            return _first(kernel, lambda m: _content(m).get("kind") == kind)
-
-        send({"kind": "measure", "query": 2})
-        told("progress")
-        told("done")
-        send({"kind": "measure", "query": 99})
-        assert "99" in _content(told("error"))["text"]
-        send({"kind": "measure", "query": 3})
-        send({"kind": "cancel"})
-        told("cancelled")
-    finally:
-        kernel.stop_channels()
-        manager.shutdown_kernel(now=True)
-
-
-def _content(message: Any) -> dict[str, Any]:
-    data = message["content"].get("data") or {}
-    return data.get("content", {}) if message["msg_type"] == "comm_msg" and data.get("method") == "custom" else {}
-
-
-def _first(kernel: Any, wanted: Any) -> Any:
-    until = time.monotonic() + 500
-    while time.monotonic() < until:
-        try:
-            message = kernel.get_iopub_msg(timeout=5)
-        except queue.Empty:
-            continue
-        assert message["msg_type"] != "error", message["content"]
-        if wanted(message):
-            return message
-    raise TimeoutError

@@ -154,12 +154,12 @@ def test_from_few_lengths_nothing_is_claimed() -> None:
 
 def test_a_model_that_cannot_be_asked_is_told_so(bridge_of: Any) -> None:
     """No tokenizer, no digits: the page says why instead of leaving a hole."""
-    found = section.try_to_measure(bridge_of("llama"), 12)
+    found = section.or_why_not(lambda: section.measure(bridge_of("llama"), 12))
     (only,) = section.sections(found)
     assert only.figure is None
     assert "Not measured for this model. This model has no tokenizer." in only.says[0]
     with pytest.raises(InputError, match="n=1 is too small"):
-        section.try_to_measure(bridge_of("llama"), 1)
+        section.check_n(1)
 
 
 @pytest.mark.slow
@@ -168,7 +168,7 @@ def test_a_family_without_the_mechanism_keeps_the_rest(tiny: Any) -> None:
     import squashlens as sl
 
     with sl.applied(tiny, sl.hooks.Hook("scaled", "blocks.2.hook_resid_post", lambda t: 1.5 * t)):
-        found = section.try_to_measure(tiny, 6)
+        found = section.or_why_not(lambda: section.measure(tiny, 6))
     titled = {part.title: part for part in section.sections(found)}
     assert len(titled) == 6
     why = titled["Why representations become similar"]

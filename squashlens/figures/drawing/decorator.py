@@ -31,7 +31,7 @@ def draws(
     maker: str, *needed: str, usual: bool = True
 ) -> Callable[[Drawn[R, P]], Callable[Concatenate[R | Mapping[str, R], P], go.Figure]]:
     """Decorator for a function that draws a result of `maker`; several results, by label, become panels of one figure,
-    unless the function takes several itself.
+    unless the function takes several itself: it then gets a mapping, with labels as markup and "" for a single result.
 
     Each item of `needed` has names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`.
     With `usual`, `squashlens.figures.of` draws it for a result that has them all. The docstring need not describe the
@@ -56,7 +56,8 @@ def draws(
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
             draw_one: Any = function
             if takes_several:
-                return mark_derived(draw_one(ready, *args, **kwargs), several.values())
+                escaped = {escape(label): one for label, one in ready.items()}
+                return mark_derived(draw_one(escaped, *args, **kwargs), several.values())
             drawn = {label: mark_derived(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
             return compose(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
 
@@ -93,18 +94,8 @@ def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
     return found.expand_dims("mode") if needed and "mode" in {*found.coords} - {*found.dims} else found
 
 
-def by_label(found: Mapping[str, X] | X) -> dict[str, X]:
-    """Results by label, as markup; empty for a single result."""
-    return {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else {escape(k): v for k, v in found.items()}
-
-
 def of_one_prompt(result: X) -> X:
     """The result for the tokens of one prompt, by increasing position and without padding."""
-    if "prompt" in result.dims:
-        raise InputError(
-            f"This result has {result.sizes['prompt']} prompts, and the figure shows one.",
-            "Select one, for instance with `result.isel(prompt=0)`.",
-        )
     positions = np.asarray(result["position"].values)
     if positions.dtype.kind not in "iuf" or not np.array_equal(positions, np.round(positions)):
         raise InputError(

@@ -5,6 +5,7 @@ line of notes and rows of panels, with a title and perhaps a legend above each p
 Text that is too long is broken into lines. Plotly's own margins and domains know nothing of the text between panels.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,10 @@ from squashlens.figures.drawing.page_blocks import (
     PANEL_TITLE,
     Block,
     Page,
+    Panel,
+    above,
     axes_of,
     legends_of,
-    reference,
     traces_of,
 )
 from squashlens.figures.drawing.text import height_of, unbreak, width_of, wrap
@@ -135,7 +137,7 @@ class _Layout:
         notes: Any = figure.select_annotations({"name": PANEL_TITLE})
         self.titles = {(note.xref.split()[0], note.yref.split()[0]): note for note in notes}
         self.shared, self.legends = legends_of(figure, self.page)
-        self.above: dict[tuple[int, int], float] = {}  # the height of legends, by row of blocks and row of panels
+        self.above = defaultdict[tuple[int, int], float](float)  # height of legends, by row of blocks and of panels
 
     def set(self) -> None:
         """Set everything."""
@@ -152,12 +154,13 @@ class _Layout:
         across, _ = divide(columns, 0.0, self.width, "width")
         left = min(spans[0][0] for spans in across)
         wide = max(spans[-1][1] for spans in across) - left
-        title = set_title(self.figure, page, self.width)
-        above = set_legend(self.figure, shared, wide, self.size)[1] if shared and page.legend == "top" else 0.0
+        title, over = set_title(self.figure, page, self.width), 0.0
+        if shared and page.legend == "top":
+            over = set_legend(self.figure, shared, wide, self.size)[1]
         for block, spans in zip(blocks, across, strict=True):
             self._set_legends(block, spans, wide)
-        rows = [self._rows(block, spans) for block, spans in zip(blocks, across, strict=True)]
-        down, height = divide(rows, title + above, page.height and page.height * INCH, "height")
+        rows = [self._rows(at, block, spans) for at, (block, spans) in enumerate(zip(blocks, across, strict=True))]
+        down, height = divide(rows, title + over, page.height and page.height * INCH, "height")
         top = down[0][0][0]
         deep = max(spans[-1][1] for spans in down) - top
         self.figure.update_layout(
@@ -175,97 +178,82 @@ class _Layout:
             domains = [(_within((x - left) / wide), _within((end - left) / wide)) for x, end in across[at]]
             heights = [(_within(1 - (end - top) / deep), _within(1 - (y - top) / deep)) for y, end in down[at]]
             self._place(block, domains, heights, wide, deep)
-            self._set_head(at, block, across[at], domains[0][0], heights[0][1])
 
     def _columns(self, block: Block) -> Track:
         """The space to the left and to the right of each column of panels, for labels and colour bars."""
         least = _least(block.columns)
         before, after = [self.pad for _ in least], [self.pad for _ in least]
         tall = block.height * self.size / ORDINARY / len(block.rows)
-        for x, y, _, column in block.panels:
-            labels = set_axis(self.figure, y, tall, self.size, limit=0.4 * self.width)
-            before[column] = max(before[column], labels + self.pad)
-            for trace in self._bars(x, y):
-                after[column] = max(after[column], set_colour_bar(trace, self.size) + self.pad)
-            place = reference(x), reference(y)
-            if place in self.legends and self.page.legend == "right":
-                wide, _ = set_legend(self.figure, self.legends[place], 0.3 * self.width, self.size, "v")
-                after[column] = max(after[column], wide + self.pad)
-            note = self.titles.get(place)
+        for panel in block.panels:
+            at = panel.column
+            labels = set_axis(self.figure, panel.y, tall, self.size, limit=0.4 * self.width)
+            before[at] = max(before[at], labels + self.pad)
+            beside = [set_colour_bar(trace, self.size) for trace in self._bars(panel)]
+            if panel.axes in self.legends and self.page.legend == "right":
+                beside += set_legend(self.figure, self.legends[panel.axes], 0.3 * self.width, self.size, "v")[:1]
+            after[at] = max(after[at], *(wide + self.pad for wide in beside), 0.0)
+            note = self.titles.get(panel.axes)
             words = unbreak(note.text).split(" ") if note else []  # of which none should be divided
-            least[column] = max(least[column], *(min(width_of(w, self.size), WORD * self.size) for w in words), 0.0)
+            least[at] = max(least[at], *(min(width_of(w, self.size), WORD * self.size) for w in words), 0.0)
         return Track(block.column, block.columns, least, before, after)
 
     def _set_legends(self, block: Block, across: Sequence[Span], wide: float) -> None:
         """Set the legends above panels of a block. One that explains all panels of its row is as wide as these."""
-        for x, y, row, column in block.panels if self.page.legend == "top" else ():
-            name = self.legends.get((reference(x), reference(y)))
+        for panel in block.panels if self.page.legend == "top" else ():
+            name = self.legends.get(panel.axes)
             if name is None:
                 continue
             axes = {axes_of(trace) for trace in traces_of(self.figure) if getattr(trace, "legend", None) == name}
-            ends = [across[c][1] for a, b, r, c in block.panels if r == row and (reference(a), reference(b)) in axes]
-            width = max(ends) - across[column][0]
+            ends = [across[one.column][1] for one in block.panels if one.row == panel.row and one.axes in axes]
+            width = max(ends) - across[panel.column][0]
             # Plotly fills rows up to the width of the page, and not of a panel.
             kind = "h" if width > 0.99 * wide else "row"
             height = set_legend(self.figure, name, width, self.size, kind)[1]
-            self.above[block.row, row] = max(height, self.above.get((block.row, row), 0.0))
+            self.above[block.row, panel.row] = max(height, self.above[block.row, panel.row])
 
-    def _rows(self, block: Block, across: Sequence[Span]) -> Track:
-        """The space above and below each row of panels, for titles and labels."""
+    def _rows(self, number: int, block: Block, across: Sequence[Span]) -> Track:
+        """The space above and below each row of panels, for titles and labels; the title and notes of the block."""
         least = _least(block.rows)
         before, after = [self.pad for _ in least], [self.pad for _ in least]
-        for x, y, row, column in block.panels:
-            start, end = across[column]
-            above, note = self.above.get((block.row, row), 0.0), self.titles.get((reference(x), reference(y)))
+        for panel in block.panels:
+            at, (start, end) = panel.row, across[panel.column]
+            tall, note = self.above[block.row, at], self.titles.get(panel.axes)
             if note is not None:
                 text = wrap(note.text, 0.93 * (end - start), self.size)
-                note.update(text=text, font={"size": self.size}, yshift=3 + above)
-                above += height_of(text, self.size)
-            before[row] = max(before[row], above + self.pad)
-            after[row] = max(after[row], set_axis(self.figure, x, end - start, self.size) + self.pad)
-        before[0] += sum(height_of(text, size) for _, text, size in self._head(block, across))
+                note.update(text=text, font={"size": self.size}, yshift=3 + tall)
+                tall += height_of(text, self.size)
+            before[at] = max(before[at], tall + self.pad)
+            after[at] = max(after[at], set_axis(self.figure, panel.x, end - start, self.size) + self.pad)
+        heads = ((HEAD_NOTES, block.notes, NOTES, {"color": self.page.look.soft}), (HEAD, block.title, HEADING, {}))
+        for name, text, factor, colour in heads if block.title or block.notes else ():
+            size = factor * self.size
+            lines = wrap(text, across[-1][1] - across[0][0], size)
+            self.figure.update_annotations(
+                above(block.panels[0]), selector={"name": f"{name} {number}"}, text=lines, font={"size": size} | colour,
+                yshift=3 + before[0] - self.pad,
+            )  # fmt: skip
+            before[0] += height_of(lines, size)
         return Track(block.row, block.rows, least, before, after, max(block.height * self.size / ORDINARY, sum(least)))
 
-    def _bars(self, x: str, y: str) -> list[Any]:
+    def _bars(self, panel: Panel) -> list[Any]:
         """The traces of a panel that have a colour bar."""
-        here = [trace for trace in traces_of(self.figure) if axes_of(trace) == (reference(x), reference(y))]
+        here = [trace for trace in traces_of(self.figure) if axes_of(trace) == panel.axes]
         return [trace for trace in here if "colorbar" in trace and trace.showscale is not False]
-
-    def _head(self, block: Block, across: Sequence[Span]) -> list[tuple[str, str, float]]:
-        """Title and notes of a block: the annotation, lines as wide as the block, and their size."""
-        texts = ((HEAD, block.title, HEADING * self.size), (HEAD_NOTES, block.notes, NOTES * self.size))
-        wide = across[-1][1] - across[0][0]
-        return [(name, wrap(text, wide, size), size) for name, text, size in texts if text]
 
     def _place(self, block: Block, domains: Sequence[Span], heights: Sequence[Span], wide: float, deep: float) -> None:
         """Write the places of panels and colour bars, which are shares of the page, into the figure."""
         layout: Any = self.figure.layout
-        for x, y, row, column in block.panels:
-            low, high = layout[y].domain = heights[row]
-            layout[x].domain = domains[column]
-            set_axis(self.figure, y, (high - low) * deep, self.size, limit=0.4 * self.width)
-            place = {"x": domains[column][1] + self.pad / wide, "xanchor": "left", "y": high, "yanchor": "top"}
-            for trace in self._bars(x, y):
+        for panel in block.panels:
+            low, high = layout[panel.y].domain = heights[panel.row]
+            start, end = layout[panel.x].domain = domains[panel.column]
+            set_axis(self.figure, panel.y, (high - low) * deep, self.size, limit=0.4 * self.width)
+            place = {"x": end + self.pad / wide, "xanchor": "left", "y": high, "yanchor": "top"}
+            for trace in self._bars(panel):
                 trace.colorbar.update(place, len=high - low)
-            legend = self.legends.get((reference(x), reference(y)))
-            if legend and self.page.legend == "top":
-                place |= {"x": domains[column][0], "yanchor": "bottom"}
-            if legend:
-                layout[legend].update(place, xref="paper", yref="paper")
-
-    def _set_head(self, at: int, block: Block, across: Sequence[Span], left: float, top: float) -> None:
-        """Write title and notes of a block above the titles of its first row of panels."""
-        notes = [self.titles.get((reference(x), reference(y))) for x, y, row, _ in block.panels if row == 0]
-        shift = 3 + self.above.get((block.row, 0), 0.0)
-        shift += max(height_of(one.text, self.size) if one else 0.0 for one in notes)
-        layout: Any = self.figure.layout
-        for name, text, size in self._head(block, across)[::-1]:
-            font = {"size": size} | ({"color": self.page.look.soft} if name == HEAD_NOTES else {})
-            next(one for one in layout.annotations if one.name == f"{name} {at}").update(
-                text=text, font=font, x=left, y=top, xref="paper", yref="paper", xanchor="left", yanchor="bottom",
-                align="left", showarrow=False, yshift=shift,
-            )  # fmt: skip
-            shift += height_of(text, size)
+            if self.page.legend == "top":
+                place |= {"x": start, "yanchor": "bottom"}
+            if panel.axes in self.legends:
+                layout[self.legends[panel.axes]].update(place, xref="paper", yref="paper")
 
 
 def _within(share: float) -> float:

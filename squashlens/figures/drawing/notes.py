@@ -4,6 +4,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args, get_origin
 
+import numpy as np
 import xarray as xr
 
 from squashlens._typing import ATTENTION
@@ -43,8 +44,9 @@ def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
     several = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
     facts = [facts_of(one) for one in several]
     models = _few([name for one in facts for name in named_models(one)], "models")
-    tasks = _few([name for one in facts for task in _each(one, "task") for name in _all(task.get("name"))], "tasks")
-    changed = _edits([_hooks(one.get("ambient_hooks")) for one in facts])
+    named = [task.get("name") or [] for one in facts for task in _each(one, "task")]
+    tasks = _few([name for names in named for name in np.atleast_1d(names)], "tasks")
+    changed = _edits(facts)
     places = dict.fromkeys(place for one, fact in zip(several, facts, strict=True) for place in _places(one, fact))
     return " · ".join(filter(None, [models, tasks, changed, *map(escape, places), *notes]))
 
@@ -89,23 +91,16 @@ def _calls(facts: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _all(names: Any) -> list[Any]:
-    """One name or several as a list."""
-    return [names] if isinstance(names, str) else list(names or [])
-
-
-def _hooks(names: Any) -> list[str]:
-    """The hooks that were on the model in all parts of a result, in order; a joined result has a list for each part."""
-    first, *others = list(_lists(names or []))
-    return [name for name in first if all(name in other for other in others)]
-
-
-def _edits(hooks: list[list[str]]) -> str:
+def _edits(facts: list[dict[str, Any]]) -> str:
     """The hooks on the models of several results: their names, the number of points, and in how many of the results."""
+    hooks = []
+    for one in facts:  # those that were on the model in all parts of a result; a joined one has a list for each part
+        first, *others = _lists(one.get("ambient_hooks") or [])
+        hooks.append([name for name in first if all(name in other for other in others)])
     counts = [len(each) for each in hooks if each]
     if not counts:
         return ""
-    named = _few([*dict.fromkeys(_name(one) for each in hooks for one in each)], "hooks")
+    named = _few([_name(one) for each in hooks for one in each], "hooks")
     most = max(counts)
     some = f" in {len(counts)} of {len(hooks)} results" if len(counts) < len(hooks) else ""
     return f"{named} at {'up to ' * (min(counts) != most)}{most} point{'s' * (most > 1)}{some}"

@@ -6,7 +6,7 @@ in `figure.layout.meta`, so they are still there after a figure was written as J
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import plotly.graph_objects as go
 
@@ -17,14 +17,28 @@ from squashlens.figures.drawing.themes import INCH, THEMES, Theme, ThemeName
 KEY = "squashlens"
 PANEL_TITLE = "panel title"  # name of an annotation; those of a block have its number too
 HEAD, HEAD_NOTES = "block title", "block notes"
-Panel = tuple[str, str]  # what traces call the axes of a panel
+Axes = tuple[str, str]  # what traces call the axes of a panel: x2, y2
+
+
+class Panel(NamedTuple):
+    """What the layout calls the axes of a panel, such as xaxis2 and yaxis2, and its place in its block."""
+
+    x: str
+    y: str
+    row: int
+    column: int
+
+    @property
+    def axes(self) -> Axes:
+        """What traces call its axes."""
+        return reference(self.x), reference(self.y)
 
 
 @dataclass
 class Block:
     """A grid of panels with the weights of rows and columns, its title with a line of notes, and its place."""
 
-    panels: list[tuple[str, str, int, int]]  # names of the x and y axis, row, column
+    panels: list[Panel]
     rows: list[float]
     columns: list[float]
     height: float  # pixels of all rows together, at the notebook's font size
@@ -58,7 +72,7 @@ class Page:
                 "Give a figure of squashlens.figures, or change the figure with plotly's own functions.",
             )
         facts = dict(meta[KEY])
-        blocks = [Block(**{**one, "panels": [tuple(panel) for panel in one["panels"]]}) for one in facts.pop("blocks")]
+        blocks = [Block(**{**one, "panels": [Panel(*panel) for panel in one["panels"]]}) for one in facts.pop("blocks")]
         return cls(blocks, **facts)
 
     def keep(self, figure: go.Figure) -> None:
@@ -78,7 +92,7 @@ def traces_of(figure: go.Figure) -> list[Any]:
     return list(cast(Any, figure.data))
 
 
-def axes_of(trace: Any) -> Panel:
+def axes_of(trace: Any) -> Axes:
     """What a trace calls its axes."""
     return getattr(trace, "xaxis", None) or "x", getattr(trace, "yaxis", None) or "y"
 
@@ -94,12 +108,19 @@ def block_of(figure: go.Figure, height: float) -> Block:
     for note in cast(Any, figure.layout).annotations:
         if note.xref == note.yref == "paper" and not note.name:
             x, y = min(pairs, key=lambda pair: abs(sum(spans[pair[0]]) / 2 - note.x) + abs(spans[pair[1]][1] - note.y))
-            note.update(
-                name=PANEL_TITLE, x=0, y=1, xref=f"{reference(x)} domain", yref=f"{reference(y)} domain", yshift=3,
-                xanchor="left", align="left",
-            )  # fmt: skip
+            note.update(above(Panel(x, y, 0, 0)), name=PANEL_TITLE, yshift=3)
     weights = [[end - start for start, end in spans_of] for spans_of in (rows, columns)]
-    return Block([(x, y, rows.index(spans[y]), columns.index(spans[x])) for x, y in pairs], *weights, height=height)
+    panels = [Panel(x, y, rows.index(spans[y]), columns.index(spans[x])) for x, y in pairs]
+    return Block(panels, *weights, height=height)
+
+
+def above(panel: Panel) -> dict[str, Any]:
+    """Where an annotation is that stands above a panel, at its left edge."""
+    x, y = panel.axes
+    return {
+        "x": 0, "xref": f"{x} domain", "xanchor": "left", "y": 1, "yref": f"{y} domain", "yanchor": "bottom",
+        "align": "left", "showarrow": False,
+    }  # fmt: skip
 
 
 def reference(axis: str) -> str:
@@ -122,13 +143,13 @@ def list_once(figure: go.Figure) -> None:
         trace.legendgroup = trace.legendgroup or key[1] or None
 
 
-def legends_of(figure: go.Figure, page: Page) -> tuple[str, dict[Panel, str]]:
+def legends_of(figure: go.Figure, page: Page) -> tuple[str, dict[Axes, str]]:
     """The legend for all panels, if there is one, and the others by the first panel that they explain.
 
     Panels that have an entry in common share a legend, unless their traces name different ones.
     """
-    order = [(reference(x), reference(y)) for block in page.blocks for x, y, *_ in block.panels]
-    groups: list[tuple[set[tuple[str, str]], set[Panel], list[Any]]] = []  # entries, panels and traces of each legend
+    order = [panel.axes for block in page.blocks for panel in block.panels]
+    groups: list[tuple[set[tuple[str, str]], set[Axes], list[Any]]] = []  # entries, panels and traces of each legend
     for trace in traces_of(figure):
         if not getattr(trace, "name", None) or "showlegend" not in trace:
             continue
@@ -138,7 +159,7 @@ def legends_of(figure: go.Figure, page: Page) -> tuple[str, dict[Panel, str]]:
         groups = [group for group in groups if group not in same]
         groups.append((*whole, [*(one for group in same for one in group[2]), trace]))
     groups.sort(key=lambda group: min(map(order.index, group[1])))
-    shared, found = "", dict[Panel, str]()
+    shared, found = "", dict[Axes, str]()
     for number, (_, panels, traces) in enumerate(groups, start=1):
         name = "legend" if number == 1 else f"legend{number}"
         for trace in traces:

@@ -92,19 +92,15 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -
     layout, block = cast(Any, whole.layout), page.blocks[0]
     added = cast(Any, figure.layout).to_plotly_json()
     taken = 1 + sum(name.startswith("xaxis") for name in layout.to_plotly_json())
-    short, panels = {}, []
-    for number, (x, y, row, column) in enumerate(block.panels, taken):
-        new = "" if number == 1 else str(number)
-        short |= {reference(x): f"x{new}", reference(y): f"y{new}"}
-        panels.append((f"xaxis{new}", f"yaxis{new}", row, column))
-    for old_panel, new_panel in zip(block.panels, panels, strict=True):
-        for old, new, partner in (
-            (old_panel[0], new_panel[0], new_panel[1]),
-            (old_panel[1], new_panel[1], new_panel[0]),
-        ):
-            axis = added.get(old, {})
+    numbers = ["" if number == 1 else str(number) for number in range(taken, taken + len(block.panels))]
+    panels = [old._replace(x=f"xaxis{n}", y=f"yaxis{n}") for old, n in zip(block.panels, numbers, strict=True)]
+    pairs = list(zip(block.panels, panels, strict=True))
+    short = {axis: new.axes[side] for old, new in pairs for side, axis in enumerate(old.axes)}
+    for old, new in pairs:
+        for side in (0, 1):
+            axis = added.get(old[side], {})
             matches = {"matches": short.get(axis["matches"], axis["matches"])} if "matches" in axis else {}
-            whole.update_layout({new: axis | matches | {"anchor": reference(partner)}})
+            whole.update_layout({new[side]: axis | matches | {"anchor": new.axes[1 - side]}})
     for trace in traces_of(figure):
         x, y = (short[axis] for axis in axes_of(trace))
         whole.add_trace(copy.deepcopy(trace).update(xaxis=x, yaxis=y))

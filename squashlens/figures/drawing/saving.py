@@ -3,7 +3,7 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import plotly.graph_objects as go
 
@@ -54,7 +54,9 @@ def save(
         raise InputError(f"dpi={dpi} is not usable.", "Use 10 to 2400 pixels per inch.")
     if path.suffix in PICTURES:
         require_browser(path)
-        return write(path, _picture(figure, path.suffix[1:], dpi))
+        layout, ending = cast(Any, figure.layout), path.suffix[1:]
+        size = {"width": layout.width or ASSUMED, "height": layout.height}
+        return write(path, figure.to_image(format=ending, **size, scale=dpi / INCH if ending == "png" else 1))
     if path.suffix == ".json":
         return write(path, str(figure.to_json()).encode())
     if plotlyjs == "file":
@@ -82,22 +84,9 @@ def require_browser(path: Path) -> None:
         ) from None
     # kaleido waits for ever for a browser that is not there, so it is looked for first.
     chosen = os.environ.get("BROWSER_PATH")
-    if chosen and shutil.which(chosen) is None:
+    if (shutil.which(chosen) if chosen else Chromium.find_browser(skip_local=False)) is None:
         raise OutputError(
-            f"BROWSER_PATH is {chosen!r}, which is no program.",
-            "Set it to a Chromium browser, or unset it so that one is looked for; or save the figure as .html.",
-        )
-    if not chosen and Chromium.find_browser(skip_local=False) is None:
-        raise OutputError(
-            f"A figure is drawn as {ending} by a browser, and none was found.",
+            f"A figure is drawn as {ending} by a browser, and none was found{' at BROWSER_PATH' if chosen else ''}.",
             "Install Chromium or Chrome (`apt install chromium`, or `plotly_get_chrome`), or set BROWSER_PATH to one; "
             "or save the figure as .html.",
         )
-
-
-def _picture(figure: go.Figure, ending: str, dpi: int) -> bytes:
-    """The figure as a picture, drawn by a browser."""
-    layout: Any = figure.layout
-    return figure.to_image(
-        format=ending, width=layout.width or ASSUMED, height=layout.height, scale=dpi / INCH if ending == "png" else 1
-    )

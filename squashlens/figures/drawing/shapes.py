@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.text import escape, number_token
 from squashlens.figures.drawing.themes import PATTERNS
 
@@ -90,6 +91,16 @@ def spread(
     figure.add_trace(curve([middle], [row], cliponaxis=False, hover=hover, **dots).update(marker=ring), **place)
 
 
+def log_range(values: np.ndarray, least: float) -> list[float] | None:
+    """The range of a logarithmic axis for all positive values, of at least the factor `least`; `None` if none is."""
+    logs = np.log10(values[np.isfinite(values) & (values > 0)])
+    if not len(logs):
+        return None
+    middle = (logs.max() + logs.min()) / 2
+    half = max(1.1 * (logs.max() - logs.min()), np.log10(least)) / 2
+    return [middle - half, middle + half]
+
+
 def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
     """A heatmap over two numbered dimensions, rows first, with the exact values in the hover text."""
     rows, columns = (str(dim).replace("_", " ") for dim in values.dims)
@@ -101,15 +112,14 @@ def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatma
     )  # fmt: skip
 
 
-def token_heatmap(
-    values: xr.DataArray, tokens: Mapping[int, str], row: str, colourbar: str, *,
+def token_figure(
+    values: xr.DataArray, tokens: Mapping[int, str], row: str, axis: str, colourbar: str, *,
     logarithmic: bool = True, ends: tuple[float, float] | None = None,
-) -> go.Heatmap:  # fmt: skip
+) -> go.Figure:  # fmt: skip
     """A heatmap of values over rows × tokens; `row` labels a row in the hover text, as in ``"layer {}"``.
 
     Zeros and positions between the tokens stay white on a logarithmic scale. With `ends`, powers of ten, the scale ends
-    there, and values beyond have the colours of the ends. Rows with gaps between their numbers are placed by
-    their order.
+    there, and values beyond have the colours of the ends.
     """
     places = np.arange(min(tokens), max(tokens) + 1)
     exact = np.full((len(values), len(places)), np.nan)
@@ -129,27 +139,28 @@ def token_heatmap(
             texts[-1] = texts[-1] if high == 0 else f"≥ {texts[-1]}"
         bar = {"tickvals": decades, "ticktext": texts}
         scale = {"zmin": low, "zmax": high} if ends else {}
-    return go.Heatmap(
+    whole = np.ptp(numbers) == len(numbers) - 1
+    figure = go.Figure()
+    figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis)
+    if whole:
+        figure.update_yaxes(dtick=1)
+    else:  # rows with gaps between their numbers are placed by their order
+        figure.update_yaxes(tickvals=list(range(len(numbers))), ticktext=list(map(str, numbers)))
+    return figure.add_heatmap(
         z=shown.astype(np.float32), x=places.astype(np.float32), colorscale="Viridis", hoverongaps=False, **scale,
-        y=numbers if np.ptp(numbers) == len(numbers) - 1 else np.arange(len(numbers)),
+        y=numbers if whole else np.arange(len(numbers)),
         text=[[f"{row.format(each)}, {name}" for name in names] for each in numbers],
         customdata=exact, hovertemplate=f"%{{text}}<br>{colourbar}: %{{customdata:.6g}}<extra></extra>",
         colorbar={"title": {"text": colourbar}, **bar},
     )  # fmt: skip
 
 
-def grid(titles: Sequence[str], columns: int, heights: Sequence[float] = (1,), **axes: Any) -> tuple[go.Figure, int]:
-    """A figure with a panel for each title, row by row, and the number of rows.
-
-    With several `heights`, each panel has further ones below it. Places after the last title stay free.
-    """
-    rows = [list(titles[at : at + columns]) for at in range(0, len(titles), columns)]
-    specs = [[{} if at < len(row) else None for at in range(columns)] for row in rows for _ in heights]
-    names = [text for row in rows for text in (*row, *[""] * (len(row) * (len(heights) - 1)))]
-    figure = make_subplots(
-        rows=len(specs), cols=columns, specs=specs, subplot_titles=names, row_heights=list(heights) * len(rows), **axes
-    )
-    return figure, len(rows)
+def grid(titles: Sequence[str], columns: int, **axes: Any) -> tuple[go.Figure, list[Any]]:
+    """A figure with a panel for each title, row by row, and the row and column of each panel."""
+    places = [{"row": 1 + at // columns, "col": 1 + at % columns} for at in range(len(titles))]
+    rows = places[-1]["row"]
+    specs = [[{} if row * columns + column < len(titles) else None for column in range(columns)] for row in range(rows)]
+    return make_subplots(rows=rows, cols=columns, specs=specs, subplot_titles=list(titles), **axes), places
 
 
 def titles_of(values: xr.DataArray) -> tuple[str, str]:

@@ -15,7 +15,8 @@ from squashlens.figures.drawing.text import escape, unbreak
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
 
 Width = Literal["column", "page"] | float
-LARGEST, SMALLEST, TEXT = 100.0, 1.0, (4.0, 72.0)  # inches of a figure, and points of text
+# The least and the largest value of each size, and its unit.
+LIMITS = {"width": (1, 100, "inches"), "height": (1, 100, "inches"), "font_size": (4, 72, "points")}
 
 SMALL = 60.0  # pixels: no figure has panels that are lower
 MANY = 70  # marks of a line of usual size
@@ -62,14 +63,15 @@ def styled(
     changed: Any = figure.layout
     page.title = unbreak(changed.title.text or "")  # may have been changed by plotly's own functions
     inches = WIDTHS[width] if isinstance(width, str) else width
-    _require("width", inches, SMALLEST, LARGEST)
-    _require("height", height, SMALLEST, LARGEST)
-    _require("font_size", font_size, *TEXT)
-    given = {
+    given: dict[str, Any] = {
         "theme": theme, "width": inches, "height": height, "font": font, "font_size": font_size, "legend": legend,
         "title": None if title is None else escape(title),
     }  # fmt: skip
-    new = replace(page, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, (least, most, unit) in LIMITS.items():
+        if not least <= given.get(name, least) <= most:
+            raise InputError(f"{name}={given[name]:g} {unit} is not usable.", f"Use {least} to {most} {unit}.")
+    new = replace(page, **given)
     found = recolour(figure, page.theme, new.theme)
     new.keep(found)
     return dress(found)
@@ -148,9 +150,3 @@ def dress(figure: go.Figure) -> go.Figure:
     for axis in axes:
         axis.showgrid = bool(axis.showgrid)
     return lay_out(figure)
-
-
-def _require(name: str, value: float | None, least: float, most: float) -> None:
-    if value is not None and not least <= value <= most:
-        unit = "points" if name == "font_size" else "inches"
-        raise InputError(f"{name}={value:g} {unit} is not usable.", f"Use {least:g} to {most:g} {unit}.")

@@ -117,7 +117,7 @@ def number_token(position: int, token: str) -> str:
 def escape(text: str) -> str:
     """Text that plotly shows as it is. Quotation marks stay: plotly does not know `&quot;` and would show it.
 
-    >>> escape('<b> & "')
-    '&lt;b&gt; &amp; "'
+    >>> escape('<b> & "'), escape("&quot;")
+    ('&lt;b&gt; &amp; "', '&amp;quot;')
     """
     return html.escape(text, quote=False)

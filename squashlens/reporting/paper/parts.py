@@ -63,12 +63,12 @@ class Part:
 
 def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
     """The parts of a figure of the paper, for a model."""
+    if number == 2:
+        return [_answers(model, name, chosen, 1, "answer_only") for name in COPYING if _task(model, name)]
     if number in (3, 4, 6, 7):
-        return _counting(model, chosen, TEMPERATURE if number > 5 else 0.0)
-    makers: dict[int, Callable[[Bridge, Settings], list[Part]]] = {
-        1: _first, 2: _copying, 5: _collapse, 8: _convergence, 9: _variation
-    }  # fmt: skip
-    return makers[number](model, chosen)
+        temperature, mode = TEMPERATURE if number > 5 else 0.0, chosen.prompting.mode
+        return [_answers(model, name, chosen, chosen.seeds, mode, temperature) for name in COUNTING]
+    return {1: _first, 5: _collapse, 8: _convergence, 9: _variation}[number](model, chosen)
 
 
 def _first(model: Bridge, chosen: Settings) -> list[Part]:
@@ -88,14 +88,6 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
         )
 
     return [Part("ones_and_zero", {"n": chosen.n}, ones_and_zero), strongest("model"), strongest("uniform")]
-
-
-def _copying(model: Bridge, chosen: Settings) -> list[Part]:
-    return [_answers(model, name, chosen, 1, "answer_only") for name in COPYING if _task(model, name)]
-
-
-def _counting(model: Bridge, chosen: Settings, temperature: float) -> list[Part]:
-    return [_answers(model, name, chosen, chosen.seeds, chosen.prompting.mode, temperature) for name in COUNTING]
 
 
 def _task(model: Bridge, name: str) -> Task | None:

@@ -13,6 +13,7 @@ import xarray as xr
 
 from squashlens import figures, zoo
 from squashlens.engine.text.tokens import escape
+from squashlens.figures.answers import percent
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -40,8 +41,9 @@ def caption_of(number: int, found: Found) -> str:
     """The caption of a figure, for its results by the names of their parts."""
     given: dict[str, Any] = {
         "number": number, "found": found, "stacks": STACKS, "copying": len(COPYING), "provenance": provenance,
-        "named_models": named_models, "escape": escape, "shortened": _shorten, "percent": _percent,
-        "g": sentences.number, "falls": lambda one, p: falls(one, float(p)), "exponent": _exponent,
+        "named_models": named_models, "escape": escape, "shortened": _shorten, "g": sentences.number,
+        "percent": lambda share: percent(float(share)), "falls": lambda one, p: falls(one, float(p)),
+        "exponent": _exponent,
     }  # fmt: skip
     if number < 8:
         given["trained"] = zoo.trained_length(str(provenance(next(iter(found.values())))["model"]))
@@ -73,10 +75,6 @@ def _shorten(text: str) -> str:
     return shown if len(shown) <= LONG else f"{shown[:LONG]}…"
 
 
-def _percent(share: Any) -> str:
-    return f"{100 * float(share):.3g} %"
-
-
 def width_of(number: int) -> Literal["column", "page"]:
     """The width of a figure in a paper of two columns."""
     return "column" if number in COLUMN else "page"
@@ -86,7 +84,8 @@ def draw_figure(number: int, found: Found) -> go.Figure:
     """A figure, without a title, because the caption says what it shows."""
     draw = {
         1: _first, 2: _copying, 3: _errors, 4: _frequencies, 5: _collapse, 6: _errors, 7: _frequencies,
-        8: _convergence, 9: lambda one: figures.synthetic_total_variation(one["total_variation"]),
+        8: lambda found: figures.synthetic_convergence({STACKS[name]: one for name, one in found.items()}),
+        9: lambda found: figures.synthetic_total_variation(found["total_variation"]),
     }[number]  # fmt: skip
     several = any(one.sizes.get("mode", 1) > 1 for one in found.values())
     height = None if several else HEIGHTS.get(number)
@@ -134,7 +133,3 @@ def _collapse(found: Found) -> go.Figure:
     named = {f"({name[-1]}) {texts[name[-1]]}": one for name, one in found.items()}
     trained = zoo.trained_length(str(provenance(found["collapse_a"])["model"]))
     return figures.collapse_curve(named, trained=trained)  # pyright: ignore[reportArgumentType]
-
-
-def _convergence(found: Found) -> go.Figure:
-    return figures.synthetic_convergence({STACKS[name]: one for name, one in found.items()})

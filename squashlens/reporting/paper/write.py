@@ -105,17 +105,16 @@ def paper(
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out)
     kept = Kept(require_folder(folder / "data"), model)
-    found: dict[str, Any] = {}
     for number, parts in plan.items():  # before anything is measured
-        found |= {part.name: kept.found(part, any_settings=number not in wanted) for part in parts}
+        for part in parts:
+            kept.find(part, any_settings=number not in wanted)
     failed: dict[int, SquashlensError] = {}
     ending = _ending()
     with bar(total=len(wanted), unit="figure") as shown:
         for number in wanted:
             shown.set_description(f"figure {number}")
             try:
-                _measure(plan[number], kept, found)
-                _draw(folder, number, {part.name: found[part.name] for part in plan[number]}, ending)
+                _draw(folder, number, {part.name: kept.measured(part) for part in plan[number]}, ending)
             except OutputError:
                 raise
             except SquashlensError as error:
@@ -124,7 +123,7 @@ def paper(
     present = {
         number: drawn
         for number, parts in plan.items()
-        if number not in failed and (drawn := _find_figure(folder, number, kept, parts, found))
+        if number not in failed and (drawn := _find_figure(folder, number, kept, parts))
     }
     write_index(folder, present, failed, kept.facts)
     return {number: failed.get(number) or present[number].file for number in wanted}
@@ -159,24 +158,6 @@ def _ending() -> str:
     return ".pdf"
 
 
-def _measure(parts: Sequence[Part], kept: "Kept", found: dict[str, Any]) -> None:
-    """Measure what is missing, and write each result at once. An error is kept, for other figures with this part."""
-    for part in parts:
-        if found[part.name] is None:
-            journal = kept.path(part).with_suffix(".sqlite")
-            try:
-                found[part.name] = part.measure(journal)
-            except OutputError:
-                raise
-            except SquashlensError as error:
-                found[part.name] = error
-            else:
-                kept.keep(part, found[part.name])
-                journal.unlink(missing_ok=True)
-        if isinstance(found[part.name], SquashlensError):
-            raise found[part.name]
-
-
 def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) -> None:
     """Write the figure and its tables."""
     from squashlens import figures
@@ -189,14 +170,12 @@ def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) ->
         (folder / f"fig{number}.html").unlink(missing_ok=True)
 
 
-def _find_figure(
-    folder: Path, number: int, kept: "Kept", parts: Sequence[Part], found: Mapping[str, Any]
-) -> Drawn | None:
+def _find_figure(folder: Path, number: int, kept: "Kept", parts: Sequence[Part]) -> Drawn | None:
     """A figure that is in the folder, also from an earlier call; None if there is none of the present results."""
     from squashlens.figures.drawing.themes import WIDTHS
     from squashlens.reporting.paper.pictures import caption_of, data_of, width_of
 
-    results = {part.name: found[part.name] for part in parts}
+    results = {part.name: kept.found[part.name] for part in parts}
     if any(one is None or isinstance(one, SquashlensError) for one in results.values()):
         return None
     since = max(kept.path(part).stat().st_mtime_ns for part in parts)
@@ -213,10 +192,14 @@ def _table(folder: Path, number: int, name: str) -> Path:
 
 
 class Kept:
-    """The results of one model in a folder."""
+    """The results of one model in a folder.
+
+    `found` has each by the name of its part: None if it is missing, or the error that says why it cannot be measured.
+    """
 
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
+        self.found: dict[str, Any] = {}
         require_seen(model, "A finished figure")
         session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "paper")
         facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
@@ -227,11 +210,12 @@ class Kept:
         """The file of a result."""
         return self.folder / f"{part.name}.nc"
 
-    def found(self, part: Part, *, any_settings: bool = False) -> xr.Dataset | None:
-        """The result of a part, if it is there. `any_settings` accepts those of an earlier call, not another model."""
+    def find(self, part: Part, *, any_settings: bool = False) -> None:
+        """Read the result of a part, if it is there. `any_settings` accepts those of an earlier call of this model."""
         path = self.path(part)
+        self.found[part.name] = None
         if not path.exists():
-            return None
+            return
         try:
             result: Any = open_result(path)
             stated: Any = json.loads(str(result.attrs.get(STATED, "null")))
@@ -239,7 +223,7 @@ class Kept:
             raise
         except InputError as error:
             remark(f"{error.cause} It is measured again.")
-            return None
+            return
         if stated is None:
             raise InputError(
                 f"{str(path)!r} was not written by `paper`.", "Choose another folder, or move this file away."
@@ -253,12 +237,25 @@ class Kept:
                 f"{str(path)!r} was measured for a different {', '.join(differing)}.",
                 "Choose another folder for this one, or delete the file to measure it again.",
             )
-        return result
+        self.found[part.name] = result
 
-    def keep(self, part: Part, result: xr.Dataset) -> None:
-        """Write a result, with what it depends on."""
-        stated = json.dumps(self._depends_on(part), sort_keys=True, default=str)
-        save(result.assign_attrs({STATED: stated}), self.path(part))
+    def measured(self, part: Part) -> xr.Dataset:
+        """The result of a part. It is measured if it is missing, and written at once with what it depends on."""
+        if self.found[part.name] is None:
+            journal = self.path(part).with_suffix(".sqlite")
+            try:
+                self.found[part.name] = part.measure(journal)
+            except OutputError:
+                raise
+            except SquashlensError as error:
+                self.found[part.name] = error  # for other figures with this part
+            else:
+                stated = json.dumps(self._depends_on(part), sort_keys=True, default=str)
+                save(self.found[part.name].assign_attrs({STATED: stated}), self.path(part))
+                journal.unlink(missing_ok=True)
+        if isinstance(self.found[part.name], SquashlensError):
+            raise self.found[part.name]
+        return self.found[part.name]
 
     def _depends_on(self, part: Part) -> dict[str, Any]:
         model = {"model": self.model} if part.of_model else {}

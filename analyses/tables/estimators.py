@@ -32,19 +32,16 @@ def estimator_table(audits: xr.Dataset, *, way: str = "raw", gain: bool = False)
     name = "gain" if gain else "agreement"
     effects = [effect for effect in EFFECTS if effect in found["reference"].values]
     lines = [f"| estimate | {' | '.join(EFFECTS[effect] for effect in effects)} | seconds |", "|---|" + "---:|" * 4]
+    # The Jacobian of a large model was sketched, as the default is.
+    both = [audits["prompt_agreement"].sel(estimate=name).values for name in (TRUTH, DEFAULT)]
+    left_out = [TRUTH] * np.array_equal(*both, equal_nan=True) + [DEFAULT, *EFFECTS] * gain
     for estimate in found["estimate"].values:
-        if (gain and estimate in (DEFAULT, *EFFECTS)) or (estimate == TRUTH and _is_default(audits)):
+        if estimate in left_out:
             continue
         cells = [_cell(found.sel(estimate=estimate, reference=effect, way=way), name) for effect in effects]
         seconds = number(found["seconds"].sel(estimate=estimate).median())
         lines.append(f"| {NAMES.get(estimate, estimate)} | {' | '.join(cells)} | {seconds} |")
     return "\n".join(lines)
-
-
-def _is_default(audits: xr.Dataset) -> bool:
-    """Whether the model is so large that its Jacobian was sketched, as the default is."""
-    both = [audits["prompt_agreement"].sel(estimate=name).values for name in (TRUTH, DEFAULT)]
-    return np.array_equal(*both, equal_nan=True)
 
 
 def _cell(one: xr.Dataset, name: str) -> str:

@@ -316,7 +316,9 @@ def _summary(rows: pd.DataFrame, model: str) -> str:
             continue
         tested = mine.loc[mine["verdict"] != "untestable"]
         first = (tested if len(tested) else mine).iloc[0]
-        of = f" Its {len(mine)} predictions: {_counts(mine)}." if len(mine) > 1 else ""
+        counts = {verdict: int((mine["verdict"] == verdict).sum()) for verdict in VERDICTS}
+        each = ", ".join(f"{count} × {verdict}" for verdict, count in counts.items() if count)
+        of = f" Its {len(mine)} predictions: {each}." if len(mine) > 1 else ""
         parts.append(f"**{name}: {VERDICTS[first['verdict']]}.** {sentence(first['quantity'])}: {_said(first)}.{of}")
     return "\n\n".join(parts)
 
@@ -325,10 +327,3 @@ VERDICTS = {
     "holds": "the claim holds", "fails": "the claim fails", "undecided": "undecided",
     "untestable": "it fails in the shortest case already, so that no loss can be shown",
 }  # fmt: skip
-
-
-def _counts(rows: pd.DataFrame) -> str:
-    """The numbers of quantities by verdict."""
-    verdicts = rows["verdict"].tolist()
-    counts = {verdict: verdicts.count(verdict) for verdict in VERDICTS}
-    return ", ".join(f"{count} × {verdict}" for verdict, count in counts.items() if count)
