@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 import squashlens as sl
-from tables.claims import claims, claims_page, question, read_claims, untrained
+from squashlens.reporting.claims import claims, claims_page, question, read_claims, untrained
 
 WORDS, LENGTHS = ["1", "0", " the", " and", " water", " blue"], [1, 4, 16, 64, 128, 256, 500, 511]
 HERE, PARTS = Path(__file__).parent, ("collapse", "sensitivity", "separators", "last", "first", "lifted", "ones")

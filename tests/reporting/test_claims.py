@@ -8,10 +8,10 @@ import pytest
 from scipy.stats import binomtest, t
 
 import squashlens as sl
-from analyses.tables.claims import ANSWERS, claims, claims_page, question, read_claims, untrained
-from analyses.tables.estimators import advice, estimator_table, estimators_page
+from squashlens.reporting.claims import ANSWERS, claims, claims_page, question, read_claims, untrained
+from squashlens.reporting.estimators import advice, estimator_table, estimators_page
 
-DATA = Path(__file__).parents[1] / "docs" / "data"
+DATA = Path(__file__).parents[2] / "docs" / "data"
 SAVED = {file.stem.replace("_", " "): file for file in sorted(DATA.glob("*_of_*.nc"))}
 
 
