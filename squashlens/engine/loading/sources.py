@@ -21,8 +21,7 @@ from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.bars import shown, write
 from squashlens.engine.loading import cache as kept_folders
-from squashlens.engine.loading.gguf import PACKAGED, convert
-from squashlens.engine.loading.header import is_gguf
+from squashlens.engine.loading.gguf import PACKAGED, convert, is_gguf
 from squashlens.engine.proving.complete import AGAIN, refuse_adapter
 from squashlens.errors import InputError, ModelAccessError
 
@@ -116,7 +115,7 @@ def _converted(name: str, label: str, digest: str, make: Callable[[Path], None])
     """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
 
     def told(folder: Path) -> None:
-        write(f"{name}: converting it once, which may take a minute, into {kept_folders.location()}")
+        write(f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}")
         with nullcontext() if shown() else redirect_stderr(io.StringIO()):
             make(folder)
 
