@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from squashlens._typing import Bridge, Quantized, one_of
-from squashlens.engine.anatomy import PLAIN, parameters, quantization
+from squashlens.engine.anatomy import PLAIN, quantization
 from squashlens.errors import InputError, ModelAccessError
 
 # The number format in the name of a tensor type: Int8Tensor, Float8Tensor, Int8Params.
@@ -88,6 +88,6 @@ def _not_rounded(model: nn.Module, head: nn.Module | None) -> Iterator[str]:
 
 def stored_as(model: Bridge) -> str | None:
     """The format of quantized weights, such as ``"int8"``, or `None`; also for a model that was quantized elsewhere."""
-    names = {type(p).__name__.lower() for p in parameters(model) if type(p) not in PLAIN}
+    names = {type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN}
     formats = {found.group() for name in names if (found := _FORMAT.search(name))}
     return ", ".join(sorted(formats)) or quantization(model)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import forget_lengths, named_modules
+from squashlens.engine.anatomy import forget_lengths
 from squashlens.engine.digests import Canonical, contents_of, names_in, sha256, tensor_digests
 from squashlens.engine.hooking.hook import without_partials
 
@@ -64,8 +64,8 @@ class Walk:
         """The modules as they are now."""
         from transformer_lens.hook_points import HookPoint
 
-        inner = {id(module): (name, module) for name, module in named_modules(model.original_model)}
-        bridge = {id(module): (f"bridge.{name}", module) for name, module in named_modules(model)}
+        inner = {id(module): (name, module) for name, module in model.original_model.named_modules()}
+        bridge = {id(module): (f"bridge.{name}", module) for name, module in model.named_modules()}
         every = inner | {key: found for key, found in bridge.items() if key not in inner}
         kept = [found for found in every.values() if not isinstance(found[1], HookPoint)]
         return cls(kept, {key: name for key, (name, _) in every.items()})

@@ -26,7 +26,6 @@ from squashlens.engine.anatomy import (
     dtype_of,
     forget_lengths,
     last_logits,
-    modules_of,
     n_blocks,
     pattern_site,
     residual_site,
@@ -99,7 +98,7 @@ def require_sound(model: Any) -> Bridge:
 def _in_train_mode(model: Bridge) -> bool:
     from transformer_lens.hook_points import HookPoint
 
-    modules = (*modules_of(model), *modules_of(model.original_model))
+    modules = (*model.modules(), *model.original_model.modules())
     return any(module.training and not isinstance(module, HookPoint) for module in modules)
 
 

@@ -25,7 +25,6 @@ from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
-from squashlens.engine.anatomy import parameters
 from squashlens.engine.digests import Canonical, sample_digest, sha256
 from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now, standing
 from squashlens.engine.locks import locked, run_within
@@ -192,7 +191,7 @@ def _now(model: Bridge) -> dict[tuple[Any, ...], Any]:
 
 def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:
     """What changes if a parameter is replaced or written to; for writes through `.data`, only sampled entries count."""
-    every = parameters(model.original_model)
+    every = list(model.original_model.parameters())
     return [(id(p), 0 if p.is_inference() else p._version) for p in every], sample_digest(every)
 
 
