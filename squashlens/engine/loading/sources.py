@@ -46,16 +46,16 @@ def source_of(name: str | Path) -> Source:
         raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
     if text in zoo.bundled():
         return Source(str(zoo.folder(text)), str(zoo.folder(text)))
-    path, is_folder = _folder(text)
-    if is_folder:
-        if not (path / "config.json").is_file():
+    path = Path(os.path.expanduser(text))
+    if os.path.isdir(path):  # which is false, and no error, for a name that no path can have
+        if not os.path.isfile(path / "config.json"):
             refuse_adapter(str(path), None)
             raise ModelAccessError(f"{path} has no config.json.", _remedy(path))
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
     if text in PACKAGED:
         return _packaged(text)
-    if path.is_file():
+    if os.path.isfile(path):
         return _from_file(path.resolve())
     looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or path.suffix == ".gguf"
     if looks_local or text.count("/") > 1:
@@ -127,21 +127,6 @@ def _remedy(folder: Path) -> str:
     return (
         f"Give the GGUF file: {str(folder / files[0])!r}." if files else "Give the folder that `save_pretrained` wrote."
     )
-
-
-def _folder(text: str) -> tuple[Path, bool]:
-    """The name as a path, and whether it is a readable folder."""
-    try:
-        path = Path(text).expanduser()
-        is_folder = path.is_dir()
-        if is_folder:
-            os.listdir(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
-        raise ModelAccessError(
-            f"{short_repr(text)} cannot be opened as a folder ({reason}).", "Check the path and its permissions."
-        ) from error
-    return path, is_folder
 
 
 def unreachable(source: str, near: str) -> ModelAccessError:

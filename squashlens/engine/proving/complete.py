@@ -84,9 +84,6 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     """The path of a file of a folder or hub model, downloaded if necessary; None if it does not exist."""
     from transformers.utils.hub import cached_file
 
-    folder = Path(source)
-    if folder.is_dir():
-        return folder / name if (folder / name).is_file() else None
     found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
     return None if found is None else Path(found)
 

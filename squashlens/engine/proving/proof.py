@@ -165,34 +165,23 @@ def rebuild_plain(model: Bridge) -> Any:
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
     """Compare the bridge with the plain model, and find out what the mathematics needs to know of it.
 
-    Args:
-        model: the bridge.
-        plain: the plain model.
-        covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
-
-    Raises:
-        UnsoundModelError: the two differ, or tokens depend on later ones.
+    A success has the status `covers`: `VERIFIED` if `plain` is known to match the checkpoint.
     """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
     with registry.steady(model):
-        _prove(model, plain)
+        _require_agreement(model, plain)
+        require_causal(model)
+        registry.record(model, ATTENTION, why_not_attention_alone(model))
         as_described = covers != VERIFIED or not registry.code_in(model).replaced
         registry.record(model, _PROOF, covers if as_described else AS_IT_STANDS)
 
 
-def _prove(model: Bridge, plain: Any) -> None:
-    name = type(model.original_model).__name__
+def _require_agreement(model: Bridge, plain: Any) -> None:
+    ids, name, seen = probe_ids(model), type(model.original_model).__name__, dict[str, Tensor]()
     y = residual_site("y", model)
     if y not in model.hook_dict:
         raise UnsoundModelError(f"{name} has no {y}.", "Use a model with a final norm.")
-    _require_agreement(model, plain, probe_ids(model), name)
-    require_causal(model)
-    registry.record(model, ATTENTION, why_not_attention_alone(model))
-
-
-def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
-    seen: dict[str, Tensor] = {}
 
     def keep(site: str) -> Callable[[Tensor], None]:
         def store(tensor: Tensor) -> None:
