@@ -359,22 +359,17 @@ def _plain(value: object) -> str:
 AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")
 
 
+@dataclass(frozen=True, eq=False)
 class WholePassesOnly:
-    """A PyTorch hook before the whole model that stops a pass in which hooks would count positions wrongly.
+    """A PyTorch hook before the whole model: stops passes in which hooks, as (name, site), count positions wrongly."""
 
-    Args:
-        hooks: name and hook point of each hook that counts positions.
-    """
-
-    def __init__(self, hooks: Sequence[tuple[str, str]]) -> None:
-        self.along_tokens = [name for name, site in hooks if not site.endswith(AXIS_OF_KEYS)]
-        self.along_keys = [name for name, site in hooks if site.endswith(AXIS_OF_KEYS)]
+    hooks: Sequence[tuple[str, str]]
 
     def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for cache in (*args, *kwargs.values()):
             if hasattr(cache, "get_seq_length") and int(cache.get_seq_length()):
-                wrong = [*self.along_tokens, *([] if _keeps_every_key(cache) else self.along_keys)]
-                if wrong:
+                right = AXIS_OF_KEYS if _keeps_every_key(cache) else ()
+                if wrong := [name for name, site in self.hooks if not site.endswith(right)]:
                     raise InputError(
                         f"{wrong[0]} counts positions from the start of the prompt, but this pass continues a cache "
                         "and gets only the new tokens.",

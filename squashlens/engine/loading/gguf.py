@@ -97,7 +97,12 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     header = read_header(file)
-    _require_supported(header, file)
+    architecture = header.values.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ModelAccessError(
+            f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
+            f"Supported are {', '.join(ARCHITECTURES)}. Other models can be loaded from a Hugging Face folder.",
+        )
     size = 4 * _numbers(header)
     remedy = "Use a smaller model, or a machine with more memory."
     require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
@@ -131,16 +136,6 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
 
 def _numbers(header: Header) -> int:
     return sum(int(tensor.n_elements) for tensor in header.tensors)
-
-
-def _require_supported(header: Header, file: Path) -> None:
-    """Raise an error for a file of an untested architecture."""
-    architecture = header.values.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise ModelAccessError(
-            f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
-            f"Supported are {', '.join(ARCHITECTURES)}. Other models can be loaded from a Hugging Face folder.",
-        )
 
 
 def origin_of(header: Header, sha256: str) -> dict[str, Any]:

@@ -45,10 +45,7 @@ def require_quantizer(kind: Quantized | None, dtype: torch.dtype) -> None:
 def round_weights(model: Any, kind: Quantized) -> None:
     """Round every matrix between the embeddings and the output head of a Hugging Face model, in place.
 
-    Raises:
-        InputError: the model is already quantized.
-        ModelAccessError: some weights are offloaded, or in layers that cannot be rounded (GPT-2's Conv1D, the experts
-            of a mixture).
+    Raises an error for weights in layers that cannot be rounded, such as GPT-2's Conv1D and the experts of a mixture.
     """
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 

@@ -194,7 +194,7 @@ def require_reachable(source: str, revision: str | None, near: str) -> None:
         return
     if isinstance(cached, str):
         return
-    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE", "") in ("1", "ON", "YES", "TRUE"):
+    if constants.HF_HUB_OFFLINE:
         raise unreachable(source, near)
     address = urlsplit(constants.ENDPOINT)
     if urllib.request.getproxies() or not address.hostname:

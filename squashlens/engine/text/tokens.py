@@ -34,12 +34,7 @@ WIDEST = 2**63  # larger ids do not fit into a tensor
 
 
 def each_of(prompts: Any) -> list[str] | list[list[int]]:
-    """The prompts as a list, all of them texts or all of them lists of ids.
-
-    A single prompt gives a list with one item.
-
-    Raises:
-        InputError: anything else, or a mixture of texts and ids.
+    """The prompts as a list, all of them texts or all of them lists of ids; a single prompt gives a list of one.
 
     >>> each_of("110"), each_of([2, 5]), each_of([[2, 5], (2, 5, 7)]), each_of(np.array([[2], [5]]))
     (['110'], [[2, 5]], [[2, 5], [2, 5, 7]], [[2], [5]])
