@@ -131,10 +131,7 @@ def open_blocks(
         return edit
 
     def look(block: int, name: str) -> Callable[[Tensor], None]:
-        def see(tensor: Tensor) -> None:
-            seen[block][name] = tensor
-
-        return see
+        return lambda tensor: seen[block].update({name: tensor})
 
     watch: list[Watch] = []
     for b in blocks:

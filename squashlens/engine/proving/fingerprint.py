@@ -13,7 +13,7 @@ what they call. The functions that another package put in place of a library's o
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
@@ -56,7 +56,7 @@ BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
 class Walk:
     """The modules of a model from one walk over them, which takes longer than what is read from them."""
 
-    modules: list[tuple[str, nn.Module]]  # every one that takes part in a pass, once; hook points are left out
+    modules: Sequence[tuple[str, nn.Module]]  # every one that takes part in a pass, once; hook points are left out
     names: dict[int, str]  # of all modules, also hook points, by id
 
     @classmethod
