@@ -159,18 +159,12 @@ def configured(**values: Any) -> Callable[[Path], None]:
     return lambda folder: changed(folder / CONFIG, **values)
 
 
-def half(folder: Path) -> None:
-    content = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
-
-
 def pickled(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "half of the weights": (half, "damaged or truncated"),
     "a pickle": (pickled, "pickled weights can run code"),
     "a pipe for weights": (pipe, "no weights in safetensors"),
     "config.json no JSON": (replaced(CONFIG, "hello"), "cannot be opened with its config.json"),
@@ -181,7 +175,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "10**9 tokens": (configured(vocab_size=10**9), "needs 51. GB"),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text('{"peft_type": "LORA"}'), "has an adapter"),
     "an odd rotation": (configured(rope_parameters={"rope_type": "nonsense"}), "cannot be opened with its config.json"),
-    "its own Python code": (configured(auto_map={"AutoModelForCausalLM": "evil.Model"}), "its own Python code"),
 }
 
 
