@@ -72,14 +72,6 @@ def commit_of(stored: Mapping[str, Stored]) -> str | None:
     return next((match.group(1) for match in found if match), None)
 
 
-def read_tensor(name: str, stored: Stored) -> Tensor:
-    """Read one tensor of a checkpoint in its stored dtype."""
-    from safetensors import safe_open
-
-    with safe_open(stored.file, framework="pt") as file:
-        return file.get_tensor(name)
-
-
 def _file(source: str, name: str, revision: str | None) -> Path | None:
     """The path of a file of a folder or hub model, downloaded if necessary; None if it does not exist."""
     from transformers.utils.hub import cached_file
@@ -181,11 +173,14 @@ def _is_ignored(name: str, model: Any) -> bool:
 
 
 def _changes_nothing(name: str, model: Any, stored: Mapping[str, Stored]) -> bool:
+    from safetensors import safe_open
+
     if name not in stored:
         return False
     for pattern, check in _BUFFERS.items():
         if re.search(pattern, name):
-            return check(read_tensor(name, stored[name]), model)
+            with safe_open(stored[name].file, framework="pt") as file:
+                return check(file.get_tensor(name), model)
     block = re.search(r"(^|\.)layers\.(\d+)\.", name)
     beyond = block is not None and int(block.group(2)) >= int(model.config.get_text_config().num_hidden_layers)
     return _is_ignored(name, model) and (beyond or re.search(r"(^|\.)mtp(_\w+)?\.", name) is not None)

@@ -43,10 +43,13 @@ from squashlens.engine.proving.premises import ATTENTION, require_causal, why_no
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
-# What is verified: a model against its checkpoint, or a bridge against a plain model with the same weights, whose files
-# were not compared.
-VERIFIED, AS_IT_STANDS, UNVERIFIED = "verified", "verified as it stands", "unverified"
-OWN_MODULE = "verified against its own module"
+# `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
+VERIFIED = "verified"
+# The bridge agrees with a plain model of its own configuration and weights, which were not compared with a checkpoint,
+# or functions of the libraries were replaced, so that neither model computes what the checkpoint describes.
+AS_IT_STANDS = "verified as it stands"
+OWN_MODULE = "verified against its own module"  # the same for models of TransformerLens's own, run without the bridge
+UNVERIFIED = "unverified"
 _SETTING = bool | int | float | str | None
 
 
@@ -56,16 +59,7 @@ def shared_copy(model: Any) -> Any:
 
 
 def status(model: Bridge) -> str:
-    """What was verified of the model in its present state, for the provenance.
-
-    ``"verified"``: `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
-    ``"verified as it stands"``: the bridge agrees with a plain model of its own configuration and weights. These were
-    not compared with a checkpoint (the bridge was made elsewhere, or the model was edited), or functions of the
-    libraries were replaced, so that neither model computes what the checkpoint describes.
-    ``"verified against its own module"``: the same for a model of TransformerLens's own (`boot_native`, tracr), which
-    has no second implementation to compare with.
-    ``"unverified"``: none of these.
-    """
+    """What was verified of the model in its present state, for the provenance."""
     return registry.recall(model, _PROOF) or UNVERIFIED
 
 

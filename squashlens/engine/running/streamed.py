@@ -142,9 +142,12 @@ def streamed(
     output instead; `reached` says at which positions cotangents of attention are not zero.
     """
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     with steady(model):  # first, since it computes the stamp before anything is changed
-        _register()
+        ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
         before = [(c, c._attn_implementation) for c in configurations(model) if hasattr(c, "_attn_implementation")]
         sites = [block.attn for block in model.blocks]
         block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
@@ -164,14 +167,6 @@ def streamed(
             for config, implementation in before:
                 config._attn_implementation = implementation
             _stream.reset(token)
-
-
-def _register() -> None:
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
 
 
 def _attend(
