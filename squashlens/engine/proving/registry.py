@@ -196,20 +196,10 @@ def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:
 
 
 def require_no_modes() -> None:
-    """Raise an error inside PyTorch contexts that change results."""
-    require_no_meta()
+    """Raise an error inside a PyTorch context that changes results."""
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
         raise InputError(
             f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
             "Leave `torch.autocast`, and load the model in the dtype of the run.",
-        )
-
-
-def require_no_meta() -> None:
-    """Raise an error if new tensors have no data, as inside `torch.device("meta")`."""
-    if torch.empty(0).is_meta:
-        raise InputError(
-            "The default device of PyTorch is meta, whose tensors have no data.",
-            "Leave `with torch.device('meta')`, or set another default device.",
         )
