@@ -54,11 +54,6 @@ def round_weights(model: Any, kind: Quantized) -> None:
         raise InputError(
             f"{name} is already quantized, and quantize={kind!r} would round it again.", "Leave quantize= out."
         )
-    if any(p.is_meta for p in model.parameters()):
-        raise ModelAccessError(
-            f"Some weights of {name} are offloaded, and quantize={kind!r} can only round weights on a device.",
-            "Give a device= that holds them all.",
-        )
     layers = {module for module in model.modules() if isinstance(module, nn.Linear) and module is not head}
     for layer in layers:
         if layer.weight.dtype == torch.float64:  # torchao does not round float64; the run stays in float64

@@ -102,10 +102,9 @@ def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
         raise ModelAccessError(f"{file} is damaged or truncated ({error}).", AGAIN) from error
 
 
-def listed(names: list[str], most: int = 4) -> str:
+def listed(names: list[str]) -> str:
     """The first few names, and the number of the others."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str) -> None:

@@ -90,13 +90,6 @@ def record(model: Bridge, what: str, value: object, *key: Any) -> None:
         _now(model)[what, *key] = value
 
 
-def forget(model: Bridge, what: str | None = None) -> None:
-    """Forget everything, or one fact, that was verified of a model, so that it is verified again at the next use."""
-    for found in _known.setdefault(model, _Known()).proofs.values():
-        for name in [name for name in found if what in (None, name[0])]:
-            del found[name]
-
-
 def fingerprint_of(model: Bridge) -> str:
     """The model's fingerprint; inside `steady` it is computed only once."""
     with steady(model):

@@ -54,7 +54,7 @@ class Continuation:
 
 
 def generate(
-    model: Bridge, prompts: Sequence[Prompt], *, temperature: float = 0.0, batch_size: int | None = None
+    model: Bridge, prompts: Sequence[Prompt], *, temperature: float = 0.0
 ) -> Iterator[dict[int, Continuation]]:
     """Continue each prompt; yields one dict for each batch, from the prompt's index to its continuation.
 
@@ -70,7 +70,7 @@ def generate(
                 "Use shorter lengths or a smaller max_new_tokens.",
             )
     kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
-    for (_, max_new_tokens), part in batches(kinds, lambda kind: batch_size or _batch_size(model, sum(kind))):
+    for (_, max_new_tokens), part in batches(kinds, lambda kind: _batch_size(model, sum(kind))):
         yield dict(
             zip(part, _batch(model, [prompts[place] for place in part], max_new_tokens, temperature), strict=True)
         )

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bridge
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of
 from squashlens.engine.budget import pass_bytes
@@ -46,18 +46,15 @@ def at_last_tokens(
     prompts: Sequence[Ids],
     sites: Sequence[str] = (),
     *,
-    batch_size: int | None = None,
     label: str = "prompts",
 ) -> LastTokens:
     """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
-    if batch_size is not None:
-        positive(batch_size, "batch_size", "a number of prompts")
     found: dict[str, Tensor] = {}
     following = torch.zeros(len(prompts), dtype=torch.long)
     device = device_of(model)
 
     def size(n: int) -> int:
-        return batch_size or max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
+        return max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
 
     def keep(site: str, part: list[int]) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:
