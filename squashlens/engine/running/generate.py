@@ -28,7 +28,7 @@ from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import run
-from squashlens.engine.running.last_tokens import batches
+from squashlens.engine.running.passes import batches
 from squashlens.engine.running.repeatable import repeatable
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
