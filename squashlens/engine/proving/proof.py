@@ -172,7 +172,8 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
 
 
 def _require_agreement(model: Bridge, plain: Any) -> None:
-    ids, name, seen = probe_ids(model), type(model.original_model).__name__, dict[str, Tensor]()
+    ids, name = probe_ids(model), type(model.original_model).__name__
+    seen: dict[str, Tensor] = {}
     y = residual_site("y", model)
     if y not in model.hook_dict:
         raise UnsoundModelError(f"{name} has no {y}.", "Use a model with a final norm.")
