@@ -7,7 +7,7 @@ only.
 """
 
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -20,33 +20,9 @@ PLAIN = (torch.nn.Parameter, torch.Tensor)
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
 
-def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """`root.named_modules()` without a generator for each level: a bridge is deep, and is walked often in each call."""
-    seen, waiting = set[torch.nn.Module](), [("", root)]
-    while waiting:
-        name, module = waiting.pop()
-        if module not in seen:
-            seen.add(module)
-            yield name, module
-            dot = f"{name}." if name else ""
-            children = [(dot + each, child) for each, child in module._modules.items() if child is not None]
-            waiting.extend(reversed(children))
-
-
-def modules_of(root: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules of `named_modules`."""
-    return [module for _, module in named_modules(root)]
-
-
-def parameters(root: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """`list(root.parameters())`, each once, in an order that depends only on the model."""
-    every = (p for module in modules_of(root) for p in module._parameters.values() if p is not None)
-    return list({id(p): p for p in every}.values())
-
-
 def configurations(model: Bridge) -> list[Any]:
     """The configurations that modules of the model refer to, each once."""
-    every = (getattr(module, "config", None) for module in modules_of(model.original_model))
+    every = (getattr(module, "config", None) for module in model.original_model.modules())
     return list({id(config): config for config in every if config is not None}.values())
 
 
@@ -111,7 +87,7 @@ def quantization(model: Bridge) -> str | None:
             declared.get("quant_method") if isinstance(declared, dict) else getattr(declared, "quant_method", declared)
         )
         return str(getattr(method, "value", method))
-    strange = {type(p).__name__ for p in parameters(model) if not p.is_floating_point() or type(p) not in PLAIN}
+    strange = {type(p).__name__ for p in model.parameters() if not p.is_floating_point() or type(p) not in PLAIN}
     return ", ".join(sorted(strange)) or None
 
 
@@ -197,10 +173,11 @@ def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
 
 def forget_lengths(model: Bridge) -> None:
     """Reset frequencies that depend on the length of a pass as in a new model, so that only the next pass counts."""
-    modules = list(_rotary(model))
-    if not modules or not length_dependent_encodings(model):
+    every: Any = model.original_model.modules()
+    rotary = [module for module in every if "original_max_seq_len" in vars(module)]
+    if not rotary or not length_dependent_encodings(model):
         return
-    for module in modules:
+    for module in rotary:
         kinds = module.rope_type if isinstance(module.rope_type, dict) else {None: module.rope_type}
         for layer_type, kind in kinds.items():
             prefix = "" if layer_type is None else f"{layer_type}_"
@@ -211,10 +188,3 @@ def forget_lengths(model: Bridge) -> None:
                     module.register_buffer(f"{prefix}inv_freq", original.to(now.device).clone(), persistent=False)
                 setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
                 setattr(module, f"{prefix}long_inv_freq", None)  # made again by the next pass that needs it
-
-
-def _rotary(model: Bridge) -> Iterator[Any]:
-    """The modules of the model that compute rotary embeddings."""
-    for module in modules_of(model.original_model):
-        if "rope_type" in vars(module) and "original_max_seq_len" in vars(module):
-            yield module

@@ -11,7 +11,7 @@ import torch
 
 from squashlens._typing import Bridge
 from squashlens.bars import shown, write
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, parameters, projected, text_config, width, windows
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, projected, text_config, width, windows
 from squashlens.engine.memory import available, human, require_room
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
@@ -159,7 +159,7 @@ def tell(
     """Print what `products` vector–Jacobian products, passes through the blocks, will take on some tokens, if long."""
     if not shown():
         return
-    weights = sum(p.numel() for block in model.blocks for p in parameters(block))
+    weights = sum(p.numel() for block in model.blocks for p in block.parameters())
     seconds = 2.0 * products * weights * tokens / speed(device_of(model), dtype or dtype_of(model))
     if seconds > TOLD:
         write(f"{what}: about {_round(seconds)} on this machine. {cheaper}")

@@ -108,12 +108,10 @@ def _on_the_cpu(flat: Tensor) -> bytes:
     """The digest of bytes on the CPU, from memory if the same bytes were seen before."""
     seen = _hash(flat.numpy().data)
     with _remembering:
-        if found := _remembered.get(seen):
-            _remembered.move_to_end(seen)
-            return found
-    found = _sum(flat).numpy().tobytes()
+        found = _remembered.pop(seen, None)
+    found = found or _sum(flat).numpy().tobytes()
     with _remembering:
-        _remembered[seen] = found
+        _remembered[seen] = found  # behind all others
         while len(_remembered) > _REMEMBERED:
             _remembered.popitem(last=False)
     return found

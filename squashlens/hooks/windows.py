@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import modules_of, text_config, windows
+from squashlens.engine.anatomy import text_config, windows
 from squashlens.engine.locks import locked, require_bridge
 from squashlens.errors import InputError
 
@@ -37,7 +37,7 @@ def lifted_windows(model: Bridge) -> Iterator[Bridge]:
     own = getattr(config, "sliding_window", None)
     if own is None or not any(windows(model)):
         raise InputError("This model has no sliding windows.", "Leave lifted_windows out.")
-    holders = [config, *(m for m in modules_of(model.original_model) if vars(m).get("sliding_window") == own)]
+    holders = [config, *(m for m in model.original_model.modules() if vars(m).get("sliding_window") == own)]
     with locked(model):
         try:
             for holder in holders:

@@ -1,21 +1,26 @@
-"""A block's tokens on their own against autograd through the whole of it, for every freeze set and family."""
+"""Blocks run again, one by one or on some of their tokens, against the whole graph, for every freeze set and family."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import squashlens as sl
 from squashlens.engine.differentiating.chunks import Chunk, Derivative, local_block
 from squashlens.engine.differentiating.replay import record
 from squashlens.engine.differentiating.spans import vjps
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.proving.registry import steady
+from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention
 from tests.cases import CONFIGS, FREEZE_SETS, MORE, with_freeze_sets
+from tests.grouped import flat
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5]])
+BOTH = torch.cat([IDS, torch.tensor([[2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])])
 QWEN3_WITH_NORMS = {f"qwen3-{'+'.join(freeze)}" for freeze in FREEZE_SETS if "norms" in freeze}
 
 
@@ -70,3 +75,21 @@ def test_a_chunk_that_is_not_what_the_block_does_is_refused(bridge_of: Any) -> N
         local = local_block(record(model, IDS, [], 0, 2), 1, 2)
         with pytest.raises(UnsoundModelError, match="runs on part of its tokens"):
             local.chunk(slice(2, 5), own=True)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("name", "freeze"), with_freeze_sets([*CONFIGS, *MORE]))
+def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SHORTEST", 3)
+    monkeypatch.setattr(attention, "CELLS", {"cpu": 1})
+    model = bridge_of(name, torch.float64)
+    for read in ({"query": 8, "norm": "frobenius"}, {"from_layer": 1, "to_layer": 2}):
+        options: Any = read | {"freeze": freeze, "vjp_batch_size": 5}
+        found = flat.jacobian_norms(model, BOTH, **options)
+        with patterns_written("the test"):
+            truth = flat.jacobian_norms(model, BOTH, **options)
+        np.testing.assert_allclose(found, truth, rtol=2e-6)  # the bridge's softmax is in float32
+        assert float(truth.max()) > 0
+        by_blocks = sl.results.provenance(found)["attention_implementation"] == "streamed, block by block"
+        assert by_blocks == (not (name == "qwen3" and "norms" in freeze))
+        assert "the test" in sl.results.provenance(truth)["attention_implementation"]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,11 @@ KEYS, VALUES = (families.SIZES[name] for name in ("qk_nope_head_dim", "v_head_di
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
+    @cache
     def folder(kind: str) -> Path:
-        if kind not in made:
-            made[kind] = tmp_path_factory.mktemp(kind)
-            families.built(kind).save_pretrained(made[kind])
-        return made[kind]
+        made = tmp_path_factory.mktemp(kind)
+        families.built(kind).save_pretrained(made)
+        return made
 
     return folder
 

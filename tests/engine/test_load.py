@@ -122,15 +122,11 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     assert (bound >= truth).all()
 
 
-def test_a_device_without_data_is_refused(bridge_of: Any) -> None:
+def test_the_default_device_is_not_that_of_token_ids(bridge_of: Any) -> None:
     model = bridge_of("gemma")
     ids = sl.prompts.tokenize(model, [2, 5, 7])
     with torch.device("meta"):
         assert torch.equal(sl.prompts.tokenize(model, [2, 5, 7]), ids)
-        for use in (lambda: sl.path_bound(model, [2, 5, 7]), lambda: sl.load("tiny-gemma")):
-            with pytest.raises(InputError, match="default device of PyTorch is meta.*Leave `with torch.device"):
-                use()
-    sl.path_bound(model, [2, 5, 7])
 
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -159,18 +155,12 @@ def configured(**values: Any) -> Callable[[Path], None]:
     return lambda folder: changed(folder / CONFIG, **values)
 
 
-def half(folder: Path) -> None:
-    content = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
-
-
 def pickled(folder: Path) -> None:
     (folder / WEIGHTS).unlink()
     torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "half of the weights": (half, "damaged or truncated"),
     "a pickle": (pickled, "pickled weights can run code"),
     "a pipe for weights": (pipe, "no weights in safetensors"),
     "config.json no JSON": (replaced(CONFIG, "hello"), "cannot be opened with its config.json"),
@@ -181,7 +171,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "10**9 tokens": (configured(vocab_size=10**9), "needs 51. GB"),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text('{"peft_type": "LORA"}'), "has an adapter"),
     "an odd rotation": (configured(rope_parameters={"rope_type": "nonsense"}), "cannot be opened with its config.json"),
-    "its own Python code": (configured(auto_map={"AutoModelForCausalLM": "evil.Model"}), "its own Python code"),
 }
 
 

@@ -1,6 +1,7 @@
 """Position encodings that depend on the length of the pass, against plain models that run every prompt by itself."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,10 @@ from tests.references import last_streams
 CONTENT = [7, 8, 9, 9, 7, 8] * 4
 
 
-@pytest.fixture(scope="module")
-def both_of(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def both_of(name: str, folder: Path) -> tuple[Any, Any]:
     """The bridge and the plain model of a configuration, loaded apart."""
-    made: dict[str, Any] = {}
-
-    def both(name: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
-        folder = tmp_path_factory.getbasetemp() / f"variable_{name}"
-        if name not in made:
-            made[name] = save_random(VARIABLE[name], folder)
-        plain = AutoModelForCausalLM.from_pretrained(made[name], dtype=dtype, attn_implementation="eager").eval()
-        return sl.load(made[name], dtype=dtype), plain
-
-    return both
+    save_random(VARIABLE[name], folder)
+    return sl.load(folder), AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
 
 
 def by_hand(plain: Any, pair: Any) -> np.ndarray:
@@ -51,11 +43,11 @@ CASES: list[tuple[str, list[int], tuple[int, ...], str]] = [
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "content", "lengths", "route"), CASES)
 def test_collapse_on_both_sides_of_the_switch(
-    name: str, content: list[int], lengths: tuple[int, ...], route: str, both_of: Any
+    name: str, content: list[int], lengths: tuple[int, ...], route: str, tmp_path: Path
 ) -> None:
     """v* may already be long where v is not. The plain model runs prompts from the shortest on, as it keeps the
     frequencies of a longer one."""
-    model, plain = both_of(name)
+    model, plain = both_of(name, tmp_path)
     sequence = sl.prompts.build(model, content, prefix=[2, 5])
     ds = captured.collapse(model, sequence, lengths=list(lengths))
     assert re.match(route, sl.results.provenance(ds)["passes"])
@@ -70,9 +62,9 @@ def test_collapse_on_both_sides_of_the_switch(
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["phi3", "llama"])
-def test_answers_are_those_of_whole_passes(name: str, both_of: Any) -> None:
+def test_answers_are_those_of_whole_passes(name: str, tmp_path: Path) -> None:
     """Decoding across the switch; cached keys would not be rotated again."""
-    model, plain = both_of(name)
+    model, plain = both_of(name, tmp_path)
     ids = list(range(3, 3 + LIMIT - 4))
     said = next(generate(model, [Prompt(tuple(ids), 12)]))[0]
     while len(ids) < LIMIT + 8:

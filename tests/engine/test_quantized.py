@@ -3,6 +3,7 @@
 import copy
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,7 @@ def twin_of(plain: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def int8_of(folder_of: Callable[[str], Path]) -> Callable[..., Any]:
-    held: dict[Any, Any] = {}
-
-    def get(name: str, dtype: torch.dtype = torch.float32) -> Any:
-        if (name, dtype) not in held:
-            held[name, dtype] = sl.load(folder_of(name), device="cpu", dtype=dtype, quantize="int8")
-        return held[name, dtype]
-
-    return get
+    return cache(lambda name, dtype=torch.float32: sl.load(folder_of(name), device="cpu", dtype=dtype, quantize="int8"))
 
 
 @pytest.mark.parametrize("name", few(WHOLE))

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,13 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a random multimodal model, with the bundled tokenizer."""
-    made: dict[str, Path] = {}
 
+    @cache
     def folder(name: str) -> Path:
-        if name not in made:
-            made[name] = save_random(MULTIMODAL[name], tmp_path_factory.mktemp(name))
-            for file in TOKENIZER:
-                shutil.copy(Path(sl.zoo.folder("tiny-gemma")) / file, made[name])
-        return made[name]
+        made = save_random(MULTIMODAL[name], tmp_path_factory.mktemp(name))
+        for file in TOKENIZER:
+            shutil.copy(Path(sl.zoo.folder("tiny-gemma")) / file, made)
+        return made
 
     return folder
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.gguf import PACKAGED
-from squashlens.engine.loading.header import read_header
+from squashlens.engine.loading.gguf import PACKAGED, read_header
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import ModelAccessError
 from tests.gemma.dequantized import FORMATS, first_values
@@ -75,8 +74,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_weights_are_those_of_the_file(kind: str, plain: Any, file: Path) -> None:
     """One tensor of each number format, its first 40 blocks by the definition of the format."""
-    header = read_header(file)
-    tensor = next(one for one in header.tensors if one.kind == kind)
+    tensor = next(one for one in read_header(file).tensors if one.tensor_type.name == kind)
     names = {
         "token_embd": "model.embed_tokens", "attn_k": "self_attn.k_proj", "attn_q": "self_attn.q_proj",
         "attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj", "ffn_up": "mlp.up_proj",
@@ -86,7 +84,7 @@ def test_weights_are_those_of_the_file(kind: str, plain: Any, file: Path) -> Non
     prefix = "" if block[1] is None else f"model.layers.{block[1]}."
     held = plain.state_dict()[f"{prefix}{names[block[2]]}.weight"].flatten()
     with file.open("rb") as opened:
-        opened.seek(header.data + tensor.offset)
+        opened.seek(tensor.data_offset)
         expected = list(first_values(opened.read(40 * FORMATS[kind][0]), kind))
     assert len(set(expected)) > 16
     np.testing.assert_allclose(held[: len(expected)].numpy(), expected, rtol=2e-6, atol=1e-9)

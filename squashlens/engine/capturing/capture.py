@@ -253,23 +253,16 @@ def _of_prompt(
     if size > REPORT_ABOVE:
         write(f"capture: storing {human(size)} {f'in {path}' if path else 'in CPU memory'}")
 
-    kept: dict[str, dict[int, Tensor]] = {kind: {} for kind in KINDS}
-    tensors_of = {} if path is None else {kind: TensorsOnDisk(path, kind) for kind in KINDS}
+    kept: dict[str, Any] = {kind: {} if path is None else TensorsOnDisk(path, kind) for kind in KINDS}
 
     def keep(kind: str, number: int) -> Callable[[Tensor], None]:
-        def store_tensor(tensor: Tensor) -> None:
-            if tensors_of:
-                tensors_of[kind].put(number, tensor.detach().cpu())
-            else:
-                kept[kind][number] = tensor.detach().cpu()
-
-        return store_tensor
+        return lambda tensor: kept[kind].__setitem__(number, tensor.detach().cpu())
 
     _read(model, ids, streams, blocks, keep)
     facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **model_state(model)}
     if path is None:
         return _capture(facts, kept)
-    write_index(path, facts | {"versions": versions()}, tensors_of)
+    write_index(path, facts | {"versions": versions()}, kept)
     return Capture.open(path)
 
 

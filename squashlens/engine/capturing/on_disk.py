@@ -51,7 +51,7 @@ class TensorsOnDisk(Mapping[int, Tensor]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def put(self, number: int, tensor: Tensor) -> None:
+    def __setitem__(self, number: int, tensor: Tensor) -> None:
         path = self._file(number)
         try:
             with replacing(path) as file:

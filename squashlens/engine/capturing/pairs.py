@@ -6,7 +6,6 @@ the baseline pairs, and a second run of some pairs, whose differences show the e
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from random import Random
 from typing import Any
 
@@ -23,7 +22,7 @@ from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_sit
 from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.forward import forward
-from squashlens.engine.running.passes import Readings, read
+from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import checked_ids
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.options import Pairs
@@ -68,15 +67,11 @@ class PairRun:
         stem = self.sequence.stem(self.lengths[-1]).ids(self.sequence.trunk)
         return (*stem, stem[-1])
 
-    def read(self, branches: Sequence[Branch], sites: Sequence[str], **options: Any) -> Readings:
-        """Read all prompts at all sites, on the trunk that ends in the longest v*."""
-        how = {"passes": self.passes, "tokens_per_pass": self.tokens_per_pass}
-        return read(self.model, self.trunk, branches, sites, **how | options)
-
     def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> Streams:
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
         own = residual_sites(self.model)
-        readings = self.read(branches, [*own, *sites], **options)
+        how = {"passes": self.passes, "tokens_per_pass": self.tokens_per_pass} | options
+        readings = read(self.model, self.trunk, branches, [*own, *sites], **how)
         stacked = torch.stack([readings.values[site] for site in own])
         return Streams(stacked, {s: readings.values[s] for s in sites}, readings.route, readings.attention)
 
@@ -206,7 +201,7 @@ def passes_of(given: SequenceOrCapture) -> tuple[Passes, int | None]:
 def prepare_run(
     model: Bridge,
     given: object,
-    lengths: Iterable[Any] | None,
+    lengths: Iterable[int] | None,
     passes: Passes,
     tokens_per_pass: int | None,
 ) -> PairRun:
@@ -215,10 +210,7 @@ def prepare_run(
     sequence, sound = sequence_of(given), require_sound(model)
     if lengths is None:
         lengths = given.lengths if isinstance(given, PairCapture) else range(1, len(sequence) + 1)
-    lengths = list(lengths)
-    if not all(isinstance(n, Integral) for n in lengths):
-        raise InputError(f"lengths={lengths!r} are not whole numbers.", "Give numbers of content tokens.")
-    chosen = tuple(map(int, lengths))
+    chosen = tuple(lengths)
     if not chosen:
         raise InputError("lengths is empty.", "Give at least one number of content tokens.")
     if list(chosen) != sorted(set(chosen)):
@@ -238,13 +230,14 @@ def capture_pairs(
     pairs: Pairs = Pairs(),
 ) -> PairCapture:
     """Capture a growing sequence; `squashlens.capture` documents the parameters."""
-    n_samples, noise_lengths, seed = pairs.n_samples, pairs.noise_lengths, pairs.seed
-    positive(n_samples, "n_samples", "a number of sequences")
-    positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
+    positive(pairs.n_samples, "n_samples", "a number of sequences")
+    positive(pairs.noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     run = prepare_run(model, sequence, lengths, pairs.passes, pairs.tokens_per_pass)
     contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
     v, star = run.pairs(_attention_sites(run.model) if patterns else ())
-    unrelated = _draw_unrelated(run, n_samples, seed) if "unrelated" in baselines else ()
+    rng = Random(f"unrelated {pairs.seed}")  # another random stream than the one of a sequence with this seed
+    draws = range(pairs.n_samples if "unrelated" in baselines else 0)
+    unrelated = [replace(run, sequence=run.sequence.unrelated(rng)) for _ in draws]
     return PairCapture(
         sequence=run.sequence,
         lengths=run.lengths,
@@ -253,20 +246,12 @@ def capture_pairs(
         star=star,
         contrast=run.streams(contrasts) if contrasts else None,
         unrelated=tuple(own.streams([own.sequence.plain(n) for n in own.lengths]) for own in unrelated),
-        replay=run.replayed((v, star), noise_lengths) if noise_lengths else None,
+        replay=run.replayed((v, star), pairs.noise_lengths) if pairs.noise_lengths else None,
         values=_values_along(run) if patterns else None,
         patterns=patterns,
-        options={
-            "baselines": sorted(baselines), **as_dict(pairs),
-        },
+        options={"baselines": sorted(baselines), **as_dict(pairs)},
         **model_state(run.model),
-    ).signed()  # fmt: skip
-
-
-def _draw_unrelated(run: PairRun, n_samples: int, seed: int) -> list[PairRun]:
-    """Runs of sequences of the same form with other content, at the same lengths."""
-    rng = Random(f"unrelated {seed}")  # another random stream than the one of a sequence with this seed
-    return [replace(run, sequence=run.sequence.unrelated(rng)) for _ in range(n_samples)]
+    ).signed()
 
 
 def branch_sites(model: Bridge, block: int) -> list[str]:

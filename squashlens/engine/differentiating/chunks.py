@@ -7,7 +7,7 @@ token-local maps on the way. It does not mix tokens, so it needs memory in propo
 values and output of each chunk are compared with those of the block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,38 +85,29 @@ class LocalBlock:
 
     def open(self) -> Chunk:
         """The graph of all tokens with attention's output as a leaf: everything that happens outside attention."""
-        seen: list[tuple[Attention, Tensor, Tensor]] = []
-
-        def attend(_: int, attention: Attention, values: Tensor) -> Tensor:
-            seen.append((attention, values, leaf_of(self.mixed)))
-            return seen[0][2]
-
-        with differentiable(), self.replay.running(attend):
-            leaf, leaving = _run(self.replay, self.block, self.to, self.replay.calls[self.block])
-        return Chunk(slice(0, self.left.shape[1]), leaf, *seen[0], leaving)
+        call = self.replay.calls[self.block]
+        with differentiable():
+            mixed = leaf_of(self.mixed)
+            leaf, leaving, attention, values, _ = _attended(self.replay, self.block, self.to, call, lambda *_: mixed)
+        return Chunk(slice(0, self.left.shape[1]), leaf, attention, values, mixed, leaving)
 
     def chunk(self, rows: slice, *, own: bool) -> Chunk:
         """The graph of some tokens, with a stand-in for attention (`own`) or a constant; it must give the block's."""
         around = statistics(self.attention, self.values, rows, self.replay.frozen) if own else None
-        seen: list[tuple[Attention, Tensor, Tensor]] = []
 
-        def attend(_: int, attention: Attention, values: Tensor) -> Tensor:
+        def mix(attention: Attention, values: Tensor) -> Tensor:
             constant = leaf_of(self.mixed[:, :, rows])
-            seen.append(
-                (attention, values, constant if around is None else linearised_attention(around, attention, values))
-            )
-            return seen[0][2]
+            return constant if around is None else linearised_attention(around, attention, values)
 
         call = _at(self.replay.calls[self.block], rows, self.left.shape[1])
-        with differentiable(), self.replay.running(attend):
-            leaf, leaving = _run(self.replay, self.block, self.to, call)
-        attention, values, _ = seen[0]
+        with differentiable():
+            leaf, leaving, attention, values, mixed = _attended(self.replay, self.block, self.to, call, mix)
         self._require_same(leaving, self.left[:, rows])
         for found, truth in (
             (attention.queries, self.attention.queries), (attention.keys, self.attention.keys), (values, self.values)
         ):  # fmt: skip
             self._require_same(found, truth[:, :, rows])
-        return Chunk(rows, leaf, *seen[0], leaving)
+        return Chunk(rows, leaf, attention, values, mixed, leaving)
 
     def chunks(self, tokens: range, size: int, *, own: bool = False) -> Iterator[Chunk]:
         """A range of tokens, `size` at a time."""
@@ -133,16 +124,24 @@ class LocalBlock:
 
 def local_block(replay: Replay, block: int, to: Target) -> LocalBlock:
     """Run a recorded block of one prompt once more, and keep what its attention is made of."""
+    with torch.no_grad():
+        _, left, attention, values, mixed = _attended(replay, block, to, replay.calls[block], attention_output)
+    return LocalBlock(replay, block, to, attention.double(), values.double(), mixed, left)
+
+
+def _attended(
+    replay: Replay, block: int, to: Target, call: Call, mix: Callable[[Attention, Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Attention, Tensor, Tensor]:
+    """Run one block with `mix` in place of its attention: what enters and leaves it, and what `mix` got and gave."""
     seen: list[tuple[Attention, Tensor, Tensor]] = []
 
-    def keep(_: int, attention: Attention, values: Tensor) -> Tensor:
-        seen.append((attention, values, attention_output(attention, values)))
+    def attend(_: int, attention: Attention, values: Tensor) -> Tensor:
+        seen.append((attention, values, mix(attention, values)))
         return seen[0][2]
 
-    with torch.no_grad(), replay.running(keep):
-        _, left = _run(replay, block, to, replay.calls[block])
-    attention, values, mixed = seen[0]
-    return LocalBlock(replay, block, to, attention.double(), values.double(), mixed, left)
+    with replay.running(attend):
+        leaf, left = _run(replay, block, to, call)
+    return leaf, left, *seen[0]
 
 
 def _run(replay: Replay, block: int, to: Target, call: Call) -> tuple[Tensor, Tensor]:

@@ -63,9 +63,8 @@ class OpenBlock:
 
     def value_map(self) -> Float[Tensor, "key head value in"]:
         """∂w_i/∂v_i of every token."""
-        output = self.seen["hook_v"]
-        rows = torch.cat([rows for (rows,) in vjps(output, [self.span.leaf], every_token(output), self.batch)])
-        return self._to_heads(rearrange(rows, "(group value) 1 i d -> i group value d", group=output.shape[2]))
+        groups = self.seen["hook_v"].shape[2]
+        return self._to_heads(rearrange(self._own("hook_v"), "(group value) 1 i d -> i group value d", group=groups))
 
     def key_rows(self, queries: range) -> Float[Tensor, "query head key in"]:
         """∂s_ji/∂v_i through the key, for several queries j, every head and every i ≤ j."""
@@ -82,9 +81,12 @@ class OpenBlock:
     @cached_property
     def _key_map(self) -> Float[Tensor, "key coordinate in"]:
         """∂k_i/∂v_i of every token."""
-        output = self.seen["hook_k"]
-        rows = torch.cat([rows for (rows,) in vjps(output, [self.span.leaf], every_token(output), self.batch)])
-        return rearrange(rows, "coordinate 1 key d -> key coordinate d").contiguous()
+        return rearrange(self._own("hook_k"), "coordinate 1 key d -> key coordinate d").contiguous()
+
+    def _own(self, name: str) -> Float[Tensor, "coordinate 1 token in"]:
+        """The derivative of what arrived at a hook point by the same token's stream."""
+        output = self.seen[name]
+        return torch.cat([rows for (rows,) in vjps(output, [self.span.leaf], every_token(output), self.batch)])
 
     def query_rows(self, weights: Float[Tensor, "head query key value"]) -> Float[Tensor, "query head value in"]:
         """Σ_k weights_jk ∂s_jk/∂v_j through the query, for every token j and every coordinate that is weighted."""
@@ -129,10 +131,7 @@ def open_blocks(
         return edit
 
     def look(block: int, name: str) -> Callable[[Tensor], None]:
-        def see(tensor: Tensor) -> None:
-            seen[block][name] = tensor
-
-        return see
+        return lambda tensor: seen[block].update({name: tensor})
 
     watch: list[Watch] = []
     for b in blocks:

@@ -88,10 +88,7 @@ def open_spans(
         return edit
 
     def read(bottom: int, to: Target) -> Callable[[Tensor], None]:
-        def look(tensor: Tensor) -> None:
-            outputs[bottom][to] = tensor
-
-        return look
+        return lambda tensor: outputs[bottom].update({to: tensor})
 
     watch: list[Watch] = [(residual_site(bottoms[0], model), plant(bottoms[0]))]
     for below, above in pairwise(bottoms):  # what a span leads to is read before the next leaf takes its place

@@ -15,7 +15,7 @@ without a norm, the right side is an upper bound, at most twice as large.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -156,7 +156,8 @@ def _from(queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int
     flat = queries.detach().flatten(2).unflatten(-1, (heads, -1))  # position, head, coordinate
     seen = unmasked(scores.detach())[0]
     largest = 0.0
-    for keys in _split(range(n), batch):
+    for first in range(0, n, batch):
+        keys = range(first, min(n, first + batch))
         cotangents = scores.new_zeros(len(keys), *scores.shape)
         cotangents[torch.arange(len(keys)), ..., torch.tensor(list(keys))] = 1
         for (rows,) in vjps(scores, [queries], cotangents, batch):
@@ -166,8 +167,3 @@ def _from(queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int
             sizes = (across.square() + along.square()).sqrt()
             largest = max(largest, sizes[seen[:, :, keys.start : keys.stop].permute(2, 1, 0)].max().item())
     return Visibility(largest, flat.shape[-1], keys=seen.any(dim=0).cpu())
-
-
-def _split(tokens: range, size: int) -> Iterable[range]:
-    for first in tokens[::size]:
-        yield range(first, min(tokens.stop, first + size))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Freezable, one_of, several
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import n_blocks, named_modules, text_config
+from squashlens.engine.anatomy import n_blocks, text_config
 from squashlens.engine.hooking.hook import Hook, Recipe, distinct_points
 from squashlens.errors import UnsoundModelError
 
@@ -85,7 +85,7 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
 
 def _norms_without_scale(model: Bridge) -> list[str]:
     """The norms of a model that no bridge with a hook point for the denominator is around, by their classes' names."""
-    every = list(named_modules(model.original_model))
+    every = list(model.original_model.named_modules())
     scaled = [module for _, module in every if "hook_scale" in module._modules]
     known = {*scaled, *(module._modules.get("_original_component") for module in scaled)}
     found = (name for name, module in every if "norm" in type(module).__name__.lower() and module not in known)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import modules_of, named_modules
 from squashlens.engine.hooking.hook import Hook, WholePassesOnly, distinct_points, function_name, without_partials
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError
@@ -77,8 +76,8 @@ def standing(model: Bridge) -> Iterator[Standing]:
         for handle in point.bwd_hooks:
             yield Standing(f"{name} (backward)", handle.user_hook, point, "_backward_hooks")
     if any(_has_a_users(module) for module in all_modules(model)):  # without names, since most models have none
-        names = {module: f"bridge{'.' * bool(name)}{name}" for name, module in named_modules(model)}
-        names |= {module: name for name, module in named_modules(model.original_model)}
+        names = {module: f"bridge{'.' * bool(name)}{name}" for name, module in model.named_modules()}
+        names |= {module: name for name, module in model.original_model.named_modules()}
         for module, name in names.items():
             for table in _TABLES:
                 found = (f for f in getattr(module, table).values() if not belongs_to_a_library(f))
@@ -90,7 +89,7 @@ def standing(model: Bridge) -> Iterator[Standing]:
 
 def all_modules(model: Bridge) -> set[nn.Module]:
     """The modules of the bridge and of the model in it, with all hook points."""
-    return {*modules_of(model), *modules_of(model.original_model), *distinct_points(model).values()}
+    return {*model.modules(), *model.original_model.modules(), *distinct_points(model).values()}
 
 
 def _has_a_users(module: nn.Module) -> bool:

@@ -47,11 +47,7 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
-    """The folder that `make` wrote for files of this digest, now or at an earlier call.
-
-    Raises:
-        OutputError: the cache cannot be written.
-    """
+    """The folder that `make` wrote for files of this digest, now or at an earlier call."""
     root = location()
     if found := next(root.glob(f"*-{digest}"), None):
         return found

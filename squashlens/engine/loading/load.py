@@ -23,7 +23,6 @@ from squashlens.engine.loading.sources import access_error, nearest, require_rea
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
 from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
-from squashlens.engine.proving.registry import require_no_meta
 from squashlens.engine.text.start import adds_bos, start_of
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
@@ -86,7 +85,6 @@ def load(
     >>> model.cfg.n_layers
     6
     """
-    require_no_meta()
     if isinstance(device, Mapping) and not device:
         raise InputError("device={} names no device.", "Give a device for each module, 'auto' or a device.")
     place = None if isinstance(device, Mapping) or device in SPREADS else device

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from squashlens._typing import Bridge, Quantized, one_of
-from squashlens.engine.anatomy import PLAIN, parameters, quantization
+from squashlens.engine.anatomy import PLAIN, quantization
 from squashlens.errors import InputError, ModelAccessError
 
 # The number format in the name of a tensor type: Int8Tensor, Float8Tensor, Int8Params.
@@ -45,10 +45,7 @@ def require_quantizer(kind: Quantized | None, dtype: torch.dtype) -> None:
 def round_weights(model: Any, kind: Quantized) -> None:
     """Round every matrix between the embeddings and the output head of a Hugging Face model, in place.
 
-    Raises:
-        InputError: the model is already quantized.
-        ModelAccessError: some weights are offloaded, or in layers that cannot be rounded (GPT-2's Conv1D, the experts
-            of a mixture).
+    Raises an error for weights in layers that cannot be rounded, such as GPT-2's Conv1D and the experts of a mixture.
     """
     from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
@@ -56,11 +53,6 @@ def round_weights(model: Any, kind: Quantized) -> None:
     if getattr(model.config, "quantization_config", None) is not None:
         raise InputError(
             f"{name} is already quantized, and quantize={kind!r} would round it again.", "Leave quantize= out."
-        )
-    if any(p.is_meta for p in model.parameters()):
-        raise ModelAccessError(
-            f"Some weights of {name} are offloaded, and quantize={kind!r} can only round weights on a device.",
-            "Give a device= that holds them all.",
         )
     layers = {module for module in model.modules() if isinstance(module, nn.Linear) and module is not head}
     for layer in layers:
@@ -88,6 +80,6 @@ def _not_rounded(model: nn.Module, head: nn.Module | None) -> Iterator[str]:
 
 def stored_as(model: Bridge) -> str | None:
     """The format of quantized weights, such as ``"int8"``, or `None`; also for a model that was quantized elsewhere."""
-    names = {type(p).__name__.lower() for p in parameters(model) if type(p) not in PLAIN}
+    names = {type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN}
     formats = {found.group() for name in names if (found := _FORMAT.search(name))}
     return ", ".join(sorted(formats)) or quantization(model)

@@ -17,12 +17,8 @@ from squashlens.engine.proving.proof import require_sound
 def with_random_weights(model: Bridge, seed: int) -> Bridge:
     """Make an untrained model of the same class and configuration, with weights drawn with `seed`.
 
-    The Hugging Face class draws the weights by its own initialisation (for example normal, with the configuration's
-    `initializer_range`), in the model's dtype and on its device. The untrained model is not quantized, even if `model`
-    is, and it has none of the hooks of `model`. It is verified like any bridge. PyTorch's random state is unchanged.
-
-    Raises:
-        CapacityError: a second model does not fit into memory.
+    The Hugging Face class draws the weights by its own initialisation, in the model's dtype and on its device. The
+    untrained model is not quantized, even if `model` is, and has none of its hooks. It is verified like any bridge.
     """
     wrapped: Any = model.original_model
     dtype, device = dtype_of(model), device_of(model)

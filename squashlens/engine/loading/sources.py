@@ -21,8 +21,7 @@ from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.bars import shown, write
 from squashlens.engine.loading import cache as kept_folders
-from squashlens.engine.loading.gguf import PACKAGED, convert
-from squashlens.engine.loading.header import is_gguf
+from squashlens.engine.loading.gguf import PACKAGED, convert, is_gguf
 from squashlens.engine.proving.complete import AGAIN, refuse_adapter
 from squashlens.errors import InputError, ModelAccessError
 
@@ -47,16 +46,16 @@ def source_of(name: str | Path) -> Source:
         raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
     if text in zoo.bundled():
         return Source(str(zoo.folder(text)), str(zoo.folder(text)))
-    path, is_folder = _folder(text)
-    if is_folder:
-        if not (path / "config.json").is_file():
+    path = Path(os.path.expanduser(text))
+    if os.path.isdir(path):  # which is false, and no error, for a name that no path can have
+        if not os.path.isfile(path / "config.json"):
             refuse_adapter(str(path), None)
             raise ModelAccessError(f"{path} has no config.json.", _remedy(path))
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
     if text in PACKAGED:
         return _packaged(text)
-    if path.is_file():
+    if os.path.isfile(path):
         return _from_file(path.resolve())
     looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or path.suffix == ".gguf"
     if looks_local or text.count("/") > 1:
@@ -116,7 +115,7 @@ def _converted(name: str, label: str, digest: str, make: Callable[[Path], None])
     """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
 
     def told(folder: Path) -> None:
-        write(f"{name}: converting it once, which may take a minute, into {kept_folders.location()}")
+        write(f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}")
         with nullcontext() if shown() else redirect_stderr(io.StringIO()):
             make(folder)
 
@@ -128,21 +127,6 @@ def _remedy(folder: Path) -> str:
     return (
         f"Give the GGUF file: {str(folder / files[0])!r}." if files else "Give the folder that `save_pretrained` wrote."
     )
-
-
-def _folder(text: str) -> tuple[Path, bool]:
-    """The name as a path, and whether it is a readable folder."""
-    try:
-        path = Path(text).expanduser()
-        is_folder = path.is_dir()
-        if is_folder:
-            os.listdir(path)
-    except (OSError, RuntimeError) as error:  # RuntimeError: ~name of an unknown user
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).rstrip(".")
-        raise ModelAccessError(
-            f"{short_repr(text)} cannot be opened as a folder ({reason}).", "Check the path and its permissions."
-        ) from error
-    return path, is_folder
 
 
 def unreachable(source: str, near: str) -> ModelAccessError:
@@ -210,7 +194,7 @@ def require_reachable(source: str, revision: str | None, near: str) -> None:
         return
     if isinstance(cached, str):
         return
-    if constants.HF_HUB_OFFLINE or os.environ.get("TRANSFORMERS_OFFLINE", "") in ("1", "ON", "YES", "TRUE"):
+    if constants.HF_HUB_OFFLINE:
         raise unreachable(source, near)
     address = urlsplit(constants.ENDPOINT)
     if urllib.request.getproxies() or not address.hostname:

@@ -72,21 +72,10 @@ def commit_of(stored: Mapping[str, Stored]) -> str | None:
     return next((match.group(1) for match in found if match), None)
 
 
-def read_tensor(name: str, stored: Stored) -> Tensor:
-    """Read one tensor of a checkpoint in its stored dtype."""
-    from safetensors import safe_open
-
-    with safe_open(stored.file, framework="pt") as file:
-        return file.get_tensor(name)
-
-
 def _file(source: str, name: str, revision: str | None) -> Path | None:
     """The path of a file of a folder or hub model, downloaded if necessary; None if it does not exist."""
     from transformers.utils.hub import cached_file
 
-    folder = Path(source)
-    if folder.is_dir():
-        return folder / name if (folder / name).is_file() else None
     found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
     return None if found is None else Path(found)
 
@@ -113,10 +102,9 @@ def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
         raise ModelAccessError(f"{file} is damaged or truncated ({error}).", AGAIN) from error
 
 
-def listed(names: list[str], most: int = 4) -> str:
+def listed(names: list[str]) -> str:
     """The first few names, and the number of the others."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str) -> None:
@@ -184,11 +172,14 @@ def _is_ignored(name: str, model: Any) -> bool:
 
 
 def _changes_nothing(name: str, model: Any, stored: Mapping[str, Stored]) -> bool:
+    from safetensors import safe_open
+
     if name not in stored:
         return False
     for pattern, check in _BUFFERS.items():
         if re.search(pattern, name):
-            return check(read_tensor(name, stored[name]), model)
+            with safe_open(stored[name].file, framework="pt") as file:
+                return check(file.get_tensor(name), model)
     block = re.search(r"(^|\.)layers\.(\d+)\.", name)
     beyond = block is not None and int(block.group(2)) >= int(model.config.get_text_config().num_hidden_layers)
     return _is_ignored(name, model) and (beyond or re.search(r"(^|\.)mtp(_\w+)?\.", name) is not None)

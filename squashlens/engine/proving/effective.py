@@ -109,10 +109,23 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
     with steady(model):
         effective = proved(model, "effective hook points", set[str])
         new = [site for site in dict.fromkeys(sites) if site not in effective]
-        if new:
+        if not new:
+            return
+        name = type(model.original_model).__name__
+        remedy = "Choose other hook points, or a filter that leaves these out."
+        try:
             with torch.inference_mode(False), without_ambient(model):
-                _probe(model, new)
-            effective.update(new)
+                wrong = ineffective_points(model, new)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, AttributeError, TypeError) as error:  # a component that fails after an edit
+            raise UnsoundModelError(f"Edits at hook points of {name} fail: {error}.", remedy) from error
+        if wrong:
+            raise UnsoundModelError(
+                f"Edits at {listed(wrong)} have no effect in {name}: the model does not use what the hook returns.",
+                remedy,
+            )
+        effective.update(new)
 
 
 def probe_ids(model: Bridge) -> Tensor:
@@ -120,22 +133,6 @@ def probe_ids(model: Bridge) -> Tensor:
     vocabulary = int(model.cfg.d_vocab)
     length = min(PROBE_TOKENS, context_length(model) or PROBE_TOKENS)
     return torch.linspace(0.1, 0.9, length).mul(vocabulary - 1).long()[None].to(device_of(model))
-
-
-def _probe(model: Bridge, sites: list[str]) -> None:
-    """Raise an error if the logits do not depend on a tensor that is added at a hook point."""
-    name = type(model.original_model).__name__
-    remedy = "Choose other hook points, or a filter that leaves these out."
-    try:
-        wrong = ineffective_points(model, sites)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, AttributeError, TypeError) as error:  # a component that fails after an edit
-        raise UnsoundModelError(f"Edits at hook points of {name} fail: {error}.", remedy) from error
-    if wrong:
-        raise UnsoundModelError(
-            f"Edits at {listed(wrong)} have no effect in {name}: the model does not use what the hook returns.", remedy
-        )
 
 
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:

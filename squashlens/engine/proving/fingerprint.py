@@ -13,7 +13,7 @@ what they call. The functions that another package put in place of a library's o
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import forget_lengths, named_modules
+from squashlens.engine.anatomy import forget_lengths
 from squashlens.engine.digests import Canonical, contents_of, names_in, sha256, tensor_digests
 from squashlens.engine.hooking.hook import without_partials
 
@@ -56,7 +56,7 @@ BOOKKEEPING = frozenset(vars(nn.Module())) | frozenset(
 class Walk:
     """The modules of a model from one walk over them, which takes longer than what is read from them."""
 
-    modules: list[tuple[str, nn.Module]]  # every one that takes part in a pass, once; hook points are left out
+    modules: Sequence[tuple[str, nn.Module]]  # every one that takes part in a pass, once; hook points are left out
     names: dict[int, str]  # of all modules, also hook points, by id
 
     @classmethod
@@ -64,8 +64,8 @@ class Walk:
         """The modules as they are now."""
         from transformer_lens.hook_points import HookPoint
 
-        inner = {id(module): (name, module) for name, module in named_modules(model.original_model)}
-        bridge = {id(module): (f"bridge.{name}", module) for name, module in named_modules(model)}
+        inner = {id(module): (name, module) for name, module in model.original_model.named_modules()}
+        bridge = {id(module): (f"bridge.{name}", module) for name, module in model.named_modules()}
         every = inner | {key: found for key, found in bridge.items() if key not in inner}
         kept = [found for found in every.values() if not isinstance(found[1], HookPoint)]
         return cls(kept, {key: name for key, (name, _) in every.items()})

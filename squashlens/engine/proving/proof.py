@@ -26,7 +26,6 @@ from squashlens.engine.anatomy import (
     dtype_of,
     forget_lengths,
     last_logits,
-    modules_of,
     n_blocks,
     pattern_site,
     residual_site,
@@ -44,10 +43,13 @@ from squashlens.engine.proving.premises import ATTENTION, require_causal, why_no
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
-# What is verified: a model against its checkpoint, or a bridge against a plain model with the same weights, whose files
-# were not compared.
-VERIFIED, AS_IT_STANDS, UNVERIFIED = "verified", "verified as it stands", "unverified"
-OWN_MODULE = "verified against its own module"
+# `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
+VERIFIED = "verified"
+# The bridge agrees with a plain model of its own configuration and weights, which were not compared with a checkpoint,
+# or functions of the libraries were replaced, so that neither model computes what the checkpoint describes.
+AS_IT_STANDS = "verified as it stands"
+OWN_MODULE = "verified against its own module"  # the same for models of TransformerLens's own, run without the bridge
+UNVERIFIED = "unverified"
 _SETTING = bool | int | float | str | None
 
 
@@ -57,16 +59,7 @@ def shared_copy(model: Any) -> Any:
 
 
 def status(model: Bridge) -> str:
-    """What was verified of the model in its present state, for the provenance.
-
-    ``"verified"``: `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
-    ``"verified as it stands"``: the bridge agrees with a plain model of its own configuration and weights. These were
-    not compared with a checkpoint (the bridge was made elsewhere, or the model was edited), or functions of the
-    libraries were replaced, so that neither model computes what the checkpoint describes.
-    ``"verified against its own module"``: the same for a model of TransformerLens's own (`boot_native`, tracr), which
-    has no second implementation to compare with.
-    ``"unverified"``: none of these.
-    """
+    """What was verified of the model in its present state, for the provenance."""
     return registry.recall(model, _PROOF) or UNVERIFIED
 
 
@@ -99,7 +92,7 @@ def require_sound(model: Any) -> Bridge:
 def _in_train_mode(model: Bridge) -> bool:
     from transformer_lens.hook_points import HookPoint
 
-    modules = (*modules_of(model), *modules_of(model.original_model))
+    modules = (*model.modules(), *model.original_model.modules())
     return any(module.training and not isinstance(module, HookPoint) for module in modules)
 
 
@@ -166,34 +159,24 @@ def rebuild_plain(model: Bridge) -> Any:
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
     """Compare the bridge with the plain model, and find out what the mathematics needs to know of it.
 
-    Args:
-        model: the bridge.
-        plain: the plain model.
-        covers: the status that a success has: `VERIFIED` if `plain` is known to match the checkpoint.
-
-    Raises:
-        UnsoundModelError: the two differ, or tokens depend on later ones.
+    A success has the status `covers`: `VERIFIED` if `plain` is known to match the checkpoint.
     """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
     with registry.steady(model):
-        _prove(model, plain)
+        _require_agreement(model, plain)
+        require_causal(model)
+        registry.record(model, ATTENTION, why_not_attention_alone(model))
         as_described = covers != VERIFIED or not registry.code_in(model).replaced
         registry.record(model, _PROOF, covers if as_described else AS_IT_STANDS)
 
 
-def _prove(model: Bridge, plain: Any) -> None:
-    name = type(model.original_model).__name__
+def _require_agreement(model: Bridge, plain: Any) -> None:
+    ids, name = probe_ids(model), type(model.original_model).__name__
+    seen: dict[str, Tensor] = {}
     y = residual_site("y", model)
     if y not in model.hook_dict:
         raise UnsoundModelError(f"{name} has no {y}.", "Use a model with a final norm.")
-    _require_agreement(model, plain, probe_ids(model), name)
-    require_causal(model)
-    registry.record(model, ATTENTION, why_not_attention_alone(model))
-
-
-def _require_agreement(model: Bridge, plain: Any, ids: Tensor, name: str) -> None:
-    seen: dict[str, Tensor] = {}
 
     def keep(site: str) -> Callable[[Tensor], None]:
         def store(tensor: Tensor) -> None:

@@ -25,7 +25,6 @@ from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.bars import share_one_bar
-from squashlens.engine.anatomy import parameters
 from squashlens.engine.digests import Canonical, sample_digest, sha256
 from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now, standing
 from squashlens.engine.locks import locked, run_within
@@ -89,13 +88,6 @@ def record(model: Bridge, what: str, value: object, *key: Any) -> None:
     """Record a fact about the present model."""
     with steady(model):
         _now(model)[what, *key] = value
-
-
-def forget(model: Bridge, what: str | None = None) -> None:
-    """Forget everything, or one fact, that was verified of a model, so that it is verified again at the next use."""
-    for found in _known.setdefault(model, _Known()).proofs.values():
-        for name in [name for name in found if what in (None, name[0])]:
-            del found[name]
 
 
 def fingerprint_of(model: Bridge) -> str:
@@ -192,25 +184,15 @@ def _now(model: Bridge) -> dict[tuple[Any, ...], Any]:
 
 def _versions(model: Bridge) -> tuple[list[tuple[int, int]], str]:
     """What changes if a parameter is replaced or written to; for writes through `.data`, only sampled entries count."""
-    every = parameters(model.original_model)
+    every = list(model.original_model.parameters())
     return [(id(p), 0 if p.is_inference() else p._version) for p in every], sample_digest(every)
 
 
 def require_no_modes() -> None:
-    """Raise an error inside PyTorch contexts that change results."""
-    require_no_meta()
+    """Raise an error inside a PyTorch context that changes results."""
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
         raise InputError(
             f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
             "Leave `torch.autocast`, and load the model in the dtype of the run.",
-        )
-
-
-def require_no_meta() -> None:
-    """Raise an error if new tensors have no data, as inside `torch.device("meta")`."""
-    if torch.empty(0).is_meta:
-        raise InputError(
-            "The default device of PyTorch is meta, whose tensors have no data.",
-            "Leave `with torch.device('meta')`, or set another default device.",
         )

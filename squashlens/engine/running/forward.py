@@ -21,7 +21,6 @@ from squashlens.engine.anatomy import (
     dtype_of,
     forget_lengths,
     last_logits,
-    modules_of,
     pattern_site,
     residual_site,
     text_config,
@@ -140,7 +139,7 @@ def run_to_y(
     """
     own, left = {id(hook.edit) for hook in watching}, {hook.site for hook in watching}
     others = [h for h in standing(model) if id(h.edit) not in own and not isinstance(h.function, Unchecked)]
-    if others and not {hook.module for hook in others} <= {*modules_of(model.blocks)}:
+    if others and not {hook.module for hook in others} <= {*model.blocks.modules()}:
         run(model, ids, context)
         return
 

@@ -27,7 +27,7 @@ from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import run
-from squashlens.engine.running.last_tokens import batches
+from squashlens.engine.running.passes import batches
 from squashlens.engine.running.repeatable import repeatable
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
@@ -53,7 +53,7 @@ class Continuation:
 
 
 def generate(
-    model: Bridge, prompts: Sequence[Prompt], *, temperature: float = 0.0, batch_size: int | None = None
+    model: Bridge, prompts: Sequence[Prompt], *, temperature: float = 0.0
 ) -> Iterator[dict[int, Continuation]]:
     """Continue each prompt; yields one dict for each batch, from the prompt's index to its continuation.
 
@@ -69,7 +69,7 @@ def generate(
                 "Use shorter lengths or a smaller max_new_tokens.",
             )
     kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
-    for (_, max_new_tokens), part in batches(kinds, lambda kind: batch_size or _batch_size(model, sum(kind))):
+    for (_, max_new_tokens), part in batches(kinds, lambda kind: _batch_size(model, sum(kind))):
         yield dict(
             zip(part, _batch(model, [prompts[place] for place in part], max_new_tokens, temperature), strict=True)
         )

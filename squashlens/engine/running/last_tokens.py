@@ -1,36 +1,19 @@
 """Read activations at the last token of many prompts, in batches of equal length without padding."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bridge
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of
 from squashlens.engine.budget import pass_bytes
 from squashlens.engine.running.forward import next_logits
-from squashlens.engine.running.passes import PASS_MEMORY
+from squashlens.engine.running.passes import PASS_MEMORY, batches
 from squashlens.sequences import Ids
-
-Kind = TypeVar("Kind", bound=Hashable)
-
-
-def batches(kinds: Iterable[Kind], size: Callable[[Kind], int]) -> Iterator[tuple[Kind, list[int]]]:
-    """Group items of equal kind into batches of at most `size(kind)`: yields each kind with the indices of a batch.
-
-    >>> [(n, places) for n, places in batches([5, 7, 5, 5], lambda n: 2)]
-    [(5, [0, 2]), (5, [3]), (7, [1])]
-    """
-    alike: dict[Kind, list[int]] = {}
-    for place, kind in enumerate(kinds):
-        alike.setdefault(kind, []).append(place)
-    for kind, places in alike.items():
-        step = size(kind)
-        yield from ((kind, places[start : start + step]) for start in range(0, len(places), step))
 
 
 @dataclass(frozen=True)
@@ -46,18 +29,15 @@ def at_last_tokens(
     prompts: Sequence[Ids],
     sites: Sequence[str] = (),
     *,
-    batch_size: int | None = None,
     label: str = "prompts",
 ) -> LastTokens:
     """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
-    if batch_size is not None:
-        positive(batch_size, "batch_size", "a number of prompts")
     found: dict[str, Tensor] = {}
     following = torch.zeros(len(prompts), dtype=torch.long)
     device = device_of(model)
 
     def size(n: int) -> int:
-        return batch_size or max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
+        return max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
 
     def keep(site: str, part: list[int]) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:

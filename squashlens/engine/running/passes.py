@@ -15,10 +15,10 @@ the mask, and a dependence on length that the configuration does not state.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -45,6 +45,7 @@ FEW = 256  # branch tokens whose pass takes little longer than a pass with one t
 MASK = 24  # bytes for one query and key while a mask is built
 
 
+Kind = TypeVar("Kind", bound=Hashable)
 OnTrunk = Callable[[int], Sequence[Hook]]
 
 
@@ -208,13 +209,28 @@ def _run_separately(plan: Plan) -> dict[str, Tensor]:
 
 def _of_one_length(plan: Plan) -> Iterator[list[int]]:
     """The prompts of each batch: of one length, the longest first."""
-    alike: dict[tuple[int, ...], list[int]] = {}
+    order = sorted(range(len(plan.branches)), key=lambda number: -len(plan.branches[number]))
     own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
-    for number, branch in enumerate(plan.branches):
-        alike.setdefault((len(branch), number) if own else (len(branch),), []).append(number)
-    for (length, *_), numbers in sorted(alike.items(), key=lambda one: -one[0][0]):
-        size = max(1, int(batch_memory(plan.model) / pass_bytes(plan.model, 1, length)))
-        yield from (numbers[start : start + size] for start in range(0, len(numbers), size))
+
+    def size(length: int) -> int:
+        return 1 if own else max(1, int(batch_memory(plan.model) / pass_bytes(plan.model, 1, length)))
+
+    for _, places in batches([len(plan.branches[number]) for number in order], size):
+        yield [order[place] for place in places]
+
+
+def batches(kinds: Iterable[Kind], size: Callable[[Kind], int]) -> Iterator[tuple[Kind, list[int]]]:
+    """Group items of equal kind into batches of at most `size(kind)`: yields each kind with the indices of a batch.
+
+    >>> [(n, places) for n, places in batches([5, 7, 5, 5], lambda n: 2)]
+    [(5, [0, 2]), (5, [3]), (7, [1])]
+    """
+    alike: dict[Kind, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        alike.setdefault(kind, []).append(place)
+    for kind, places in alike.items():
+        step = size(kind)
+        yield from ((kind, places[start : start + step]) for start in range(0, len(places), step))
 
 
 def _run_together(plan: Plan, tokens_per_pass: int | None) -> dict[str, Tensor]:

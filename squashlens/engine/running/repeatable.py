@@ -57,7 +57,12 @@ def _test(
     model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run, names: str, seen: list[Tensor]
 ) -> None:
     def final(rows: Int[Tensor, "prompt position"]) -> list[Tensor]:
-        return _final(model, rows, call, run)
+        """y and logits of some prompts under the hooks that the model had at the begin of the call."""
+        y: list[Tensor] = []
+        look = Hook("squashlens", residual_site("y", model), lambda found: y.append(found.detach().clone()))
+        with with_hooks(model, call.at_begin), attached(model, look), torch.inference_mode(False), torch.no_grad():
+            logits = run(model, rows.clone())
+        return [y[0], logits]
 
     ends = [ids[:1].clone(), ids[-1:].clone()]
     alone = [final(end) for end in (ends if len(ids) > 1 else ends[:1])]
@@ -87,15 +92,6 @@ def _require_same(same: bool, names: str) -> None:
             f"With {names} the model gives other numbers in each run.",
             "Use a function without random numbers that does not count its calls.",
         )
-
-
-def _final(model: Bridge, ids: Int[Tensor, "prompt position"], call: Call, run: Run) -> list[Tensor]:
-    """y and logits of some prompts under the hooks that the model had at the begin of the call."""
-    seen: list[Tensor] = []
-    look = Hook("squashlens", residual_site("y", model), lambda y: seen.append(y.detach().clone()))
-    with with_hooks(model, call.at_begin), attached(model, look), torch.inference_mode(False), torch.no_grad():
-        logits = run(model, ids.clone())
-    return [seen[0], logits]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -46,8 +46,8 @@ class _Stream:
     block_of: dict[int, int]
     on_attention: AttentionObserver | None
     frozen: bool
-    replace_attention: AttentionReplacement | None = None
-    reached: slice | None = None
+    replace_attention: AttentionReplacement | None
+    reached: slice | None
 
 
 _stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
@@ -142,43 +142,32 @@ def streamed(
     `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `replace_attention` computes the
     output instead; `reached` says at which positions cotangents of attention are not zero.
     """
-    # `steady` comes first: it computes the stamp before anything is changed.
-    with steady(model), _through_stream(model, _Stream({}, on_attention, frozen, replace_attention, reached)):
-        yield
-
-
-@contextmanager
-def _through_stream(model: Bridge, stream: _Stream) -> Iterator[None]:
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
-
-    _register()
-    before = [(c, c._attn_implementation) for c in configurations(model) if hasattr(c, "_attn_implementation")]
-    sites = [block.attn for block in model.blocks]
-    block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
-    replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
-    token = _stream.set(replace(stream, block_of=block_of))
-    try:
-        for config, _ in before:
-            config._attn_implementation = NAME
-        for attn in sites:  # not setattr: the bridge passes attributes on to the module it wraps
-            attn.__dict__["forward"] = types.MethodType(AttentionBridge.forward, attn)
-        yield
-    finally:
-        for own, earlier in replaced:
-            own.pop("forward", None)
-            if earlier is not None:
-                own["forward"] = earlier
-        for config, implementation in before:
-            config._attn_implementation = implementation
-        _stream.reset(token)
-
-
-def _register() -> None:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
+    with steady(model):  # first, since it computes the stamp before anything is changed
+        ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
+        before = [(c, c._attn_implementation) for c in configurations(model) if hasattr(c, "_attn_implementation")]
+        sites = [block.attn for block in model.blocks]
+        block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
+        replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
+        token = _stream.set(_Stream(block_of, on_attention, frozen, replace_attention, reached))
+        try:
+            for config, _ in before:
+                config._attn_implementation = NAME
+            for attn in sites:  # not setattr: the bridge passes attributes on to the module it wraps
+                attn.__dict__["forward"] = types.MethodType(AttentionBridge.forward, attn)
+            yield
+        finally:
+            for own, earlier in replaced:
+                own.pop("forward", None)
+                if earlier is not None:
+                    own["forward"] = earlier
+            for config, implementation in before:
+                config._attn_implementation = implementation
+            _stream.reset(token)
 
 
 def _attend(

@@ -4,9 +4,9 @@ Ids are taken as they are. A missing or doubled BOS changes the numbers of model
 so. Padding raises an error, since it moves positions and changes sums.
 """
 
+import itertools
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -31,41 +31,28 @@ ALLOWED = (
     "lists."
 )
 WIDEST = 2**63  # larger ids do not fit into a tensor
-INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 def each_of(prompts: Any) -> list[str] | list[list[int]]:
-    """The prompts as a list, all of them texts or all of them lists of ids.
-
-    A single prompt gives a list with one item.
-
-    Raises:
-        InputError: anything else, or a mixture of texts and ids.
+    """The prompts as a list, all of them texts or all of them lists of ids; a single prompt gives a list of one.
 
     >>> each_of("110"), each_of([2, 5]), each_of([[2, 5], (2, 5, 7)]), each_of(np.array([[2], [5]]))
     (['110'], [[2, 5]], [[2, 5], [2, 5, 7]], [[2], [5]])
     """
     if isinstance(prompts, str):
         return [prompts]
-    if isinstance(prompts, Tensor):
-        return _rows_of_array(prompts)
-    if hasattr(prompts, "__array__"):  # NumPy, pandas, xarray
-        array = np.asanyarray(prompts)
-        texts = array.dtype.kind in "UT" or (array.dtype == object and all(isinstance(one, str) for one in array.flat))
-        if not texts:
-            return _rows_of_array(array)
-        prompts = array.tolist()
-    if not isinstance(prompts, list | tuple):
+    given = _plain(prompts)
+    if not isinstance(given, list):
         raise InputError(
             f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.", remedy(prompts)
         )
-    if all(isinstance(one, str) for one in prompts):
-        return list(prompts)
-    if not any(isinstance(one, str) or _holds_ids(one) for one in prompts):
-        return [_ids(prompts)]
-    if all(_holds_ids(one) for one in prompts):
-        return [_row(one) for one in prompts]
-    kinds = sorted({"a list" if _holds_ids(one) else type(one).__name__ for one in prompts})
+    if all(isinstance(one, str) for one in given):
+        return given
+    if not any(isinstance(one, str | list) for one in given):
+        return [_ids(given)]
+    if all(isinstance(one, list) for one in given):
+        return [_ids(one) for one in given]
+    kinds = sorted({"a list" if isinstance(one, list) else type(one).__name__ for one in given})
     raise InputError(f"The prompts are a mixture of {' and '.join(kinds)}.", ALLOWED)
 
 
@@ -76,47 +63,24 @@ def remedy(prompts: object) -> str:
     return ALLOWED
 
 
-def _holds_ids(one: object) -> bool:
-    """Whether this can be the ids of one prompt: a sequence, not a number in a zero-dimensional tensor."""
-    return isinstance(one, list | tuple) or (isinstance(one, np.ndarray | Tensor) and one.ndim > 0)
+def _plain(given: Any) -> Any:
+    """Tuples, tensors, and arrays of NumPy, pandas and xarray as lists of Python's texts and numbers, at all levels."""
+    if isinstance(given, list | tuple):
+        rows = (one[0] if isinstance(one, Tensor | np.ndarray) and one.shape[:-1] == (1,) else one for one in given)
+        return [_plain(one) for one in rows]  # one prompt in a row, as `tokenize` returns it
+    if isinstance(given, Tensor):
+        return given.tolist()
+    return np.asanyarray(given).tolist() if hasattr(given, "__array__") else given
 
 
-def _rows_of_array(array: np.ndarray | Tensor) -> list[list[int]]:
-    """The rows of an array of ids of shape (position) or (prompt, position)."""
-    if array.dtype not in INTEGERS if isinstance(array, Tensor) else array.dtype.kind not in "iu":
-        raise InputError(f"Token ids must be integers, got {array.dtype}.", "Pass text, or convert the ids.")
-    if array.ndim not in (1, 2):
-        raise InputError(
-            f"Token ids must have shape (position) or (prompt, position), got {array.ndim} axes.", "Reshape them."
-        )
-    if isinstance(array, np.ma.MaskedArray):
-        raise InputError("The token ids are a masked array.", "Pass the unmasked ids: `ids.compressed()`.")
-    if isinstance(array, np.ndarray) and array.size and array.max() >= WIDEST:
-        raise InputError(f"{array.max()} is not a token id.", ALLOWED)
-    return array.tolist() if array.ndim == 2 else [array.tolist()]
-
-
-def _row(one: Any) -> list[int]:
-    """The ids of one of several prompts."""
-    if isinstance(one, np.ndarray | Tensor):
-        rows = _rows_of_array(one)
-        if len(rows) != 1:
-            raise InputError(
-                f"One of the prompts has {len(rows)} rows of ids.", "Give the ids of each prompt as one row."
-            )
-        return rows[0]
-    return _ids(one)
-
-
-def _ids(given: Sequence[Any]) -> list[int]:
+def _ids(given: list[Any]) -> list[int]:
     for one in given:
-        number = one.item() if isinstance(one, np.generic) or (isinstance(one, Tensor) and one.ndim == 0) else one
-        if isinstance(number, bool) or not isinstance(number, Integral):
-            kind = "a list inside a list" if _holds_ids(one) else short_repr(one)
+        if isinstance(one, bool) or not isinstance(one, int):
+            kind = "a list inside a list" if isinstance(one, list) else short_repr(one)
             raise InputError(f"Token ids must be integers, got {kind} ({type(one).__name__}).", ALLOWED)
-        if not -WIDEST <= int(number) < WIDEST:
-            raise InputError(f"{number} is not a token id.", "Tokenize with this model's tokenizer.")
-    return [int(one) for one in given]
+        if not -WIDEST <= one < WIDEST:
+            raise InputError(f"{one} is not a token id.", "Tokenize with this model's tokenizer.")
+    return given
 
 
 @exclusive
@@ -148,7 +112,16 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
 
 def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:
     """The ids on the model's device, after a check that they are in the vocabulary and fit into the context."""
-    _check(model, ids)
+    if ids.numel() == 0:
+        raise InputError("The prompt is empty.", "Pass at least one token.")
+    limit, vocabulary = longest_prompt(model), int(model.cfg.d_vocab)
+    if limit is not None and ids.shape[-1] > limit:
+        raise InputError(f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.", "Shorten the prompt.")
+    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
+        raise InputError(
+            f"Token ids run from {int(ids.min())} to {int(ids.max())}, the vocabulary from 0 to {vocabulary - 1}.",
+            "Tokenize with this model's tokenizer.",
+        )
     return ids.to(device_of(model))
 
 
@@ -172,12 +145,7 @@ def bos_id(model: Bridge) -> int | None:
 def count_bos(model: Bridge, ids: Int[Tensor, "prompt position"]) -> int:
     """The number of leading tokens of the first prompt that the tokenizer adds, such as BOS."""
     start = start_of(model)
-    return int(_leading(ids, {*start.ids, start.bos})[0])
-
-
-def _leading(ids: Int[Tensor, "prompt position"], of: Iterable[int | None]) -> Int[Tensor, " prompt"]:
-    known = torch.tensor([i for i in of if i is not None], dtype=ids.dtype, device=ids.device)
-    return torch.isin(ids, known).long().cumprod(dim=-1).sum(dim=-1)
+    return len([*itertools.takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())])
 
 
 def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
@@ -263,19 +231,6 @@ def as_chat(model: Bridge, text: str) -> str:
             f"The chat template of this model cannot be used: {why}.",
             "Use template='none', or correct the template in its tokenizer_config.json.",
         ) from error
-
-
-def _check(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
-    if ids.numel() == 0:
-        raise InputError("The prompt is empty.", "Pass at least one token.")
-    limit, vocabulary = longest_prompt(model), int(model.cfg.d_vocab)
-    if limit is not None and ids.shape[-1] > limit:
-        raise InputError(f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.", "Shorten the prompt.")
-    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
-        raise InputError(
-            f"Token ids run from {int(ids.min())} to {int(ids.max())}, the vocabulary from 0 to {vocabulary - 1}.",
-            "Tokenize with this model's tokenizer.",
-        )
 
 
 def warn_of_start(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:

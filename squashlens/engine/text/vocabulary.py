@@ -5,6 +5,7 @@ only the tokenizer's file to check them.
 """
 
 import difflib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,8 @@ def refuse_words_of(name: str, texts: Iterable[str]) -> None:
     Only word-level tokenizers of bundled models and local folders are read; other tokenizers split unknown words.
     Other problems are left to `load`.
     """
-    try:
-        path = Path(zoo.folder(name) if name in zoo.bundled() else name).expanduser() / "tokenizer.json"
-        if not path.is_file():
-            return
-    except (OSError, RuntimeError):  # a name that is too long, no permission, an unknown user
+    path = Path(os.path.expanduser(zoo.folder(name) if name in zoo.bundled() else name)) / "tokenizer.json"
+    if not os.path.isfile(path):
         return
     from tokenizers import Tokenizer
 

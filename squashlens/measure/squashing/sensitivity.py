@@ -14,7 +14,7 @@ from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.running.last_tokens import batches
+from squashlens.engine.running.passes import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
