@@ -20,7 +20,7 @@ from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
-from squashlens.measure.squashing.jacobians.rows import not_causal
+from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS

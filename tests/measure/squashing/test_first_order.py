@@ -12,7 +12,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.attributions import attribution
-from squashlens.measure.squashing.first_order import first_order
+from squashlens.measure.squashing.estimates import first_order
 from squashlens.measure.squashing.substitution import draw_variants
 from squashlens.theory.probes import normals
 from tests.cases import CONFIGS, random_model

@@ -9,7 +9,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import CapacityError, InputError
-from squashlens.measure.squashing.jacobians import rows as _rows
+from squashlens.measure.squashing.jacobians import products as _rows
 from squashlens.measure.squashing.jacobians import sketch as _sketch
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.theory.norms import sketch_factors

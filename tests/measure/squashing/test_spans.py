@@ -39,7 +39,7 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
     }  # fmt: skip
     for norm, expected in truth.items():
         with monkeypatch.context() as patched:  # rows in a file
-            patched.setattr("squashlens.measure.squashing.jacobians.rows.available", lambda device: 0)
+            patched.setattr("squashlens.measure.squashing.jacobians.products.available", lambda device: 0)
             exact = flat.jacobian_norms(model, IDS, norm=norm, **SHARED)
         np.testing.assert_allclose(exact.values, expected, rtol=1e-6)
         for options in ({"n_probes": 6}, {"tightness": 3.0}) if norm == "spectral" else ({"n_probes": 6},):

@@ -12,7 +12,7 @@ from squashlens.engine.budget import BATCH_MEMORY
 from squashlens.engine.differentiating.dissection import OpenBlock
 from squashlens.engine.differentiating.spans import Span, differentiable, vjps
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.squashing.jacobians.rows import causality, require_causal
+from squashlens.measure.squashing.jacobians.products import causality, require_causal
 from squashlens.theory.bounds.edge_bounds import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
 from squashlens.theory.norms import missing_sizes
 from squashlens.theory.probes import PROBES, normals

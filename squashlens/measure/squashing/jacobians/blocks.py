@@ -100,7 +100,7 @@ def jacobian(
     pullback = Pullback(session, [between.from_layer], freezing(parts), top, to_layer, vjp_batch_size)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
-    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64))():
+    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64)):
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k)

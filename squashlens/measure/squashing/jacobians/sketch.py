@@ -40,8 +40,7 @@ from squashlens.engine.differentiating.visibility import (
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
-from squashlens.measure.squashing.jacobians.rows import Spectral, Storage, collected, of_span, padded
+from squashlens.measure.squashing.jacobians.products import Blocks, ByToken, Products, Pullback, Spectral, Storage
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Estimation
 from squashlens.remarks import remark
@@ -183,7 +182,7 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
     while True:
         more = min(d - taken, max(FIRST, taken // 2))
         directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
-        new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)()]
+        new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)]
         squares += new if products.spans is None else [products.spans.sums(part) for part in new]
         taken += more
         mean, half = mean_interval(torch.cat(squares))
@@ -255,20 +254,18 @@ def allowed(
 
 def _grown(products: Products, chance: float, tightness: float, seed: int) -> tuple[Ends, int]:
     """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
-    d, reach, drawn = width(products.session.model), products.reach, normals(seed)
+    d, drawn = width(products.session.model), normals(seed)
     stages = sketch_stages(FIRST, d)
     directions = torch.zeros(0, d, dtype=torch.float64)
     found: Ends | None = None
     with tempfile.TemporaryDirectory() as folder:
-        parts: list[Tensor] = []
+        parts: list[Blocks] = []
 
         def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
             way = products.storage(len(new), once=True).way
-            part, n, device = collected(products.along(new), way, slice(0, reach), len(new), folder)
+            part, device = products.collected(new, way, slice(0, products.reach), folder)
             parts.append(part)
-            spans = [[place] for place in range(reach)] if products.spans is None else products.spans.within(reach)
-            several = torch.stack([measure(of_span(parts, inside).to(device)) for inside in spans], dim=1)
-            return several if products.spans is not None else padded(several, n)
+            return products.padded(products.each(parts, measure, device))
 
         for k in stages:
             new = drawn(d, k - len(directions)).T

@@ -28,8 +28,7 @@ from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
-from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.squashing.jacobians.rows import Storage, storage_for
+from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
 from squashlens.measure.squashing.jacobians.sketch import (
     EVENTS,
     FAILURE,

@@ -23,7 +23,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, streams_at
-from squashlens.measure.squashing.jacobians.rows import not_causal
+from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.attention import Attention
