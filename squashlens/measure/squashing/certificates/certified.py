@@ -5,7 +5,7 @@ inequality, row n of the product of these matrices is at least ``‖∂y_n/∂v_
 edge. The last block includes the final norm and ends at y, so that the final norm needs no constant of its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -36,8 +36,6 @@ from squashlens.engine.memory import human, require_room
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.certificates.edges import (
-    Pulled,
-    differing,
     edges_by_autograd,
     edges_of,
     maps_of,
@@ -52,7 +50,7 @@ from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.bounds.path_sums import Pattern, pushed
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
-from squashlens.theory.norms import spectral_norms
+from squashlens.theory.norms import missing_sizes, spectral_norms
 from squashlens.theory.probes import PROBES, normals
 
 SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lanczos is several times faster
@@ -109,11 +107,12 @@ def certified_rows(
 
     Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
     """
-    group, seed = options.n_composed, cast(int, options.seed)
+    group = options.n_composed
     chains: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in targets.items()}
     # Rows of the product need all edges, except in the last stretch, where they need only those into the queries.
     n, wanted = max(queries) + 1, {chain[-1]: range(min(queries), max(queries) + 1) for chain in chains.values()}
     wanted |= {stretch: range(n) for chain in chains.values() for stretch in chain[:-1]}
+    wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
     steps = max(map(len, chains.values()))
     each = 2 if options.edges == "local" else n  # norms per query
     total = len(session.ids) * sum(len(rows) * each for rows in wanted.values())
@@ -121,7 +120,7 @@ def certified_rows(
     found: dict[Target, dict[int, list[Tensor]]] = {to: {} for to in targets}
     require_one_device(session.model)
     with certifying(session.model):
-        work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed)
+        work = _Work(session, wanted, freeze, norms := Norms(total, steps, cast(int, options.seed)))
         size = _tokens_at_a_time(session, freeze, norms, options.vjp_batch_size) if options.edges == "local" else None
         if size is None:
             _check_cost(session, group, wanted, n)
@@ -147,10 +146,12 @@ class _Work:
     wanted: Mapping[Stretch, range]
     freeze: Sequence[str]
     norms: Norms
-    steps: int
-    seed: int
     rounding: float = 0.0
     missing: float = 0.0
+
+    def stretches(self) -> Iterable[tuple[Stretch, range]]:
+        """The stretches from the top down, and the queries of their edges, with a progress bar."""
+        return bar(self.wanted.items(), desc="path bound", unit="stretch")
 
     def allowance(self, seen: Mapping[int, Visibility], stretch: Stretch) -> float:
         """The relative allowance for rounding in one stretch."""
@@ -162,7 +163,7 @@ class _Work:
 
     def jitter(self) -> Jittered:
         """A context in which results are moved by rounding."""
-        return Jittered(device_of(self.session.model), self.seed)
+        return Jittered(device_of(self.session.model), self.norms.seed)
 
     @property
     def chance(self) -> float:
@@ -181,7 +182,7 @@ class _Work:
         return {
             "certifies": CERTIFIES,
             "rounding_per_step": self.rounding,
-            "rounding": (1 + self.rounding) ** self.steps - 1,
+            "rounding": (1 + self.rounding) ** self.norms.steps - 1,
             "failure_probability": self.norms.failure + FAILURE,
             "norms": "exact" if not self.norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
             "missing": self.missing,
@@ -215,15 +216,15 @@ def _matrices(work: _Work, prompt: int, options: Edges) -> StretchEdges:
     jittered: dict[int, Span] = {}
     if group == 1:
         jittered = open_spans(model, ids, hooks, bottoms, max(tops.values()), within=work.jitter())
-    for bottom, to in _top_down(wanted):
-        queries, rounding = wanted[bottom, to], work.allowance(seen, (bottom, to))
+    for (bottom, to), queries in work.stretches():
+        rounding = work.allowance(seen, (bottom, to))
         moved = jittered.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to], within=work.jitter())[bottom]
         found: Tensor | None = None
         if bottom in cut:
             with allowed:
                 maps = maps_of(cut[bottom], to, work.freeze, queries)
                 derived = edges_of(maps, edges, queries, work.norms)
-                lost = missing(bottom, moved, to, maps.pulled, derived, queries, work.chance, batch, work.seed)
+                lost = missing(bottom, moved, to, maps.pulled, derived, queries, work.chance, batch, work.norms.seed)
                 require_small(model, bottom, lost, derived)
                 found = work.completed(derived, lost)
         if found is None:
@@ -242,7 +243,7 @@ def _by_autograd(
     span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
     found = edges_by_autograd(span, to, queries, work.norms, batch)
     known = pulled_through(span, to, batch)
-    lost = missing(bottom, jittered, to, known, found, queries, work.chance, batch, work.seed)
+    lost = missing(bottom, jittered, to, known, found, queries, work.chance, batch, work.norms.seed)
     require_digits(share_of(lost, found))
     return work.completed(found, lost)
 
@@ -256,8 +257,7 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
     replay = record(model, ids, hooks, lowest, top)
     with work.jitter():
         jittered = record(model, ids, hooks, lowest, top)
-    for bottom, to in _top_down(wanted):
-        queries = wanted[bottom, to]
+    for (bottom, to), queries in work.stretches():
         if bottom == top:  # this stretch has only the final norm
             moved = open_spans(model, ids, hooks, [bottom], top, within=work.jitter())[bottom]
             found = _by_autograd(work, hooks, ids, (bottom, to), top, moved, size)
@@ -265,10 +265,10 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
             yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
             continue
         block = local_block(replay, bottom, to)
-        require_apart(block, work.seed)
+        require_apart(block, norms.seed)
         seen = {bottom: Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
         edges = local_edges(block, queries, size, norms.of, work.allowance(seen, (bottom, to)))
-        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]}, work.seed)
+        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]}, norms.seed)
         edges = _raised(work, block, jittered, edges, queries)
         del block  # it needs much memory, and otherwise would live until the next block has been made
         yield (bottom, to), edges
@@ -277,31 +277,21 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
 
 def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges, queries: range) -> LocalEdges:
     """Local edges with an allowance for what jittered results change, relative to the diagonal edge of each row."""
-    model = work.session.model
+    model, own = work.session.model, edges.diagonal[queries.start : queries.stop]
+    directions = normals(work.norms.seed)(PROBES, len(queries), width(model)).to(own) / own[:, None]
 
-    def pulled(replay: Replay, within: AbstractContextManager[Any]) -> Pulled:
-        def rows(places: Sequence[int], directions: Tensor) -> Tensor:
-            with within:
-                leaf, leaving = replace(block, replay=replay).whole()
-            span, batch = Span(leaf, {block.to: leaving}), cotangents(model, 1, leaf.shape[1])
-            return pulled_through(span, block.to, batch)(places, directions)
+    def pulled(replay: Replay, within: AbstractContextManager[Any]) -> Tensor:
+        with within:
+            leaf, leaving = replace(block, replay=replay).whole()
+        span, batch = Span(leaf, {block.to: leaving}), cotangents(model, 1, leaf.shape[1])
+        return pulled_through(span, block.to, batch)(queries, directions).double()
 
-        return rows
-
-    directions = normals(work.seed)(PROBES, len(queries), width(model)).to(edges.diagonal)
-    one, other = pulled(jittered, work.jitter()), pulled(block.replay, nullcontext())
-    own = edges.diagonal[queries.start : queries.stop]
-    lost = float(differing(one, other, queries, directions, own, work.chance).max())
+    moved = pulled(jittered, work.jitter())
+    lost = float(missing_sizes(moved - pulled(block.replay, nullcontext()), work.chance).max())
     require_digits(lost)
     raised = replace(edges, rounding=edges.rounding + lost)
     work.missing, work.rounding = max(work.missing, lost), max(work.rounding, raised.rounding)
     return raised
-
-
-def _top_down(wanted: Mapping[Stretch, range]) -> Iterator[Stretch]:
-    """The stretches from the top down, with a progress bar."""
-    stretches = sorted(wanted, key=lambda stretch: stretch[0], reverse=True)
-    yield from bar(stretches, desc="path bound", unit="stretch")
 
 
 def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chunk: int | None) -> int:
