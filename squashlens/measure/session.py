@@ -40,7 +40,7 @@ from squashlens.engine.text.tokens import (
 )
 from squashlens.errors import InputError, SquashlensError
 from squashlens.options import Between
-from squashlens.records.joining import joined, restated
+from squashlens.records.joining import joined, padded, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
 from squashlens.saving.journal import Journal
 
@@ -336,16 +336,8 @@ def _single(given: Any) -> bool:
 
 def side_by_side(measured: list[R], lengths: list[int]) -> R:
     """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
-    longest = np.arange(max(len(one["position"]) for one in measured))
-    padding: Any = {name: np.nan for name in _variables(measured[0])} | {"token": "", "token_id": -1}
-    padded = [one.reindex(position=longest, fill_value=padding) for one in measured]
-    found: Any = joined(dict(enumerate(padded)), "prompt")
+    longest = {"position": np.arange(max(len(one["position"]) for one in measured))}
+    found: Any = joined({number: padded(one, longest) for number, one in enumerate(measured)}, "prompt")
     order = [name for name in ("to_layer", "prompt") if name in found.dims]
     found = found.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
     return restated(found, {"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {})
-
-
-def _variables(one: xr.DataArray | xr.Dataset) -> set[str]:
-    """The names of the variables and coordinates of a result."""
-    own = one.data_vars if isinstance(one, xr.Dataset) else [one.name]
-    return {str(name) for name in (*own, *one.coords)}
