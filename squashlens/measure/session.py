@@ -28,16 +28,8 @@ from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
+from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import (
-    count_bos,
-    display_tokens,
-    each_of,
-    rows_of,
-    tokenize,
-    tokenizer_digest,
-    warn_of_start,
-)
 from squashlens.errors import InputError, SquashlensError
 from squashlens.options import Between
 from squashlens.records.joining import joined, padded, restated
@@ -77,11 +69,11 @@ class Session:
     @classmethod
     def start(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
-        given = each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
+        given = tokens.each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
         session = cls.without_prompt(model, prompts, function, prompt=recorded, **arguments)
         if not isinstance(given[0], str) and not isinstance(prompts, Capture):
-            warn_of_start(session.model, session.ids)
+            tokens.warn_of_start(session.model, session.ids)
         ids = session.ids.tolist()
         return replace(session, facts={**session.facts, "token_ids": ids[0] if len(ids) == 1 else ids})
 
@@ -94,7 +86,7 @@ class Session:
         """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
-        ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts)
+        ids = tokens.tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts)
         config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),
@@ -112,7 +104,7 @@ class Session:
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),
-            "bos_count": count_bos(sound, ids),
+            "bos_count": tokens.count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
             "ambient_hooks": list(run.hooks),
             "replaced_functions": list(registry.code_in(sound).replaced),
@@ -126,7 +118,7 @@ class Session:
         """The file from which an interrupted measurement resumes. Raises for hooks whose digest does not show all."""
         if path is not None:
             require_seen(self.model, "resume=")
-        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model)})
+        return Journal(path, {**facts, "tokenizer": tokens.tokenizer_digest(self.model)})
 
     @property
     def positions(self) -> int:
@@ -219,7 +211,7 @@ class Session:
         if self.labels is not None:
             return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
-        return position_coords(ids, display_tokens(self.model, self.ids))
+        return position_coords(ids, tokens.display_tokens(self.model, self.ids))
 
 
 def require_places(positions: Sequence[int], first: int, last: int, *, different: bool = False) -> None:
@@ -304,12 +296,12 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
                     "spans= is for a single prompt, and this call has several.",
                     "Measure prompts one by one: each has spans of its own.",
                 )
-            lengths = [len(row) for row in rows_of(model, given)]
+            lengths = [len(row) for row in tokens.rows_of(model, given)]
             if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
                 return function(*args, **kwargs)
             rest = {name: value for name, value in arguments.items() if name not in ("model", second)}
             measured: list[R] = []
-            prompts = bar(each_of(given), desc="prompts")
+            prompts = bar(tokens.each_of(given), desc="prompts")
             for number, prompt in enumerate(prompts):
                 try:
                     measured.append(cast(Any, function)(model, prompt, **rest))
@@ -329,7 +321,7 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
 def _single(given: Any) -> bool:
     """Whether `given` is a single prompt, or something that `each_of` does not accept. The measurement handles both."""
     try:
-        return len(each_of(given)) <= 1
+        return len(tokens.each_of(given)) <= 1
     except SquashlensError:
         return True
 

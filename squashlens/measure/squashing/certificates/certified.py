@@ -18,18 +18,12 @@ from squashlens._typing import Target
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tell, tokens_at_a_time
+from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.chunks import LocalBlock, local_block
 from squashlens.engine.differentiating.dissection import OpenBlock, open_blocks
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
 from squashlens.engine.differentiating.replay import Replay, record, require_replayable
 from squashlens.engine.differentiating.spans import Span, open_spans
-from squashlens.engine.differentiating.visibility import (
-    Visibility,
-    derivative_rounding,
-    require_digits,
-    tokens_reaching,
-    visibilities,
-)
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import human, require_room
@@ -153,11 +147,11 @@ class _Work:
         """The stretches from the top down, and the queries of their edges, with a progress bar."""
         return bar(self.wanted.items(), desc="path bound", unit="stretch")
 
-    def allowance(self, seen: Mapping[int, Visibility], stretch: Stretch) -> float:
+    def allowance(self, seen: Mapping[int, visibility.Visibility], stretch: Stretch) -> float:
         """The relative allowance for rounding in one stretch."""
         bottom, to = stretch
         top = n_blocks(self.session.model) if to == "y" else to
-        found = derivative_rounding(self.session.model, seen, range(bottom, top), self.session.positions)
+        found = visibility.derivative_rounding(self.session.model, seen, range(bottom, top), self.session.positions)
         self.rounding = max(self.rounding, found)
         return found
 
@@ -207,7 +201,7 @@ def _matrices(work: _Work, prompt: int, options: Edges) -> StretchEdges:
     bottoms = sorted({bottom for bottom, _ in wanted})
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
     blocks = range(bottoms[0], max(tops.values()))
-    seen = visibilities(model, ids, hooks, blocks)
+    seen = visibility.visibilities(model, ids, hooks, blocks)
     allowed = suppress(UnsoundModelError) if edges == "exact" else nullcontext()  # blocks of another form
     cut: dict[int, OpenBlock] = {}
     if group == 1 and len(blocks):
@@ -231,7 +225,9 @@ def _matrices(work: _Work, prompt: int, options: Edges) -> StretchEdges:
             if group == 1 and bottom < n_blocks(model):
                 write(f"path bound: block {bottom} has an unknown form; its edges are computed by autograd")
             found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], moved, batch)
-        leading = tokens_reaching(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
+        leading = visibility.tokens_reaching(
+            seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool)
+        )
         yield (bottom, to), with_rounding(found, leading, rounding)
 
 
@@ -244,7 +240,7 @@ def _by_autograd(
     found = edges_by_autograd(span, to, queries, work.norms, batch)
     known = pulled_through(span, to, batch)
     lost = missing(bottom, jittered, to, known, found, queries, work.chance, batch, work.norms.seed)
-    require_digits(share_of(lost, found))
+    visibility.require_digits(share_of(lost, found))
     return work.completed(found, lost)
 
 
@@ -266,7 +262,7 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
             continue
         block = local_block(replay, bottom, to)
         require_apart(block, norms.seed)
-        seen = {bottom: Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
+        seen = {bottom: visibility.Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
         edges = local_edges(block, queries, size, norms.of, work.allowance(seen, (bottom, to)))
         require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]}, norms.seed)
         edges = _raised(work, block, jittered, edges, queries)
@@ -288,7 +284,7 @@ def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges,
 
     moved = pulled(jittered, work.jitter())
     lost = float(missing_sizes(moved - pulled(block.replay, nullcontext()), work.chance).max())
-    require_digits(lost)
+    visibility.require_digits(lost)
     raised = replace(edges, rounding=edges.rounding + lost)
     work.missing, work.rounding = max(work.missing, lost), max(work.rounding, raised.rounding)
     return raised
