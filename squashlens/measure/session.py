@@ -46,10 +46,8 @@ def measurement(
     """Decorator for a function that is public as `squashlens.NAME`, runs a model, and is a verb of the command line.
 
     `make names` and the command line read its arguments in the source: the names of figures in `squashlens.figures`,
-    the usual one first; whether the command line has the options of `capture` too; and whether it has the function at
-    all.
+    the usual one first; whether the command line has the options of `capture` too, and the function at all.
     """
-
     return registry.measured  # what else it says is read in the source, before anything is imported
 
 
@@ -75,14 +73,13 @@ class Session:
         if not isinstance(given[0], str) and not isinstance(prompts, Capture):
             tokens.warn_of_start(session.model, session.ids)
         ids = session.ids.tolist()
-        return replace(session, facts={**session.facts, "token_ids": ids[0] if len(ids) == 1 else ids})
+        return session.knowing(token_ids=ids[0] if len(ids) == 1 else ids)
 
     @classmethod
     def without_prompt(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """Check the model and the prompts, and collect the facts for the provenance of the result.
 
-        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them. Options
-        that are one value are recorded by the names of its fields.
+        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
         """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None

@@ -34,18 +34,15 @@ from squashlens.theory.probes import normals
 
 TRUTH, NULL, SWAP, LEFT_OUT = "Jacobian", "null", "substitution effect", "leave-one-out KL"
 KNOCKOUT, EXPECTED = "knockout KL", "expected replacement KL"
-ATTRIBUTIONS: dict[str, Attribution] = {
-    "gradient times input": "gradient_times_input",
-    "integrated gradients": "integrated_gradients",
-    "occlusion": "occlusion",
-    "AttnLRP": "attn_lrp",
-    "value-weighted attention": "value_weighted",
-    "mean attention row": "mean_attention",
+Combined = Literal["sum", "root", "refused"]  # how values of tokens give that of a span
+ATTRIBUTIONS: dict[str, tuple[Attribution, Combined]] = {
+    "gradient times input": ("gradient_times_input", "root"),
+    "integrated gradients": ("integrated_gradients", "root"),
+    "occlusion": ("occlusion", "refused"),
+    "AttnLRP": ("attn_lrp", "refused"),
+    "value-weighted attention": ("value_weighted", "sum"),
+    "mean attention row": ("mean_attention", "sum"),
 }
-Combined = Literal["sum", "root", "refused"] | None
-COMBINED: dict[str, Combined] = {
-    "value_weighted": "sum", "mean_attention": "sum", "gradient_times_input": "root", "integrated_gradients": "root"
-}  # fmt: skip
 CEILING = "noise_ceiling"
 AT_ONCE = 256  # tokens whose embeddings are looked up in one forward pass
 
@@ -58,7 +55,7 @@ class Estimate:
     kind: str  # printed, bound, derivative, proxy, attribution, swap
     measure: Callable[[Bridge, Any], xr.DataArray]
     bounds: str | None = None
-    combined: Combined = None  # how values of tokens give that of a span; None if `measure` takes spans
+    combined: Combined | None = None  # None if `measure` takes spans
 
 
 def all_estimates(
@@ -69,7 +66,7 @@ def all_estimates(
 
     def made(
         name: str, kind: str, measure: Any, bounds: str | None = None, /, *, of: str = "",
-        combined: Combined = None, **options: Any,
+        combined: Combined | None = None, **options: Any,
     ) -> Estimate:  # fmt: skip
         given = options | ({"query": query} if combined else {"query": query, "spans": spans})
 
@@ -94,8 +91,8 @@ def all_estimates(
     yield bound("exact edges", ("attention",), edges="exact")
     yield bound("two blocks composed", edges="exact", n_composed=2)
     yield made("rollout", "proxy", rollout, combined="sum")
-    for name, method in ATTRIBUTIONS.items():
-        yield made(name, "attribution", partial(attribution, of=method), combined=COMBINED.get(method, "refused"))
+    for name, (method, combined) in ATTRIBUTIONS.items():
+        yield made(name, "attribution", partial(attribution, of=method), combined=combined)
     change: dict[str, Any] = {"n_probes": n_probes, "n_replacements": replacements.n_replacements, "seed": seed}
     yield made("first order, zero embedding", "attribution", partial(first_order, of="embedding"), **change)
     yield made("first order, expected replacement", "attribution", partial(first_order, of="predicted"), **change)

@@ -161,10 +161,7 @@ def label_effects(
 def choose_places(
     positions: Iterable[int] | None, groups: Spans | None, first: int, query: int
 ) -> dict[int, list[int]]:
-    """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number.
-
-    Spans after the query are left out.
-    """
+    """The tokens changed together: each of `positions` by itself, or those of each span up to the query."""
     if groups is None:
         places = list(range(first, query + 1) if positions is None else positions)
         require_places(places, first, query)
@@ -189,10 +186,7 @@ def require_replaceable(first: int, query: int) -> None:
 
 
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
-    """The candidate tokens: those given, or the distinct tokens of the prompts without BOS.
-
-    Raises if the only candidate for one of `places` is the token that is there.
-    """
+    """The candidates given, or the prompts' tokens without BOS. Raises if one of `places` has no other token."""
     vocabulary = int(session.model.cfg.d_vocab)
     if candidates is None:
         present = session.ids[:, session.facts["bos_count"] :]

@@ -135,18 +135,14 @@ def _leading(
     blocks: Float[Tensor, "place out in"], k: int
 ) -> tuple[Float[Tensor, "place direction out"], Float[Tensor, "place direction"], Float[Tensor, "place direction in"]]:
     """Left vectors, singular values and right vectors, with the largest entry of each left vector positive."""
-    places, out, into = blocks.shape
-    left, values, right = (
-        blocks.new_empty(places, k, out),
-        blocks.new_empty(places, k),
-        blocks.new_empty(places, k, into),
-    )
-    for place in bar(range(places), desc="directions", unit="token"):
-        u, s, vh = torch.linalg.svd(blocks[place])
-        one = u[:, :k].mT
-        largest = one.gather(1, one.abs().argmax(dim=1, keepdim=True))
+    found = []
+    for block in bar(blocks, desc="directions", unit="token"):
+        u, s, vh = torch.linalg.svd(block)
+        left = u[:, :k].mT
+        largest = left.gather(1, left.abs().argmax(dim=1, keepdim=True))
         signs = torch.where(largest < 0, -1.0, 1.0).double()
-        left[place], values[place], right[place] = signs * one, s[:k], signs * vh[:k]
+        found.append((signs * left, s[:k], signs * vh[:k]))
+    left, values, right = (torch.stack(parts) for parts in zip(*found, strict=True))
     return left, values, right
 
 
