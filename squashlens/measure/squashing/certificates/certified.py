@@ -115,9 +115,12 @@ def certified_rows(
     require_one_device(session.model)
     with certifying(session.model):
         work = _Work(session, wanted, freeze, norms := Norms(total, steps, cast(int, options.seed)))
-        size = _tokens_at_a_time(session, freeze, norms, options.vjp_batch_size) if options.edges == "local" else None
-        if size is None:
-            _check_cost(session, group, wanted, n)
+        size = None
+        if from_layer < n_blocks(session.model):  # else the only stretch is the final norm
+            if options.edges == "local":
+                size = _tokens_at_a_time(session, freeze, norms, options.vjp_batch_size)
+            else:
+                _check_cost(session, group, wanted, n)
         for prompt in range(len(session.ids)):
             rows: dict[Target, Tensor] = dict.fromkeys(targets, start)
             for stretch, matrix in _matrices(work, prompt, options) if size is None else _local(work, prompt, size):
@@ -246,20 +249,13 @@ def _by_autograd(
 
 def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
     """The local edges of every stretch on one prompt, as factors per token, computed for `size` tokens at a time."""
-    session, wanted, norms = work.session, work.wanted, work.norms
-    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
-    top = n_blocks(model)
-    lowest = min(bottom for bottom, _ in wanted)
+    model, norms = work.session.model, work.norms
+    ids, hooks, top = work.session.ids[prompt : prompt + 1], freezing(work.freeze), n_blocks(model)
+    lowest = min(bottom for bottom, _ in work.wanted)
     replay = record(model, ids, hooks, lowest, top)
     with work.jitter():
         jittered = record(model, ids, hooks, lowest, top)
     for (bottom, to), queries in work.stretches():
-        if bottom == top:  # this stretch has only the final norm
-            moved = open_spans(model, ids, hooks, [bottom], top, within=work.jitter())[bottom]
-            found = _by_autograd(work, hooks, ids, (bottom, to), top, moved, size)
-            here = torch.eye(session.positions, dtype=torch.bool)
-            yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
-            continue
         block = local_block(replay, bottom, to)
         require_apart(block, norms.seed)
         seen = {bottom: visibility.Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
