@@ -53,13 +53,11 @@ def knockout_effect(
     leaves a token of no kind at its place. A derivative describes small changes; these are the largest ones.
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `path_bound`.
+        model, prompt, query: as in `path_bound`.
         kind: ``"attention"``, the default, or ``"embedding"``.
         positions: positions that are knocked out, one at a time; by default all up to the query.
         spans: as in `jacobian_norms`. All tokens of a span are knocked out at once: each of them attends to itself, and
             no other token does. Cannot be used with `positions`.
-        query: as in `path_bound`.
 
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))

@@ -50,15 +50,13 @@ def substitution_effect(
     describes infinitesimal changes of one residual stream; this describes changes of tokens.
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `path_bound`.
+        model, prompt, query: as in `path_bound`.
         replacements: the tokens that may replace a token and how many do, by default eight of the prompts' own; see
             `options.Replacements`.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
         spans: as in `jacobian_norms`, without BOS. All tokens of a span up to the query are replaced at once, each by a
             random candidate other than itself, independently of the others; a draw that occurs twice counts once.
             Cannot be used with `positions`.
-        query: as in `path_bound`.
         to_layer: layer at which the distance is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
             of the final norm.
         seed: random seed of the replacements; 0 by default.

@@ -49,9 +49,8 @@ def jacobian(
     where it goes. If the output is y, the change of the logits says which next tokens that raises and lowers.
 
     Args:
-        model: as in `path_bound`.
+        model, query: as in `path_bound`.
         prompt: as in `path_bound`, but a single prompt.
-        query: as in `path_bound`.
         positions: positions i of the tokens; all up to the query by default.
         k: number of leading singular directions of each block; 3 by default.
         freeze: as in `jacobian_norms`.

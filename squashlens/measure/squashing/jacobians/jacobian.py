@@ -54,8 +54,7 @@ def jacobian_norms(
     hold together except with probability one in a million.
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `path_bound`.
+        model, prompt, query, between: as in `path_bound`.
         norm: norm of the d × d block J_i: ``"spectral"`` (the default), its largest singular value, or
             ``"frobenius"``, the root of the sum of its squared entries.
         freeze: parts of the model held constant, one or several: ``"attention"``, the attention patterns, as Theorem
@@ -63,7 +62,6 @@ def jacobian_norms(
             With all three the model is linear at this input, up to its biases. Nothing by default.
         method: ``"auto"`` (the default), ``"exact"``, ``"sketch"``, ``"sketch_upper"`` or ``"lanczos"``, and their
             options; see `options.Estimation`.
-        query, between: as in `path_bound`.
         spans: groups of tokens of a single prompt that are measured at once, with their blocks side by side:
             ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
             keys), or positions by name. By default every token is measured by itself.
