@@ -28,10 +28,7 @@ from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence, total_variation
 
 EMBEDDING = "embed.hook_out"
-WITHOUT = {
-    "attention": "when no later token attends to the token",
-    "embedding": "when the token's embedding is zero",
-}
+WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
 
 
 @measurement("substitution")

@@ -102,13 +102,7 @@ def sensitivity(
     derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
     for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
         norms = jacobian_norms(
-            session.model,
-            session.ids,
-            norm=norm,
-            freeze=freeze,
-            method=method,
-            query=n,
-            spans=named,
+            session.model, session.ids, norm=norm, freeze=freeze, method=method, query=n, spans=named
         ).assign_coords(session.coords()[1])
         found[name] = norms.drop_vars(ENDS, errors="ignore")
         found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}

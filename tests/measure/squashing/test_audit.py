@@ -9,16 +9,15 @@ import torch
 from scipy.stats import spearmanr, t
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.measure.squashing.estimates import one_cotangent, rollout
 from tests.cases import CONFIGS, random_model
 from tests.grouped import flat
-from tests.references import jacobian_by_jacrev, plain_outputs, raw
+from tests.references import jacobian_by_jacrev, plain_outputs
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
 
 
-def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None:
+def test_substitution_is_seeded(tiny: Any) -> None:
     one, again, other = (
         sl.substitution_effect(
             tiny, "110101 =", replacements={"candidates": list(range(20, 60)), "n_replacements": 2}, seed=seed
@@ -29,12 +28,6 @@ def test_substitution_is_seeded_and_refuses_what_it_cannot_do(tiny: Any) -> None
     assert (one["effect"] != other["effect"]).values[1:].any()
     layer = sl.substitution_effect(tiny, "110 =", to_layer=3)
     assert "kl" not in layer
-    with pytest.raises(InputError, match="not token ids"):
-        raw(sl.substitution_effect)(tiny, "110 =", replacements={"candidates": [-1]})
-    with pytest.raises(InputError, match="No candidate differs"):
-        raw(sl.substitution_effect)(tiny, "11")
-    with pytest.raises(InputError, match="not positions from 1 to 4"):
-        raw(sl.substitution_effect)(tiny, "110 =", positions=[0])
 
 
 def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
@@ -95,24 +88,3 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     assert paired[0] == pytest.approx(differences.mean())
     reach = t.ppf(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
     np.testing.assert_allclose(paired[1:], differences.mean() + np.array([-reach, reach]))
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"n_replacements": 0}, "n_replacements=0"),
-        ({"candidates": [10**6]}, "are not token ids"),
-        ({"candidates": [4]}, "No candidate differs"),
-        ({"query": 0}, "The query is at position 0, and no token"),
-        ({"positions": range(-1, 100)}, "are not positions from 0 to 4"),
-    ],
-)
-def test_arguments_are_checked_before_any_work(
-    options: Any, complaint: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def work(*_: Any, **__: Any) -> None:
-        raise AssertionError("the work was begun")
-
-    monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", work)
-    with pytest.raises(InputError, match=complaint):
-        flat.audit(tiny, "110 =", **options)

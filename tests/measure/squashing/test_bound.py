@@ -9,10 +9,8 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.anatomy import windows
-from squashlens.errors import InputError, RangeError
 from tests.cases import CONFIGS, FAMILIES, few, random_model
-from tests.grouped import in_groups
-from tests.references import path_sum, plain_outputs, raw
+from tests.references import path_sum, plain_outputs
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 LONGER = torch.tensor([2, 7, 11, 30, 7, 7, 59, 4, 21])
@@ -57,21 +55,3 @@ def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]
         row = 2 * (row @ (null + np.eye(9)))
     found = sl.path_bound(model, LONGER, attention="uniform")
     np.testing.assert_allclose(found.values, row, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "complaint"),
-    [
-        ({"query": 9}, InputError, "Use 0 to 4, or"),
-        ({"from_layer": 6, "to_layer": 6}, InputError, "not below"),
-        ({"from_layer": 7}, InputError, "Use a layer from 0"),
-        ({"to_layer": []}, InputError, "empty list"),
-        ({"constants": {"beta1": 0.0}}, InputError, "beta1=0.0, which is not a positive finite number"),
-        ({"constants": {"beta4": 1.0}}, InputError, "unknown name 'beta4'"),
-        ({"constants": {"beta1": 1e-300}}, RangeError, "beyond the range of float64.*beta1=1e-300.*larger beta1"),
-        ({"constants": {"beta1": 1e-40}, "spans": {"all": [1, 2]}}, RangeError, "beyond the range"),
-    ],
-)
-def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
-    with pytest.raises(error, match=complaint):
-        raw(sl.path_bound)(tiny, "110 =", **in_groups(sl.path_bound, {"query": -1} | arguments))

@@ -15,14 +15,13 @@ from squashlens.engine.differentiating.dissection import open_blocks
 from squashlens.engine.differentiating.replay import record
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.proving.registry import steady
-from squashlens.errors import InputError
 from squashlens.measure.squashing.certificates import certified
 from squashlens.measure.squashing.certificates.edges import edges_of, maps_of
 from squashlens.measure.squashing.certificates.local import local_edges
 from squashlens.theory.norms import spectral_norms
 from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, few, loaded, random_model, with_freeze_sets
 from tests.grouped import flat
-from tests.references import block_jacobian, frozen_model, raw
+from tests.references import block_jacobian, frozen_model
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 MATRICES = ("analytic", "attention", "exact")  # kinds that are written out
@@ -166,19 +165,6 @@ def test_lanczos_inflates_by_its_share_of_the_whole() -> None:
     assert (ratio >= 1).all()
     assert (ratio**4 <= 1.1).all()
     assert (ratio**4 > 1.05).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"edges": {"n_composed": 2}}, "possible only with exact edges"),
-        ({"edges": {"edges": "exact", "n_composed": 0}}, "a number of blocks"),
-        ({"freeze": "softmax"}, "'attention', 'norms', 'gates'"),
-    ],
-)
-def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        raw(sl.certified_bound)(tiny, "110 =", **arguments)
 
 
 @pytest.mark.cuda

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.measure.squashing.profiles import profile as module
 from tests.grouped import flat
-from tests.references import raw
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
@@ -131,21 +129,3 @@ def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     values = cache["blocks.2.attn.hook_v"][0].norm(dim=-1).numpy()
     np.testing.assert_allclose(found["sink_value_norm"][2], np.repeat(values[0], 4 // values.shape[1]), rtol=1e-5)
     np.testing.assert_allclose(found["value_norm"][2, 0], values[1:, 0].mean(), rtol=1e-5)
-
-
-@pytest.mark.few(5)
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"queries": []}, "has no position"),
-        ({"queries": [4, -1]}, "one twice"),
-        ({"queries": [9]}, "not a position"),
-        ({"layers": []}, "has no layer"),
-        ({"layers": [1, 2, 1]}, "no layer, or one twice"),
-        ({"layers": [7]}, "layers"),
-        ({"n_probes": 0}, "a number of directions"),
-    ],
-)
-def test_refusals(tiny: Any, arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        raw(sl.profile)(tiny, "110 =", **arguments)
