@@ -40,15 +40,9 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
 
 @pytest.mark.slow
 def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
-    prompt, shared = "How many ones are in 1101 =", {"query": 9}
-    exact = flat.jacobian_norms(tiny, prompt, between={"to_layer": [3, "y"], "from_layer": 1}, **shared)
-    found = flat.jacobian_norms(
-        tiny,
-        prompt,
-        between={"to_layer": [3, "y"], "from_layer": 1},
-        method={"method": "lanczos", "positions": [9, 2], "rtol": 0.03},
-        **shared,
-    )
+    prompt, shared = "How many ones are in 1101 =", {"query": 9, "to_layer": [3, "y"], "from_layer": 1}
+    exact = flat.jacobian_norms(tiny, prompt, **shared)
+    found = flat.jacobian_norms(tiny, prompt, method="lanczos", positions=[9, 2], rtol=0.03, **shared)
     ratio = (found / exact).values[:, [2, 9]]
     assert ((ratio >= 1 - 1e-4) & (ratio <= 1.031)).all()
     below = (found["low"] / exact).values[:, [2, 9]]
