@@ -9,7 +9,7 @@ import torch
 from scipy.stats import spearmanr, t
 
 import squashlens as sl
-from squashlens.measure.squashing.estimates import one_cotangent, rollout
+from squashlens.measure.squashing.estimates import ATTRIBUTIONS, one_cotangent, rollout
 from tests.cases import CONFIGS, random_model
 from tests.grouped import flat
 from tests.references import jacobian_by_jacrev, plain_outputs
@@ -40,6 +40,11 @@ def test_proxies_against_jacrev(bridge_of: Callable[..., Any]) -> None:
     np.testing.assert_array_equal(rollout(model, IDS[0]).values, shares.values)
 
 
+def ranks(one: np.ndarray, other: np.ndarray) -> list[float]:
+    """Spearman's ρ for each prompt."""
+    return [spearmanr(a, b).statistic for a, b in zip(one, other, strict=True)]
+
+
 @pytest.mark.slow
 def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
@@ -54,6 +59,7 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
         "Jacobian, norms frozen": flat.jacobian_norms(model, IDS, freeze="norms"),
         "Frobenius norm": flat.jacobian_norms(model, IDS, norm="frobenius"),
         "Jacobian": flat.jacobian_norms(model, IDS),
+        "knockout KL": sl.knockout_effect(model, IDS)["kl"],
     }
     for name, part in parts.items():
         np.testing.assert_allclose(value.sel({"estimate": name}).values, part.values, rtol=1e-9, err_msg=name)
@@ -64,20 +70,30 @@ def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     np.testing.assert_allclose(found["tightness"].sel({"estimate": "analytic edges, norms frozen"}), tight)
     assert found["tightness"].sel({"estimate": "paper form"}).isnull().all()
     assert found["cost"].sel({"estimate": "Jacobian"}) == 1
-    paper, null, truth = (
-        value.sel({"estimate": name}).isel(position=[2, 3, 4, 5]).values for name in ("paper form", "null", "Jacobian")
-    )
-    raw_ranks, over = (
-        [spearmanr(a, b).statistic for a, b in zip(one, truth, strict=True)] for one in (paper, paper / null)
-    )
-    agreement = found["agreement"].sel({"estimate": "paper form", "reference": "Jacobian"})
-    assert agreement.sel(way="raw").item() == pytest.approx(np.mean(raw_ranks))
-    assert agreement.sel(way="over_null").item() == pytest.approx(np.mean(over))
+    inner = {name: value.sel(estimate=name).isel(position=[2, 3, 4, 5]).values for name in found["estimate"].values}
+    paper, null, truth = (inner[name] for name in ("paper form", "null", "Jacobian"))
     at: Any = {"estimate": "paper form", "reference": "Jacobian", "way": "raw"}
-    assert found["agreement"].sel(at | {"estimate": "Jacobian"}).item() == pytest.approx(1)
-    assert found["agreement_low"].sel(at) <= agreement.sel(way="raw") <= found["agreement_high"].sel(at)
+    agreement = found["agreement"]
+    assert agreement.sel(at).item() == pytest.approx(np.mean(ranks(paper, truth)))
+    assert agreement.sel(at | {"way": "over_null"}).item() == pytest.approx(np.mean(ranks(paper / null, truth)))
+    assert agreement.sel(at | {"estimate": "Jacobian"}).item() == pytest.approx(1)
+    assert found["agreement_low"].sel(at) <= agreement.sel(at) <= found["agreement_high"].sel(at)
     paired = [found[f"agreement_over_jacobian{end}"].sel(at).item() for end in ("", "_low", "_high")]
-    differences = np.array(raw_ranks) - 1  # the Jacobian agrees with itself
+    differences = np.array(ranks(paper, truth)) - 1  # the Jacobian agrees with itself
     assert paired[0] == pytest.approx(differences.mean())
     reach = t.ppf(0.975, len(differences) - 1) * differences.std(ddof=1) / len(differences) ** 0.5
     np.testing.assert_allclose(paired[1:], differences.mean() + np.array([-reach, reach]))
+    # Attributions are compared with effects as well. A logit is not a norm, and bounds none.
+    effects = ["substitution effect", "leave-one-out KL", "knockout KL", "expected replacement KL"]
+    assert found["reference"].values.tolist() == ["Jacobian", *effects]
+    attributed = found.sel({"estimate": list(ATTRIBUTIONS)})
+    assert set(attributed["kind"].values) == {"attribution"}
+    assert attributed["over_jacobian"].isnull().all()
+    assert attributed["tightness"].isnull().all()
+    judged = {"estimate": "value-weighted attention", "reference": "leave-one-out KL", "way": "raw"}
+    expected = np.mean(ranks(inner[judged["estimate"]], inner[judged["reference"]]))
+    assert agreement.sel(judged).item() == pytest.approx(expected)
+    table = sl.results.table(found, reference=judged["reference"])
+    assert table.loc[judged["estimate"], "raw"] == pytest.approx(expected)
+    needing = {"gradient times input", "integrated gradients", "occlusion", "AttnLRP"}  # a library
+    assert {*found["estimate"].values[found["refused"].values != ""]} <= needing

@@ -1,7 +1,6 @@
 """Certificates against a twin that shares no arithmetic with them: plain Hugging Face models in float64 throughout."""
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,13 +172,20 @@ def test_a_token_that_nobody_attends_to_has_zero(bridge_of: Any) -> None:
             assert certified(model, edges, group).values.tolist().count(0.0) == 1, (edges, group)
 
 
-def mixing(size: float, to: int, source: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Adds some of one token to another, which is not what attention does."""
+def mixing(size: float, to: int, source: int) -> Any:
+    """A hook that adds some of one token to another, which is not what attention does."""
 
     def mix(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.index_add(1, torch.tensor([to]), size * tensor[:, [source]])
 
-    return mix
+    return sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mix)
+
+
+def norms_under(hook: Any, plain: Any) -> np.ndarray:
+    """The exact norms of a copy of the plain model in which the second MLP's output is changed as by the hook."""
+    plain = copy.deepcopy(plain)
+    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: hook.edit(out))
+    return exact_norms(plain, IDS)
 
 
 @pytest.mark.few(1)
@@ -188,10 +194,8 @@ def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
     size: float, to: int, source: int, bridge_of: Any, plain_of: Any
 ) -> None:
     model, mix = bridge_of("llama"), mixing(size, to, source)
-    plain = copy.deepcopy(plain_of("llama"))
-    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: mix(out))
-    truth = exact_norms(plain, IDS)
-    with sl.applied(model, sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mix)):
+    truth = norms_under(mix, plain_of("llama"))
+    with sl.applied(model, mix):
         for edges, group in (("exact", 1), ("exact", 2), ("sketch", 8)):
             assert (ratios(model, truth, edges, group) >= 1).all(), (edges, group)
         for edges in ("analytic", "attention"):
@@ -209,11 +213,9 @@ def test_hooks_that_mix_tokens_are_in_the_certificate_or_refused(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-9, 0.3])
 def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: Any) -> None:
-    model = bridge_of("llama")
-    plain, mix = copy.deepcopy(plain_of("llama")), mixing(size, 2, 4)
-    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: mix(out))
-    truth = exact_norms(plain, IDS)
-    with sl.applied(model, sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mix)):
+    model, mix = bridge_of("llama"), mixing(size, 2, 4)
+    truth = norms_under(mix, plain_of("llama"))
+    with sl.applied(model, mix):
         for edges, group in KINDS[1:4]:
             with pytest.raises(UnsoundModelError, match="lets tokens after position"):
                 certified(model, edges, group)
@@ -231,7 +233,7 @@ def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridg
     with in_float64(model):
         require_apart(local_block(record(model, IDS[None], [], 0, 2), 1, 2), 0)
         for to, source in ((5, 0), (2, 3), (4, 3)):
-            smear = sl.hooks.Hook("mix", "blocks.1.mlp.hook_out", mixing(1e-12, to, source))
+            smear = mixing(1e-12, to, source)
             with pytest.raises(UnsoundModelError, match="tokens interact outside attention"):
                 require_apart(local_block(record(model, IDS[None], [smear], 0, 2), 1, 2), 0)
 
@@ -273,17 +275,19 @@ def heads_that_cancel(plain: Any, size: float, output: bool = False) -> None:
         halves[:4], halves[4:8] = small + large, small - large
 
 
+def where_heads_cancel(folder: Path, size: float, output: bool = False, blocks: int = 2) -> tuple[Any, Any]:
+    """The plain model without A, which float32 stores exactly and does not round, and the bridge of the one with it."""
+    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": blocks})
+    whole, _ = loaded(config, folder / "none", lambda plain: heads_that_cancel(plain, 0.0, output))
+    _, model = loaded(config, folder / "large", lambda plain: heads_that_cancel(plain, size, output))
+    return whole, model
+
+
 @pytest.mark.slow
 def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Path) -> None:
-    """Two heads with one pattern and values B + A, B − A: the model is that without A, which float32 stores exactly."""
-
-    change = heads_that_cancel
     for blocks, size in ((1, 2.0**24), (2, 2.0**13), (2, 2.0**36)):
-        config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": blocks})
-        folder = tmp_path / f"{blocks} {size}"
-        whole, _ = loaded(config, folder / "none", lambda plain: change(plain, 0.0))
+        whole, model = where_heads_cancel(tmp_path / f"{blocks} {size}", size, blocks=blocks)
         truth = exact_norms(whole, IDS)
-        _, model = loaded(config, folder / "large", lambda plain, size=size: change(plain, size))
         for edges, group in (("analytic", 1), ("attention", 1), ("exact", 1), ("exact", 2)):
             if size == 2.0**36 and edges != "exact":
                 with pytest.raises(UnsoundModelError, match="rounding is too large"):
@@ -297,45 +301,29 @@ def test_values_that_cancel_between_heads_leave_certificates_right(tmp_path: Pat
 @pytest.mark.parametrize("output", [False, True])
 @pytest.mark.parametrize("size", [2.0**30, 2.0**40, 2.0**50])
 def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: bool, tmp_path: Path) -> None:
-    """At 10⁹ to 10¹⁵ times the other weights. The truth is the model without what cancels, which does not round."""
-    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": 2})
-    whole, _ = loaded(config, tmp_path / "none", lambda plain: heads_that_cancel(plain, 0.0, output))
+    """At 10⁹ to 10¹⁵ times the other weights."""
+    whole, model = where_heads_cancel(tmp_path, size, output)
     truth, all_together = exact_norms(whole, IDS), exact_norms(whole, IDS, order="fro")
-    _, model = loaded(config, tmp_path / "large", lambda plain: heads_that_cancel(plain, size, output))
-    asked: dict[str, Any] = {"method": "sketch_upper"}
-    calls: list[Callable[[], tuple[Any, Any, Any, float]]] = []
-    for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}):
-
-        def one(options: Any = options) -> tuple[Any, Any, Any, float]:
-            found = flat.jacobian_norms(model, IDS, **options, **asked)
-            norms = all_together if "norm" in options else truth
-            return found["low"].values, norms, found.values, found.attrs["rounding"]
-
-        calls.append(one)
-
-    def of_profile() -> tuple[Any, Any, Any, float]:
-        found = flat.profile(model, IDS, queries=[-1], layers=[0], extras={"n_random_models": 0}, **asked)
-        rounding = sl.results.provenance(found)["sketch"]["rounding"]
-        return found["jacobian_low"].values[0, 0], truth, found["jacobian"].values[0, 0], rounding
-
+    profiled: dict[str, Any] = {"queries": [-1], "layers": [0], "n_random_models": 0}
     refused = 0
-    for call in (*calls, of_profile):
+    for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}, profiled):
+        measure = flat.profile if options is profiled else flat.jacobian_norms
         try:
-            low, norms, high, rounding = call()
+            found = measure(model, IDS, method="sketch_upper", **options)
         except UnsoundModelError as error:
             refused += "Terms of this derivative cancel" in error.cause
-        else:
-            assert (low <= norms).all()
-            assert (norms <= high).all()
-            assert rounding > 1e-6
+            continue
+        low, high = (found["jacobian_low"], found["jacobian"]) if options is profiled else (found["low"], found)
+        norms = all_together if "norm" in options else truth
+        assert (low.values <= norms).all()
+        assert (norms <= high.values).all()
+        assert sl.results.provenance(found)["sketch"]["rounding"] > 1e-6
     assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
 
 
 @pytest.mark.parametrize(("size", "refused"), [(2.0**3, False), (2.0**30, True)])
 def test_lanczos_iteration_in_float32_allows_for_what_cancels(size: float, refused: bool, tmp_path: Path) -> None:
-    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": 2})
-    whole, _ = loaded(config, tmp_path / "none", lambda plain: heads_that_cancel(plain, 0.0))
-    _, model = loaded(config, tmp_path / "large", lambda plain: heads_that_cancel(plain, size))
+    whole, model = where_heads_cancel(tmp_path, size)
     asked: dict[str, Any] = {"method": "lanczos", "positions": [1, 5]}
     if refused:
         with pytest.raises(UnsoundModelError, match="Terms of this derivative cancel|forward and in backward"):
