@@ -30,7 +30,7 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
         truth = flat.jacobian_norms(model, IDS, **place)
         np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max()))
         np.testing.assert_allclose(one["certified"], flat.certified_bound(model, IDS, **place), rtol=1e-6)
-        assert (one["certified"] >= truth).all()
+        assert (one["certified"] >= truth * (1 - 1e-5)).all()  # norms in float32
     final = flat.jacobian_norms(model, IDS, between={"from_layer": 3}, query=4)
     np.testing.assert_allclose(found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5)
     assert final[4] > 0
