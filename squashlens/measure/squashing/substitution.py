@@ -28,6 +28,7 @@ from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling
 
+CEILINGS = ("noise_ceiling", "noise_ceiling_kl")  # of the effect, and of the KL divergence
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
@@ -102,7 +103,9 @@ def substitution_effect(
     places = [*chain(*together.values())]
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
     found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
-    ceilings = torch.full((2, len(session.ids)), torch.nan, dtype=torch.float64)
+    ceilings = {
+        name: torch.zeros(len(session.ids), dtype=torch.float64) for name in ("noise_ceiling", "noise_ceiling_kl")
+    }
     drawn = draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
     for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
@@ -115,8 +118,8 @@ def substitution_effect(
             apart = torch.cat([divergence(own, logs).cpu() for own, logs in parts])[1:]
         owners = owners[1:]
         before = [k for k, inside in together.items() if max(inside) < n]
-        for kind, moves in enumerate((gaps, apart)):
-            ceilings[kind, row] = noise_ceiling([moves[owners == k] for k in before], seed)
+        for ceiling, moves in zip(ceilings.values(), (gaps, apart), strict=True):
+            ceiling[row] = noise_ceiling([moves[owners == k] for k in before], seed)
         for place in together:
             here = owners == place
             found["effect"][row, place] = gaps[here].mean()
@@ -127,12 +130,10 @@ def substitution_effect(
         "effect": (f"mean distance that the output moves when {what} replaced", MODEL_UNITS),
         "effect_std": ("standard deviation of that distance over replacements", MODEL_UNITS),
         "kl": (f"mean KL divergence of the next token when {what} replaced", "nats"),
+        **dict.fromkeys(ceilings, (CEILING, "1")),
     }
-    kept = {name: text for name, text in texts.items() if name != "kl" or to_layer == "y"}
-    found["noise_ceiling"], kept["noise_ceiling"] = ceilings[0], (CEILING, "1")
-    if to_layer == "y":
-        found["noise_ceiling_kl"], kept["noise_ceiling_kl"] = ceilings[1], (CEILING, "1")
-    return label_effects("substitution effect", session, found, kept)
+    kept = {name: text for name, text in texts.items() if to_layer == "y" or not name.endswith("kl")}
+    return label_effects("substitution effect", session, found | ceilings, kept)
 
 
 def empty_effects(
