@@ -103,9 +103,7 @@ def substitution_effect(
     places = [*chain(*together.values())]
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
     found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
-    ceilings = {
-        name: torch.zeros(len(session.ids), dtype=torch.float64) for name in ("noise_ceiling", "noise_ceiling_kl")
-    }
+    ceilings = {name: torch.zeros(len(session.ids), dtype=torch.float64) for name in CEILINGS}
     drawn = draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
     for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
