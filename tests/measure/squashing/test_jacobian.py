@@ -69,10 +69,9 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
-    how: dict[str, Any] = {"norm": norm}
-    together = flat.jacobian_norms(model, prompts, vjp_batch_size=13, **how)
+    together = flat.jacobian_norms(model, prompts, norm=norm, vjp_batch_size=13)
     for i, prompt in enumerate(prompts):
-        alone = flat.jacobian_norms(model, prompt, vjp_batch_size=1 if i == 0 else None, **how)
+        alone = flat.jacobian_norms(model, prompt, norm=norm, vjp_batch_size=1 if i == 0 else None)
         np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
 
 
