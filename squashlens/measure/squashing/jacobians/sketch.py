@@ -145,7 +145,7 @@ def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, k
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
     d = width(products.session.model)
     if method.method == "exact":
-        exact = products.exact(kept or products.storage(d) if norm == "spectral" else None).cpu()
+        exact = products.exact((kept or products.storage(d)) if norm == "spectral" else None).cpu()
         return Ends(exact, exact, exact)
     directions = normals(seed_in(method))(d, method.n_probes).T
     if norm == "frobenius":
