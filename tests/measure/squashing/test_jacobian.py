@@ -134,6 +134,7 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
     assert sl.results.provenance(held)["rows"] == "hold"
     assert held.values[8:].max() == 0 < held.values[:8].min()
     d, size = 128, 128 * 128 * 4
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     monkeypatch.setattr(_rows, "available", lambda device: 2 * 3 * size)  # of eight blocks, three fit
     for rows, disk in (("spill", 2 * 8 * size), ("repeat", 2 * 8 * size - 2)):
         monkeypatch.setattr(_rows, "free_on_disk", lambda disk=disk: disk)
