@@ -1,7 +1,7 @@
 """Tiny random models of several families, built from seeded configurations, and where they are kept."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,19 @@ def draw(plain: PreTrainedModel, seed: int, scale: float) -> None:
                 parameter.copy_((0.0 if "bias" in name else 1.0) + 0.3 * noise)
             else:
                 parameter.copy_(scale * noise / parameter.shape[-1] ** 0.5)
+
+
+def loaded(
+    config: Any, folder: Path, change: Callable[[Any], None] = lambda plain: None, dtype: torch.dtype = torch.float32
+) -> tuple[Any, Any]:
+    """A changed random model, as its plain self and as a bridge in a dtype."""
+    import squashlens as sl
+
+    plain = random_model(config)
+    with torch.no_grad():
+        change(plain)
+    plain.save_pretrained(folder)
+    return plain, sl.load(folder, dtype=dtype, device="cpu")
 
 
 def save_random(config: Any, folder: Path, seed: int = 0) -> Path:

@@ -44,6 +44,11 @@ def plain_outputs(plain: Any, ids: Tensor, embeddings: Tensor | None = None) -> 
     )
 
 
+def mean_patterns(plain: Any, ids: Tensor) -> list[np.ndarray]:
+    """The plain model's attention of every block on one prompt, averaged over heads, in float64."""
+    return [a[0].detach().double().mean(dim=0).numpy() for a in plain_outputs(plain, ids).attentions]
+
+
 def first_residual(plain: Any, ids: Tensor) -> Tensor:
     """What `inputs_embeds` must be so that the plain model computes what it computes from ids."""
     return plain.get_input_embeddings()(ids).detach()

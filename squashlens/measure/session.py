@@ -28,19 +28,11 @@ from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
+from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import (
-    count_bos,
-    display_tokens,
-    each_of,
-    rows_of,
-    tokenize,
-    tokenizer_digest,
-    warn_of_start,
-)
 from squashlens.errors import InputError, SquashlensError
 from squashlens.options import Between
-from squashlens.records.joining import joined, restated
+from squashlens.records.joining import joined, padded, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
 from squashlens.saving.journal import Journal
 
@@ -54,10 +46,8 @@ def measurement(
     """Decorator for a function that is public as `squashlens.NAME`, runs a model, and is a verb of the command line.
 
     `make names` and the command line read its arguments in the source: the names of figures in `squashlens.figures`,
-    the usual one first; whether the command line has the options of `capture` too; and whether it has the function at
-    all.
+    the usual one first; whether the command line has the options of `capture` too, and the function at all.
     """
-
     return registry.measured  # what else it says is read in the source, before anything is imported
 
 
@@ -77,24 +67,23 @@ class Session:
     @classmethod
     def start(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
-        given = each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
+        given = tokens.each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
         session = cls.without_prompt(model, prompts, function, prompt=recorded, **arguments)
         if not isinstance(given[0], str) and not isinstance(prompts, Capture):
-            warn_of_start(session.model, session.ids)
+            tokens.warn_of_start(session.model, session.ids)
         ids = session.ids.tolist()
-        return replace(session, facts={**session.facts, "token_ids": ids[0] if len(ids) == 1 else ids})
+        return session.knowing(token_ids=ids[0] if len(ids) == 1 else ids)
 
     @classmethod
     def without_prompt(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """Check the model and the prompts, and collect the facts for the provenance of the result.
 
-        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them. Options
-        that are one value are recorded by the names of its fields.
+        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
         """
         sound = proof.require_sound(model)
         held = prompts if isinstance(prompts, Capture) else None
-        ids = tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts)
+        ids = tokens.tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts)
         config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),
@@ -112,7 +101,7 @@ class Session:
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),
-            "bos_count": count_bos(sound, ids),
+            "bos_count": tokens.count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
             "ambient_hooks": list(run.hooks),
             "replaced_functions": list(registry.code_in(sound).replaced),
@@ -126,7 +115,7 @@ class Session:
         """The file from which an interrupted measurement resumes. Raises for hooks whose digest does not show all."""
         if path is not None:
             require_seen(self.model, "resume=")
-        return Journal(path, {**facts, "tokenizer": tokenizer_digest(self.model)})
+        return Journal(path, {**facts, "tokenizer": tokens.tokenizer_digest(self.model)})
 
     @property
     def positions(self) -> int:
@@ -219,7 +208,7 @@ class Session:
         if self.labels is not None:
             return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
-        return position_coords(ids, display_tokens(self.model, self.ids))
+        return position_coords(ids, tokens.display_tokens(self.model, self.ids))
 
 
 def require_places(positions: Sequence[int], first: int, last: int, *, different: bool = False) -> None:
@@ -304,12 +293,12 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
                     "spans= is for a single prompt, and this call has several.",
                     "Measure prompts one by one: each has spans of its own.",
                 )
-            lengths = [len(row) for row in rows_of(model, given)]
+            lengths = [len(row) for row in tokens.rows_of(model, given)]
             if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
                 return function(*args, **kwargs)
             rest = {name: value for name, value in arguments.items() if name not in ("model", second)}
             measured: list[R] = []
-            prompts = bar(each_of(given), desc="prompts")
+            prompts = bar(tokens.each_of(given), desc="prompts")
             for number, prompt in enumerate(prompts):
                 try:
                     measured.append(cast(Any, function)(model, prompt, **rest))
@@ -329,23 +318,15 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
 def _single(given: Any) -> bool:
     """Whether `given` is a single prompt, or something that `each_of` does not accept. The measurement handles both."""
     try:
-        return len(each_of(given)) <= 1
+        return len(tokens.each_of(given)) <= 1
     except SquashlensError:
         return True
 
 
 def side_by_side(measured: list[R], lengths: list[int]) -> R:
     """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
-    longest = np.arange(max(len(one["position"]) for one in measured))
-    padding: Any = {name: np.nan for name in _variables(measured[0])} | {"token": "", "token_id": -1}
-    padded = [one.reindex(position=longest, fill_value=padding) for one in measured]
-    found: Any = joined(dict(enumerate(padded)), "prompt")
+    longest = {"position": np.arange(max(len(one["position"]) for one in measured))}
+    found: Any = joined({number: padded(one, longest) for number, one in enumerate(measured)}, "prompt")
     order = [name for name in ("to_layer", "prompt") if name in found.dims]
     found = found.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
     return restated(found, {"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {})
-
-
-def _variables(one: xr.DataArray | xr.Dataset) -> set[str]:
-    """The names of the variables and coordinates of a result."""
-    own = one.data_vars if isinstance(one, xr.Dataset) else [one.name]
-    return {str(name) for name in (*own, *one.coords)}

@@ -54,10 +54,7 @@ def attribution(model: Bridge, prompts: PromptOrCapture, *, of: Attribution, que
     - ``"mean_attention"``: ``α_ni^h``, mean over heads and blocks.
 
     The root of the sum of squares over coordinates is how inseq and Jacobian Scopes summarize attributions of captum.
-
-    Raises:
-        InputError: the library of the method is not installed.
-        UnsoundModelError: the method is not defined for this model; the message says why.
+    Raises if the library of the method is not installed, or the method is not defined for this model.
     """
     session = Session.start(model, prompts, "attribution", of=of, query=query)
     n = session.query(query)
@@ -163,12 +160,7 @@ NO_DECODERS = ("__init__", "bert", "vit_torch")
 
 
 def relevances(model: Bridge, ids: Int[Tensor, "1 position"], query: int) -> Float[Tensor, " position"]:
-    """The relevance of each token for the largest logit at the query: Σ_c x_ic g_ic, g the gradient under LXT's rules.
-
-    Raises:
-        InputError: LXT is not installed.
-        UnsoundModelError: LXT has no rules for the architecture, or hooks are on the model.
-    """
+    """The relevance of each token for the largest logit: Σ_c x_ic g_ic, with the gradient g under LXT's rules."""
     folder = _folder()
     if standing := ambient(model):
         raise UnsoundModelError(

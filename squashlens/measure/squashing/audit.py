@@ -5,6 +5,7 @@ tokens.
 """
 
 import itertools
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -43,7 +44,7 @@ from squashlens.measure.squashing.substitution import require_choices, require_r
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform
 from squashlens.options import Estimation, Replaced, Replacements
-from squashlens.records.results import attributes, facts_of, sealed
+from squashlens.records.results import facts_of, signed
 from squashlens.theory.probes import seed_of
 from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval, partial_spearman, spearman
@@ -269,23 +270,19 @@ def _assemble(
             "seconds": (("estimate",), [seconds[n] for n in names], "time that the estimate took", "s"),
             "prompt_agreement": ((*GRID, "prompt"), each, RHO, "1"),
             CEILING: (("reference", "prompt"), ceiling, CEILING_TEXT, "1"),
-            **_means(each, names),
+            **_means(each, each[names.index(TRUTH)], "agreement_over_jacobian", "the Jacobian", most=1),
         },
     )  # fmt: skip
 
 
-def _means(each: Tensor, names: list[str]) -> Labelled:
-    """Mean agreement over prompts, and its mean difference from the Jacobian's in the same prompt, with intervals."""
-    ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
-    ends = mean_interval(each)
-    text = f"{RHO}, mean over prompts"
-    return {
-        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in ends)], text),
-        **with_ends(
-            "agreement_over_jacobian", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)],
-            f"{text}, minus that of the Jacobian",
-        ),
-    }  # fmt: skip
+def _means(each: Tensor, base: Tensor, gain: str, of_base: str, most: float = math.inf) -> Labelled:
+    """Mean agreement over prompts, with ends up to `most`, and its mean difference from that of `base`."""
+    ahead = each - base  # in pairs: what all methods find hard in a prompt cancels
+    text, ends = f"{RHO}, mean over prompts", (end.clamp(-most, most) for end in mean_interval(each))
+    means = with_ends("agreement", GRID, [each.nanmean(dim=-1), *ends], text)
+    return means | with_ends(
+        gain, GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)], f"{text}, minus that of {of_base}"
+    )
 
 
 @validated
@@ -320,11 +317,8 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
         return np.concatenate([part.reshape(*part.shape[: len(dims)], -1) for part in parts], axis=-1)
 
     each = torch.from_numpy(of_prompts([one["prompt_agreement"] for one in audits], GRID))
-    ahead = each - each[names.index(base)]
-    text = f"{RHO}, mean over prompts"
     variables: Labelled = {
-        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *mean_interval(each)], text),
-        **with_ends("gain", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)], f"{text}, minus that of {base}"),
+        **_means(each, each[names.index(base)], "gain", base),
         "prompt_agreement": ((*GRID, "prompt"), each.numpy(), RHO, "1"),
         "seconds": (("estimate", "prompt"), of_prompts([a["seconds"] for a in audits], ("estimate",)), "time", "s"),
         CEILING: (("reference", "prompt"), of_prompts([a[CEILING] for a in audits], ("reference",)), CEILING_TEXT, "1"),
@@ -333,8 +327,7 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
     coords = {name: audits[0][name].values for name in GRID} | {
         "kind": ("estimate", audits[0]["kind"].values), "prompt": np.arange(each.shape[-1])
     }  # fmt: skip
-    data = {k: (dims, np.asarray(v), attributes(said, units)) for k, (dims, v, said, units) in variables.items()}
-    return sealed(xr.Dataset(data, coords, {"long_name": "agreement of estimates over prompts"}), facts_of(audits[0]))
+    return signed("agreement of estimates over prompts", coords, variables, facts_of(audits[0]))
 
 
 @takes(

@@ -22,16 +22,13 @@ from squashlens.engine.running.forward import forward, next_logits
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.measure.squashing.attributions import EMBEDDING
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence, total_variation
 
-EMBEDDING = "embed.hook_out"
-WITHOUT = {
-    "attention": "when no later token attends to the token",
-    "embedding": "when the token's embedding is zero",
-}
+WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
 
 
 @measurement("substitution")
@@ -53,13 +50,11 @@ def knockout_effect(
     leaves a token of no kind at its place. A derivative describes small changes; these are the largest ones.
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `path_bound`.
+        model, prompt, query: as in `path_bound`.
         kind: ``"attention"``, the default, or ``"embedding"``.
         positions: positions that are knocked out, one at a time; by default all up to the query.
         spans: as in `jacobian_norms`. All tokens of a span are knocked out at once: each of them attends to itself, and
             no other token does. Cannot be used with `positions`.
-        query: as in `path_bound`.
 
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, SpansOfTokens, positive
-from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site, width
+from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import outputs_are_tokens
@@ -23,7 +23,7 @@ from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, measure_of, resolved, seed_in, sketched
+from squashlens.measure.squashing.jacobians.sketch import MISSED, ends_of, resolved, seed_in
 from squashlens.measure.squashing.profiles.profile import profile
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
@@ -150,20 +150,13 @@ def _jacobian(
     tick: Callable[[float], None] | None,
 ) -> dict[str, Variable]:  # fmt: skip
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
-    count = method.n_probes if method.method == "sketch" else width(session.model)
-    products = Products(Pullback(session, layers, tick=tick), opened)
-    kept = products.storage(count) if norm == "spectral" else None
-    text = f"{norm} norm of the Jacobian"
-    if method.method == "exact":
-        found = {"jacobian": (products.exact(kept), text)}
-    else:
-        chance = MISSED / 2 / (len(layers) * (opened + 1))
-        ends = sketched(products, norm, measure_of(session.model, method), chance, kept)
+    products, text = Products(Pullback(session, layers, tick=tick), opened), f"{norm} norm of the Jacobian"
+    ends = ends_of(products, norm, method, MISSED / 2 / (len(layers) * products.reach))
+    found = {"jacobian": (ends.estimate, text)}
+    if method.method == "sketch":
         found = {"jacobian": (ends.estimate, f"sketched {text}")}
         found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
-    return {
-        name: (BY_QUERY, at_query(queries, opened, norms.cpu()), label, "1") for name, (norms, label) in found.items()
-    }
+    return {name: (BY_QUERY, at_query(queries, opened, norms), label, "1") for name, (norms, label) in found.items()}
 
 
 def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:

@@ -98,7 +98,7 @@ def sensitivity(
     found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
         attributes("path bound relative to uniform attention", "1")
     )
-    named = None if groups is None else {str(k): inside for k, inside in enumerate(sizes)}
+    named = None if groups is None else groups.named()
     derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
     for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
         norms = jacobian_norms(
@@ -220,7 +220,12 @@ def needle(
         ids = torch.tensor([list(prompt[k]) for k in rows])
         session = Session.without_prompt(model, ids, "needle", **asked, replacements=replacements, seed=seed)
         sessions.append(session)
-        places = [_check_position(session, positions[k], f"positions[{k}]") for k in rows]
+        places = [session.query(positions[k], f"positions[{k}]") for k in rows]
+        for k, place in zip(rows, places, strict=True):
+            if place < session.facts["bos_count"]:
+                raise InputError(
+                    f"positions[{k}]={positions[k]} is a BOS token.", "Give the position of another token."
+                )
         tokens[rows] = np.array(display_tokens(session.model, session.ids), dtype=object)[range(len(rows)), places]
         swaps = replacements
         if swaps.candidates is None:
@@ -235,14 +240,6 @@ def needle(
     }  # fmt: skip
     coords |= {"prompt": np.arange(len(prompt)), **{name: ("prompt", each) for name, each in of_prompt.items()}}
     return sessions[0].dataset("sensitivity to one token of each prompt", coords, variables)
-
-
-def _check_position(session: Session, position: int, argument: str) -> int:
-    """A position of interest as an index from the start. Raises for a BOS token."""
-    place = session.query(position, argument)
-    if place < session.facts["bos_count"]:
-        raise InputError(f"{argument}={position} is a BOS token.", "Give the position of another token.")
-    return place
 
 
 def _by_position(

@@ -20,7 +20,7 @@ from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
-from squashlens.measure.squashing.jacobians.rows import not_causal
+from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS
@@ -28,6 +28,7 @@ from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling
 
+CEILINGS = ("noise_ceiling", "noise_ceiling_kl")  # of the effect, and of the KL divergence
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
@@ -50,15 +51,13 @@ def substitution_effect(
     describes infinitesimal changes of one residual stream; this describes changes of tokens.
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `path_bound`.
+        model, prompt, query: as in `path_bound`.
         replacements: the tokens that may replace a token and how many do, by default eight of the prompts' own; see
             `options.Replacements`.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
         spans: as in `jacobian_norms`, without BOS. All tokens of a span up to the query are replaced at once, each by a
             random candidate other than itself, independently of the others; a draw that occurs twice counts once.
             Cannot be used with `positions`.
-        query: as in `path_bound`.
         to_layer: layer at which the distance is measured: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output
             of the final norm.
         seed: random seed of the replacements; 0 by default.
@@ -104,7 +103,7 @@ def substitution_effect(
     places = [*chain(*together.values())]
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
     found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
-    ceilings = torch.full((2, len(session.ids)), torch.nan, dtype=torch.float64)
+    ceilings = {name: torch.zeros(len(session.ids), dtype=torch.float64) for name in CEILINGS}
     drawn = draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
     for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
@@ -117,8 +116,8 @@ def substitution_effect(
             apart = torch.cat([divergence(own, logs).cpu() for own, logs in parts])[1:]
         owners = owners[1:]
         before = [k for k, inside in together.items() if max(inside) < n]
-        for kind, moves in enumerate((gaps, apart)):
-            ceilings[kind, row] = noise_ceiling([moves[owners == k] for k in before], seed)
+        for ceiling, moves in zip(ceilings.values(), (gaps, apart), strict=True):
+            ceiling[row] = noise_ceiling([moves[owners == k] for k in before], seed)
         for place in together:
             here = owners == place
             found["effect"][row, place] = gaps[here].mean()
@@ -129,12 +128,10 @@ def substitution_effect(
         "effect": (f"mean distance that the output moves when {what} replaced", MODEL_UNITS),
         "effect_std": ("standard deviation of that distance over replacements", MODEL_UNITS),
         "kl": (f"mean KL divergence of the next token when {what} replaced", "nats"),
+        **dict.fromkeys(ceilings, (CEILING, "1")),
     }
-    kept = {name: text for name, text in texts.items() if name != "kl" or to_layer == "y"}
-    found["noise_ceiling"], kept["noise_ceiling"] = ceilings[0], (CEILING, "1")
-    if to_layer == "y":
-        found["noise_ceiling_kl"], kept["noise_ceiling_kl"] = ceilings[1], (CEILING, "1")
-    return label_effects("substitution effect", session, found, kept)
+    kept = {name: text for name, text in texts.items() if to_layer == "y" or not name.endswith("kl")}
+    return label_effects("substitution effect", session, found | ceilings, kept)
 
 
 def empty_effects(
@@ -161,10 +158,7 @@ def label_effects(
 def choose_places(
     positions: Iterable[int] | None, groups: Spans | None, first: int, query: int
 ) -> dict[int, list[int]]:
-    """The tokens that are changed together: each of `positions` by itself, or those of each span, by its number.
-
-    Spans after the query are left out.
-    """
+    """The tokens changed together: each of `positions` by itself, or those of each span up to the query."""
     if groups is None:
         places = list(range(first, query + 1) if positions is None else positions)
         require_places(places, first, query)
@@ -189,10 +183,7 @@ def require_replaceable(first: int, query: int) -> None:
 
 
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
-    """The candidate tokens: those given, or the distinct tokens of the prompts without BOS.
-
-    Raises if the only candidate for one of `places` is the token that is there.
-    """
+    """The candidates given, or the prompts' tokens without BOS. Raises if one of `places` has no other token."""
     vocabulary = int(session.model.cfg.d_vocab)
     if candidates is None:
         present = session.ids[:, session.facts["bos_count"] :]

@@ -230,13 +230,7 @@ def strongest(
 
 
 @measurement("depth_limit")
-def depth_limit(
-    model: Bridge,
-    prompt: PromptOrCapture,
-    *,
-    depth: int = 64,
-    query: int = -1,
-) -> xr.Dataset:
+def depth_limit(model: Bridge, prompt: PromptOrCapture, *, depth: int = 64, query: int = -1) -> xr.Dataset:
     """The limit of attention paths when one block's attention is repeated: all paths start at the first token.
 
     For each block with head-averaged attention Λ, it follows row n of ``(½(Λ + I))^k`` for k = 0 … `depth`. Λ is

@@ -1,6 +1,5 @@
 """The path bound on real models against enumeration over the plain model's patterns."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,33 +8,25 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.anatomy import windows
-from squashlens.errors import InputError, RangeError
-from tests.cases import CONFIGS, FAMILIES, few, random_model
-from tests.grouped import in_groups
-from tests.references import path_sum, plain_outputs, raw
+from tests.cases import FAMILIES, few
+from tests.references import mean_patterns, path_sum
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 LONGER = torch.tensor([2, 7, 11, 30, 7, 7, 59, 4, 21])
 
 
-def plain_patterns(family: str, ids: torch.Tensor = IDS) -> list[np.ndarray]:
-    with torch.no_grad():
-        attentions = plain_outputs(random_model(CONFIGS[family]), ids[None]).attentions
-    return [a[0].double().mean(dim=0).numpy() for a in attentions]
-
-
 @pytest.mark.few(4)
 @pytest.mark.parametrize("family", few(FAMILIES))
 @pytest.mark.parametrize("query", [-1, 2])
-def test_equals_enumeration(family: str, query: int, bridge_of: Callable[..., Any]) -> None:
+def test_equals_enumeration(family: str, query: int, bridge_of: Any, plain_of: Any) -> None:
     constants = {"beta1": 1.7, "beta2": 0.6, "beta3": 2.5, "sigma_psi": 0.9}
     found = sl.path_bound(bridge_of(family), IDS, query=query, constants=constants)
-    paths = path_sum(plain_patterns(family), query % 5, beta1=1.7, gain=0.9 / 0.6 + 1)
+    paths = path_sum(mean_patterns(plain_of(family), IDS[None]), query % 5, beta1=1.7, gain=0.9 / 0.6 + 1)
     np.testing.assert_allclose(found.values, paths / 2.5, rtol=1e-5, atol=1e-9)
 
 
-def test_source_and_targets(bridge_of: Callable[..., Any]) -> None:
-    patterns = plain_patterns("gemma")
+def test_source_and_targets(bridge_of: Any, plain_of: Any) -> None:
+    patterns = mean_patterns(plain_of("gemma"), IDS[None])
     found = sl.path_bound(
         bridge_of("gemma"), IDS, between={"from_layer": 1, "to_layer": [2, 3, "y"]}, constants={"beta3": 2.0}
     )
@@ -47,9 +38,9 @@ def test_source_and_targets(bridge_of: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_null_respects_native_windows(family: str, bridge_of: Any, plain_of: Any) -> None:
     model = bridge_of(family)
-    seen = [p > 0 for p in plain_patterns(family, LONGER)]  # what each block lets each token see
+    seen = [p > 0 for p in mean_patterns(plain_of(family), LONGER[None])]  # what each block lets each token see
     nulls = [s / s.sum(axis=1, keepdims=True) for s in seen]
     assert any(w is not None for w in windows(model)) == (family in ("gemma2", "gemma3", "mistral"))
     row = np.eye(9)[8]
@@ -57,21 +48,3 @@ def test_null_respects_native_windows(family: str, bridge_of: Callable[..., Any]
         row = 2 * (row @ (null + np.eye(9)))
     found = sl.path_bound(model, LONGER, attention="uniform")
     np.testing.assert_allclose(found.values, row, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "complaint"),
-    [
-        ({"query": 9}, InputError, "Use 0 to 4, or"),
-        ({"from_layer": 6, "to_layer": 6}, InputError, "not below"),
-        ({"from_layer": 7}, InputError, "Use a layer from 0"),
-        ({"to_layer": []}, InputError, "empty list"),
-        ({"constants": {"beta1": 0.0}}, InputError, "beta1=0.0, which is not a positive finite number"),
-        ({"constants": {"beta4": 1.0}}, InputError, "unknown name 'beta4'"),
-        ({"constants": {"beta1": 1e-300}}, RangeError, "beyond the range of float64.*beta1=1e-300.*larger beta1"),
-        ({"constants": {"beta1": 1e-40}, "spans": {"all": [1, 2]}}, RangeError, "beyond the range"),
-    ],
-)
-def test_refusals(tiny: Any, arguments: dict[str, Any], error: type[Exception], complaint: str) -> None:
-    with pytest.raises(error, match=complaint):
-        raw(sl.path_bound)(tiny, "110 =", **in_groups(sl.path_bound, {"query": -1} | arguments))

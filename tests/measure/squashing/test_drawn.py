@@ -13,7 +13,7 @@ import squashlens as sl
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.jacobians.sketch import EVENTS, Measure
 from squashlens.theory.probes import PROBES, normals
-from tests.cases import COMMON, random_model
+from tests.cases import COMMON, loaded
 from tests.grouped import flat
 from tests.references import exact_norms
 
@@ -40,9 +40,7 @@ def unseen(tensor: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_a_hook_that_avoids_known_probes_is_found(tmp_path: Path) -> None:
-    plain = random_model(LlamaConfig(**COMMON | {"hidden_size": 32, "head_dim": 8}))
-    plain.save_pretrained(tmp_path)
-    model = sl.load(tmp_path, device="cpu")
+    plain, model = loaded(LlamaConfig(**COMMON | {"hidden_size": 32, "head_dim": 8}), tmp_path)
     plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: unseen(out))
     truth = exact_norms(plain, IDS)
     with sl.applied(model, sl.hooks.Hook("unseen", "blocks.1.mlp.hook_out", unseen)):

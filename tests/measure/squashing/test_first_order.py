@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import t
+from scipy.stats import sem, t
 
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.attributions import attribution
-from squashlens.measure.squashing.first_order import first_order
+from squashlens.measure.squashing.estimates import first_order
 from squashlens.measure.squashing.substitution import draw_variants
 from squashlens.theory.probes import normals
 from tests.cases import CONFIGS, random_model
@@ -98,8 +98,7 @@ def test_a_pool_has_the_means_and_intervals_of_its_texts(tiny: Any) -> None:
     each = np.array([float(one["agreement"].sel(at)) for one in audits])
     behind = each - [float(one["agreement"].sel(at | {"estimate": "paper form"})) for one in audits]
     for name, values in {"agreement": each, "gain": behind}.items():
-        reach = t.ppf(0.975, 2) * values.std(ddof=1) / 3**0.5
-        expected = values.mean() + np.array([0, -reach, reach])
+        expected = values.mean(), *t.interval(0.95, 2, values.mean(), sem(values))
         np.testing.assert_allclose([float(pool[name + end].sel(at)) for end in ("", "_low", "_high")], expected)
     assert pool["places"].values.tolist() == [int(one["content"].sum()) for one in audits]
     again = sl.results.pooled([pool], base="paper form")

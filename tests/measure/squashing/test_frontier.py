@@ -13,7 +13,7 @@ import torch
 from transformers import GemmaConfig
 
 import squashlens as sl
-from tests.cases import random_model
+from tests.cases import loaded
 from tests.grouped import flat
 
 pytestmark = pytest.mark.slow
@@ -26,14 +26,14 @@ def random_gemma(blocks: int, folder: Path) -> Any:
         vocab_size=60, hidden_size=64, intermediate_size=128, num_hidden_layers=blocks, num_attention_heads=4,
         num_key_value_heads=1, head_dim=16, pad_token_id=0, eos_token_id=1, bos_token_id=2,
     )  # fmt: skip
-    plain = random_model(config)
     generator = torch.Generator().manual_seed(blocks)
-    with torch.no_grad():
+
+    def change(plain: Any) -> None:
         for parameter in plain.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(noise / parameter.shape[-1] ** 0.5 if parameter.ndim > 1 else 0.1 * noise)
-    plain.save_pretrained(folder)
-    return sl.load(folder)
+
+    return loaded(config, folder, change)[1]
 
 
 def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError
 from tests.cases import FAMILIES
 from tests.references import model_without, plain_outputs
 
@@ -77,10 +76,6 @@ def test_a_span_is_knocked_out_at_once(bridge_of: Callable[..., Any], plain_of: 
     (own, _), (y, _) = without(plain, [], "attention"), without(plain, [1, 3], "attention")
     assert float(found["effect"][0]) == pytest.approx(float((y - own).double().norm()), rel=1e-3)
     assert found["span_size"].values.tolist() == [2, 1]
-    with pytest.raises(InputError, match="exclude each other"):
-        sl.knockout_effect(model, IDS, spans={"a": [1]}, positions=[1])
-    with pytest.raises(InputError, match="positions from 0 to 6"):
-        sl.knockout_effect(model, IDS, positions=[7], query=QUERY)
 
 
 def test_several_prompts_and_batches(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.jacobians import krylov
 from tests.cases import CONFIGS, random_model
-from tests.grouped import flat, in_groups
-from tests.references import frozen_attention_model, jacobian_by_jacrev, raw
+from tests.grouped import flat
+from tests.references import frozen_attention_model, jacobian_by_jacrev
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 PLACES = [1, 4, 6]
@@ -40,15 +40,9 @@ def test_the_iteration_ends_at_the_norm_of_the_plain_model(
 
 @pytest.mark.slow
 def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
-    prompt, shared = "How many ones are in 1101 =", {"query": 9}
-    exact = flat.jacobian_norms(tiny, prompt, between={"to_layer": [3, "y"], "from_layer": 1}, **shared)
-    found = flat.jacobian_norms(
-        tiny,
-        prompt,
-        between={"to_layer": [3, "y"], "from_layer": 1},
-        method={"method": "lanczos", "positions": [9, 2], "rtol": 0.03},
-        **shared,
-    )
+    prompt, shared = "How many ones are in 1101 =", {"query": 9, "to_layer": [3, "y"], "from_layer": 1}
+    exact = flat.jacobian_norms(tiny, prompt, **shared)
+    found = flat.jacobian_norms(tiny, prompt, method="lanczos", positions=[9, 2], rtol=0.03, **shared)
     ratio = (found / exact).values[:, [2, 9]]
     assert ((ratio >= 1 - 1e-4) & (ratio <= 1.031)).all()
     below = (found["low"] / exact).values[:, [2, 9]]
@@ -57,18 +51,7 @@ def test_few_products_bound_the_norm_on_both_sides(tiny: Any) -> None:
     assert sl.results.provenance(found)["lanczos"]["products"] < 128, "fewer than d"
 
 
-def test_refusals(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for arguments, complaint in (
-        ({"positions": [9]}, "not positions from 0 to 4"),
-        ({"norm": "frobenius"}, "norm='frobenius'"),
-        ({"spans": "words"}, "spans="),
-        ({"rtol": 2.0}, "rtol"),
-        ({"method": "exact", "positions": [1]}, "positions="),
-    ):
-        with pytest.raises(InputError, match=complaint):
-            raw(sl.jacobian_norms)(tiny, "110 =", **in_groups(sl.jacobian_norms, {"method": "lanczos"} | arguments))
-    with pytest.raises(InputError, match="single prompt"):
-        sl.jacobian_norms(tiny, ["110 =", "111 ="], method="lanczos")
+def test_derivatives_of_both_modes_must_agree(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed = krylov.Forward.__call__
     monkeypatch.setattr(krylov.Forward, "__call__", lambda self, vectors: 1.1 * pushed(self, vectors))
     with pytest.raises(UnsoundModelError, match="differ"):

@@ -8,20 +8,16 @@ import torch
 
 import squashlens as sl
 from tests.cases import FAMILIES, few
-from tests.references import path_sum, plain_outputs
+from tests.references import mean_patterns, path_sum
 from tests.theory.test_path_sums import walks
 
 IDS = torch.tensor([[2, 5, 9, 11, 30]])
 COUNTED = {"sigma_psi": 0.0}
 
 
-def mean_patterns(plain: Any) -> list[np.ndarray]:
-    return [a[0].mean(dim=0).detach().double().numpy() for a in plain_outputs(plain, IDS).attentions]
-
-
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) -> None:
-    patterns = mean_patterns(plain_of(family))
+    patterns = mean_patterns(plain_of(family), IDS)
     expected = walks([torch.tensor(p) for p in patterns], 3)
     best = sl.paths.strongest_paths(bridge_of(family), IDS, k=6, query=3)
     np.testing.assert_allclose(best["weight"], [w for w, _ in expected[:6]], rtol=1e-5)
@@ -44,7 +40,7 @@ def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("attention", ["model", "uniform", "topological"])
-def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
+def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any, plain_of: Any) -> None:
     for family in ("gemma", "gemma3", "gpt2"):
         model = bridge_of(family)
         shares = sl.paths.hops(model, IDS, attention=attention)
@@ -56,13 +52,8 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any) -> None:
         assert shares.sel(hop=0).values.tolist()[:-1] == [0, 0, 0, 0]
         # Attending in every block: the product of the patterns alone.
         if attention == "model":
-            product = np.linalg.multi_dot([p.astype(np.float64) for p in head_means(model)[::-1]])[-1]
+            product = np.linalg.multi_dot(mean_patterns(plain_of(family), IDS)[::-1])[-1]
             np.testing.assert_allclose(shares.sel(hop=3) * float(bound.sum()), product, rtol=1e-5)
-
-
-def head_means(model: Any) -> list[np.ndarray]:
-    run = sl.capture(model, IDS, keep="patterns")
-    return [run.patterns[b][0].mean(dim=0).numpy() for b in sorted(run.patterns)]
 
 
 def test_topological_bound_counts_paths(bridge_of: Any) -> None:
@@ -80,7 +71,7 @@ def test_topological_bound_counts_paths(bridge_of: Any) -> None:
 @pytest.mark.parametrize("family", ["gemma", "llama", "gpt2"])
 def test_depth_limit_against_eigenvalues(family: str, bridge_of: Any, plain_of: Any) -> None:
     ds = sl.paths.depth_limit(bridge_of(family), IDS, depth=200)
-    for block, pattern in enumerate(mean_patterns(plain_of(family))):
+    for block, pattern in enumerate(mean_patterns(plain_of(family), IDS)):
         half = (pattern + np.eye(5)) / 2
         power = np.linalg.matrix_power(half, 7)[-1]
         assert ds["first_share"].sel(block=block, depth=7).item() == pytest.approx(power[0], rel=1e-5)

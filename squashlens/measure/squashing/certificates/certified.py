@@ -5,7 +5,7 @@ inequality, row n of the product of these matrices is at least ``‖∂y_n/∂v_
 edge. The last block includes the final norm and ends at y, so that the final norm needs no constant of its own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -18,26 +18,18 @@ from squashlens._typing import Target
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tell, tokens_at_a_time
+from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.chunks import LocalBlock, local_block
 from squashlens.engine.differentiating.dissection import OpenBlock, open_blocks
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
 from squashlens.engine.differentiating.replay import Replay, record, require_replayable
 from squashlens.engine.differentiating.spans import Span, open_spans
-from squashlens.engine.differentiating.visibility import (
-    Visibility,
-    derivative_rounding,
-    require_digits,
-    tokens_reaching,
-    visibilities,
-)
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import human, require_room
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.certificates.edges import (
-    Pulled,
-    differing,
     edges_by_autograd,
     edges_of,
     maps_of,
@@ -52,7 +44,7 @@ from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.bounds.path_sums import Pattern, pushed
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
-from squashlens.theory.norms import spectral_norms
+from squashlens.theory.norms import missing_sizes, spectral_norms
 from squashlens.theory.probes import PROBES, normals
 
 SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lanczos is several times faster
@@ -109,11 +101,12 @@ def certified_rows(
 
     Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
     """
-    group, seed = options.n_composed, cast(int, options.seed)
+    group = options.n_composed
     chains: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in targets.items()}
     # Rows of the product need all edges, except in the last stretch, where they need only those into the queries.
     n, wanted = max(queries) + 1, {chain[-1]: range(min(queries), max(queries) + 1) for chain in chains.values()}
     wanted |= {stretch: range(n) for chain in chains.values() for stretch in chain[:-1]}
+    wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
     steps = max(map(len, chains.values()))
     each = 2 if options.edges == "local" else n  # norms per query
     total = len(session.ids) * sum(len(rows) * each for rows in wanted.values())
@@ -121,10 +114,13 @@ def certified_rows(
     found: dict[Target, dict[int, list[Tensor]]] = {to: {} for to in targets}
     require_one_device(session.model)
     with certifying(session.model):
-        work = _Work(session, wanted, freeze, norms := Norms(total, steps, seed), steps, seed)
-        size = _tokens_at_a_time(session, freeze, norms, options.vjp_batch_size) if options.edges == "local" else None
-        if size is None:
-            _check_cost(session, group, wanted, n)
+        work = _Work(session, wanted, freeze, norms := Norms(total, steps, cast(int, options.seed)))
+        size = None
+        if from_layer < n_blocks(session.model):  # else the only stretch is the final norm
+            if options.edges == "local":
+                size = _tokens_at_a_time(session, freeze, norms, options.vjp_batch_size)
+            else:
+                _check_cost(session, group, wanted, n)
         for prompt in range(len(session.ids)):
             rows: dict[Target, Tensor] = dict.fromkeys(targets, start)
             for stretch, matrix in _matrices(work, prompt, options) if size is None else _local(work, prompt, size):
@@ -147,22 +143,24 @@ class _Work:
     wanted: Mapping[Stretch, range]
     freeze: Sequence[str]
     norms: Norms
-    steps: int
-    seed: int
     rounding: float = 0.0
     missing: float = 0.0
 
-    def allowance(self, seen: Mapping[int, Visibility], stretch: Stretch) -> float:
+    def stretches(self) -> Iterable[tuple[Stretch, range]]:
+        """The stretches from the top down, and the queries of their edges, with a progress bar."""
+        return bar(self.wanted.items(), desc="path bound", unit="stretch")
+
+    def allowance(self, seen: Mapping[int, visibility.Visibility], stretch: Stretch) -> float:
         """The relative allowance for rounding in one stretch."""
         bottom, to = stretch
         top = n_blocks(self.session.model) if to == "y" else to
-        found = derivative_rounding(self.session.model, seen, range(bottom, top), self.session.positions)
+        found = visibility.derivative_rounding(self.session.model, seen, range(bottom, top), self.session.positions)
         self.rounding = max(self.rounding, found)
         return found
 
     def jitter(self) -> Jittered:
         """A context in which results are moved by rounding."""
-        return Jittered(device_of(self.session.model), self.seed)
+        return Jittered(device_of(self.session.model), self.norms.seed)
 
     @property
     def chance(self) -> float:
@@ -181,7 +179,7 @@ class _Work:
         return {
             "certifies": CERTIFIES,
             "rounding_per_step": self.rounding,
-            "rounding": (1 + self.rounding) ** self.steps - 1,
+            "rounding": (1 + self.rounding) ** self.norms.steps - 1,
             "failure_probability": self.norms.failure + FAILURE,
             "norms": "exact" if not self.norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
             "missing": self.missing,
@@ -206,7 +204,7 @@ def _matrices(work: _Work, prompt: int, options: Edges) -> StretchEdges:
     bottoms = sorted({bottom for bottom, _ in wanted})
     tops = {to: n_blocks(model) if to == "y" else to for _, to in wanted}
     blocks = range(bottoms[0], max(tops.values()))
-    seen = visibilities(model, ids, hooks, blocks)
+    seen = visibility.visibilities(model, ids, hooks, blocks)
     allowed = suppress(UnsoundModelError) if edges == "exact" else nullcontext()  # blocks of another form
     cut: dict[int, OpenBlock] = {}
     if group == 1 and len(blocks):
@@ -215,22 +213,24 @@ def _matrices(work: _Work, prompt: int, options: Edges) -> StretchEdges:
     jittered: dict[int, Span] = {}
     if group == 1:
         jittered = open_spans(model, ids, hooks, bottoms, max(tops.values()), within=work.jitter())
-    for bottom, to in _top_down(wanted):
-        queries, rounding = wanted[bottom, to], work.allowance(seen, (bottom, to))
+    for (bottom, to), queries in work.stretches():
+        rounding = work.allowance(seen, (bottom, to))
         moved = jittered.get(bottom) or open_spans(model, ids, hooks, [bottom], tops[to], within=work.jitter())[bottom]
         found: Tensor | None = None
         if bottom in cut:
             with allowed:
                 maps = maps_of(cut[bottom], to, work.freeze, queries)
                 derived = edges_of(maps, edges, queries, work.norms)
-                lost = missing(bottom, moved, to, maps.pulled, derived, queries, work.chance, batch, work.seed)
+                lost = missing(bottom, moved, to, maps.pulled, derived, queries, work.chance, batch, work.norms.seed)
                 require_small(model, bottom, lost, derived)
                 found = work.completed(derived, lost)
         if found is None:
             if group == 1 and bottom < n_blocks(model):
                 write(f"path bound: block {bottom} has an unknown form; its edges are computed by autograd")
             found = _by_autograd(work, hooks, ids, (bottom, to), tops[to], moved, batch)
-        leading = tokens_reaching(seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool))
+        leading = visibility.tokens_reaching(
+            seen, range(bottom, tops[to]), torch.eye(session.positions, dtype=torch.bool)
+        )
         yield (bottom, to), with_rounding(found, leading, rounding)
 
 
@@ -242,33 +242,25 @@ def _by_autograd(
     span = open_spans(work.session.model, ids, hooks, [bottom], top)[bottom]
     found = edges_by_autograd(span, to, queries, work.norms, batch)
     known = pulled_through(span, to, batch)
-    lost = missing(bottom, jittered, to, known, found, queries, work.chance, batch, work.seed)
-    require_digits(share_of(lost, found))
+    lost = missing(bottom, jittered, to, known, found, queries, work.chance, batch, work.norms.seed)
+    visibility.require_digits(share_of(lost, found))
     return work.completed(found, lost)
 
 
 def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
     """The local edges of every stretch on one prompt, as factors per token, computed for `size` tokens at a time."""
-    session, wanted, norms = work.session, work.wanted, work.norms
-    model, ids, hooks = session.model, session.ids[prompt : prompt + 1], freezing(work.freeze)
-    top = n_blocks(model)
-    lowest = min(bottom for bottom, _ in wanted)
+    model, norms = work.session.model, work.norms
+    ids, hooks, top = work.session.ids[prompt : prompt + 1], freezing(work.freeze), n_blocks(model)
+    lowest = min(bottom for bottom, _ in work.wanted)
     replay = record(model, ids, hooks, lowest, top)
     with work.jitter():
         jittered = record(model, ids, hooks, lowest, top)
-    for bottom, to in _top_down(wanted):
-        queries = wanted[bottom, to]
-        if bottom == top:  # this stretch has only the final norm
-            moved = open_spans(model, ids, hooks, [bottom], top, within=work.jitter())[bottom]
-            found = _by_autograd(work, hooks, ids, (bottom, to), top, moved, size)
-            here = torch.eye(session.positions, dtype=torch.bool)
-            yield (bottom, to), with_rounding(found, here, work.allowance({}, (bottom, to)))
-            continue
+    for (bottom, to), queries in work.stretches():
         block = local_block(replay, bottom, to)
-        require_apart(block, work.seed)
-        seen = {bottom: Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
+        require_apart(block, norms.seed)
+        seen = {bottom: visibility.Visibility(block.attention.largest_product(), block.attention.queries.shape[-1])}
         edges = local_edges(block, queries, size, norms.of, work.allowance(seen, (bottom, to)))
-        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]}, work.seed)
+        require_local_form(block, edges, {queries[-1], queries[len(queries) // 2]}, norms.seed)
         edges = _raised(work, block, jittered, edges, queries)
         del block  # it needs much memory, and otherwise would live until the next block has been made
         yield (bottom, to), edges
@@ -277,31 +269,21 @@ def _local(work: _Work, prompt: int, size: int) -> StretchEdges:
 
 def _raised(work: _Work, block: LocalBlock, jittered: Replay, edges: LocalEdges, queries: range) -> LocalEdges:
     """Local edges with an allowance for what jittered results change, relative to the diagonal edge of each row."""
-    model = work.session.model
+    model, own = work.session.model, edges.diagonal[queries.start : queries.stop]
+    directions = normals(work.norms.seed)(PROBES, len(queries), width(model)).to(own) / own[:, None]
 
-    def pulled(replay: Replay, within: AbstractContextManager[Any]) -> Pulled:
-        def rows(places: Sequence[int], directions: Tensor) -> Tensor:
-            with within:
-                leaf, leaving = replace(block, replay=replay).whole()
-            span, batch = Span(leaf, {block.to: leaving}), cotangents(model, 1, leaf.shape[1])
-            return pulled_through(span, block.to, batch)(places, directions)
+    def pulled(replay: Replay, within: AbstractContextManager[Any]) -> Tensor:
+        with within:
+            leaf, leaving = replace(block, replay=replay).whole()
+        span, batch = Span(leaf, {block.to: leaving}), cotangents(model, 1, leaf.shape[1])
+        return pulled_through(span, block.to, batch)(queries, directions).double()
 
-        return rows
-
-    directions = normals(work.seed)(PROBES, len(queries), width(model)).to(edges.diagonal)
-    one, other = pulled(jittered, work.jitter()), pulled(block.replay, nullcontext())
-    own = edges.diagonal[queries.start : queries.stop]
-    lost = float(differing(one, other, queries, directions, own, work.chance).max())
-    require_digits(lost)
+    moved = pulled(jittered, work.jitter())
+    lost = float(missing_sizes(moved - pulled(block.replay, nullcontext()), work.chance).max())
+    visibility.require_digits(lost)
     raised = replace(edges, rounding=edges.rounding + lost)
     work.missing, work.rounding = max(work.missing, lost), max(work.rounding, raised.rounding)
     return raised
-
-
-def _top_down(wanted: Mapping[Stretch, range]) -> Iterator[Stretch]:
-    """The stretches from the top down, with a progress bar."""
-    stretches = sorted(wanted, key=lambda stretch: stretch[0], reverse=True)
-    yield from bar(stretches, desc="path bound", unit="stretch")
 
 
 def _tokens_at_a_time(session: Session, freeze: Sequence[str], norms: Norms, chunk: int | None) -> int:

@@ -12,7 +12,7 @@ from squashlens.engine.budget import BATCH_MEMORY
 from squashlens.engine.differentiating.dissection import OpenBlock
 from squashlens.engine.differentiating.spans import Span, differentiable, vjps
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.squashing.jacobians.rows import causality, require_causal
+from squashlens.measure.squashing.jacobians.products import causality, require_causal
 from squashlens.theory.bounds.edge_bounds import Maps, Norms, analytic_edges, attention_edges, deviations, exact_edges
 from squashlens.theory.norms import missing_sizes
 from squashlens.theory.probes import PROBES, normals
@@ -101,33 +101,24 @@ def missing(
     """Upper bounds, with failure probability `chance`, on the norm of the derivative that `known` misses.
 
     The bound for each j of `queries` and i ≤ j is on ``‖Δ_ji‖₂``, where ``Δ_ji`` is ∂v'_j/∂v_i less the derivative that
-    `known` gives. Let r_j be the largest of the `edges` of row j. Both derivatives are compared by `differing`. Another
-    product for each query shows where its derivative is exactly zero: if the edge is zero too, nothing is missing. The
-    span is of a pass with `Jittered` results, so that the effect of rounding on either one counts as missing.
+    `known` gives. The span is of a pass with `Jittered` results, so that the effect of rounding on either one counts as
+    missing. Both are multiplied by the same random directions at all queries at once, divided by the largest edge r_j
+    of their rows: with Δ_i the matrix of all Δ_ji/r_j on top of each other, `missing_sizes` of the difference is at
+    least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Another product for each query shows where its derivative is exactly zero: if the
+    edge is zero too, nothing is missing.
     """
     n = jittered.leaf.shape[1]
     here = torch.tensor(queries, device=edges.device)
     largest = edges[here].amax(dim=-1)
     largest = torch.where(largest > torch.finfo(largest.dtype).tiny, largest, 1.0)
     directions = normals(seed)(PROBES, len(queries), jittered.outputs[to].shape[-1]).to(jittered.leaf)
-    column = differing(pulled_through(jittered, to, batch), known, queries, directions, largest, chance)
+    scaled = directions / largest[:, None].to(directions)
+    moved = pulled_through(jittered, to, batch)(queries, scaled).double()
+    column = missing_sizes(moved - known(queries, scaled).double(), chance)
     felt = _felt(block, jittered, to, queries, directions[0], batch) | (edges[here] > 0)
     found = torch.zeros(n, n, dtype=torch.float64, device=jittered.leaf.device)
     found[here] = torch.where(felt, largest[:, None] * column, 0.0)
     return found
-
-
-def differing(
-    one: Pulled, other: Pulled, queries: Sequence[int], directions: Float[Tensor, "direction query out"],
-    sizes: Float[Tensor, " query"], chance: float,
-) -> Float[Tensor, " key"]:  # fmt: skip
-    """Upper bounds on ‖Δ_ji‖₂/r_j over all queries j, where Δ_ji is the difference of two derivatives; r are `sizes`.
-
-    Both are multiplied by the same random directions that stand at all queries at once, divided by r_j. With Δ_i the
-    matrix of all Δ_ji/r_j on top of each other, `missing_sizes` of the difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``.
-    """
-    scaled = directions / sizes[:, None].to(directions)
-    return missing_sizes(one(queries, scaled).double() - other(queries, scaled).double(), chance)
 
 
 def _felt(

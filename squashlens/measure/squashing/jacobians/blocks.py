@@ -49,9 +49,8 @@ def jacobian(
     where it goes. If the output is y, the change of the logits says which next tokens that raises and lowers.
 
     Args:
-        model: as in `path_bound`.
+        model, query: as in `path_bound`.
         prompt: as in `path_bound`, but a single prompt.
-        query: as in `path_bound`.
         positions: positions i of the tokens; all up to the query by default.
         k: number of leading singular directions of each block; 3 by default.
         freeze: as in `jacobian_norms`.
@@ -100,7 +99,7 @@ def jacobian(
     pullback = Pullback(session, [between.from_layer], freezing(parts), top, to_layer, vjp_batch_size)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
-    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64))():
+    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64)):
         blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
         done += len(rows)
     left, values, right = _leading(blocks, k)
@@ -135,18 +134,14 @@ def _leading(
     blocks: Float[Tensor, "place out in"], k: int
 ) -> tuple[Float[Tensor, "place direction out"], Float[Tensor, "place direction"], Float[Tensor, "place direction in"]]:
     """Left vectors, singular values and right vectors, with the largest entry of each left vector positive."""
-    places, out, into = blocks.shape
-    left, values, right = (
-        blocks.new_empty(places, k, out),
-        blocks.new_empty(places, k),
-        blocks.new_empty(places, k, into),
-    )
-    for place in bar(range(places), desc="directions", unit="token"):
-        u, s, vh = torch.linalg.svd(blocks[place])
-        one = u[:, :k].mT
-        largest = one.gather(1, one.abs().argmax(dim=1, keepdim=True))
+    found = []
+    for block in bar(blocks, desc="directions", unit="token"):
+        u, s, vh = torch.linalg.svd(block)
+        left = u[:, :k].mT
+        largest = left.gather(1, left.abs().argmax(dim=1, keepdim=True))
         signs = torch.where(largest < 0, -1.0, 1.0).double()
-        left[place], values[place], right[place] = signs * one, s[:k], signs * vh[:k]
+        found.append((signs * left, s[:k], signs * vh[:k]))
+    left, values, right = (torch.stack(parts) for parts in zip(*found, strict=True))
     return left, values, right
 
 

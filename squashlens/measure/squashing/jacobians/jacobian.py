@@ -21,17 +21,9 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
-from squashlens.measure.squashing.jacobians.sketch import (
-    MISSED,
-    certified_norms,
-    measure_of,
-    resolved,
-    seed_in,
-    sketched,
-    until,
-)
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, BetweenLayers, Estimation, Method
 from squashlens.remarks import remark
@@ -62,8 +54,7 @@ def jacobian_norms(
     hold together except with probability one in a million.
 
     Args:
-        model: as in `path_bound`.
-        prompt: as in `path_bound`.
+        model, prompt, query, between: as in `path_bound`.
         norm: norm of the d × d block J_i: ``"spectral"`` (the default), its largest singular value, or
             ``"frobenius"``, the root of the sum of its squared entries.
         freeze: parts of the model held constant, one or several: ``"attention"``, the attention patterns, as Theorem
@@ -71,7 +62,6 @@ def jacobian_norms(
             With all three the model is linear at this input, up to its biases. Nothing by default.
         method: ``"auto"`` (the default), ``"exact"``, ``"sketch"``, ``"sketch_upper"`` or ``"lanczos"``, and their
             options; see `options.Estimation`.
-        query, between: as in `path_bound`.
         spans: groups of tokens of a single prompt that are measured at once, with their blocks side by side:
             ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
             keys), or positions by name. By default every token is measured by itself.
@@ -105,7 +95,7 @@ def jacobian_norms(
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     model = require_sound(model)
-    method = resolved(method, model, ("exact", "sketch", "sketch_upper", "lanczos"))
+    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper", "lanczos"))
     session = Session.start(
         model, prompt, "jacobian_norms",
         norm=norm, freeze=parts, method=method, query=query, between=between, spans=spans,
@@ -116,10 +106,10 @@ def jacobian_norms(
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, start, found = session.query(query), between.from_layer, {}
     if method.method == "sketch_upper":
-        bounds, sketch = certified_norms(session, layers, hooks, start, n, norm, method, groups)
-        stated = {name: sketch[name] for name in STATED if name in sketch}
+        bounds, known = sketch.certified_norms(session, layers, hooks, start, n, norm, method, groups)
+        stated = {name: known[name] for name in STATED if name in known}
         for to, ends in bounds.items():
-            found[to] = session.label(ends.high, "jacobian_norm", long_name, "1", sketch=sketch).assign_attrs(stated)
+            found[to] = session.label(ends.high, "jacobian_norm", long_name, "1", sketch=known).assign_attrs(stated)
             found[to]["low"] = session.label(ends.low, "low", "lower bound on the norm", "1")
         return session.by_layer(between.to_layer, found)
     if dtype_of(session.model).itemsize < 4:
@@ -143,10 +133,10 @@ def _estimated(
     if method.method == "lanczos":
         return lanczos_norms(products, hooks, method, targets)
     if method.rtol is not None:
-        return until(products, method.rtol, seed_in(method))
+        return sketch.until(products, method.rtol, sketch.seed_in(method))
     if method.method == "sketch":
-        found = sketched(products, norm, measure_of(session.model, method), MISSED / 2 / (targets * products.count))
-        facts = {"n_probes": method.n_probes, "seed": method.seed, "failure_probability": MISSED}
+        found = sketch.ends_of(products, norm, method, sketch.MISSED / 2 / (targets * products.count))
+        facts = {"n_probes": method.n_probes, "seed": method.seed, "failure_probability": sketch.MISSED}
         return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
     cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
     tell(session.model, "jacobian", d, len(session.ids) * products.reach, cheaper)

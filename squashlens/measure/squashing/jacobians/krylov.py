@@ -97,7 +97,7 @@ def lanczos_norms(
 
     def gram(cotangents: Float[Tensor, "operator d"]) -> Float[Tensor, "operator d"]:
         """J Jᵀ u for each u. Both products must agree, since ``u·(J Jᵀ u) = ‖Jᵀu‖²``."""
-        back = torch.cat([part[:, 0].double().cpu() for part in products.along(cotangents)()])[rows, at]
+        back = products.rows(cotangents)[rows, 0, at].double()
         image = ahead(back)
         expected, found = back.square().sum(dim=-1), (cotangents * image).sum(dim=-1)
         scale = expected + cotangents.norm(dim=-1) * image.norm(dim=-1)

@@ -1,39 +1,66 @@
-"""Vector–Jacobian products from the output at one token, or at all, and the norms that follow from them."""
+"""Vector–Jacobian products from the output at one token, or at all, and the norms that follow from them.
 
+Products come in batches, a few rows of every block at a time. A spectral norm needs all rows of a block together. There
+are three ways to keep them, which give the same numbers, and the first that fits is taken: *hold* keeps the blocks of
+all positions in memory, n · k · d numbers; *spill* writes them to a temporary file and reads it back position by
+position; *repeat* keeps the blocks of a few positions and repeats the products for the next ones.
+"""
+
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
+from typing import Literal, NamedTuple
 
+import numpy as np
+import psutil
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Target
-from squashlens.bars import bar
-from squashlens.engine.anatomy import device_of, n_blocks, residual_site, width
+from squashlens._typing import Bridge, Target
+from squashlens.bars import bar, write
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
+from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
-from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
+from squashlens.engine.differentiating.spans import Deferred, differentiable, open_spans, vjps
 from squashlens.engine.hooking.hook import Hook, Recipe
-from squashlens.engine.memory import require_room
+from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.running.streamed import implementation
+from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.rows import (
-    Batch,
-    Batches,
-    Spectral,
-    Storage,
-    causality,
-    require_causal,
-    spectral_of,
-    storage_for,
-)
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.theory.norms import missing_sizes, spectral_norms, squared_frobenius
+from squashlens.theory.norms import missing_sizes, side_by_side, spectral_norms, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
 
+Way = Literal["hold", "spill", "repeat"]
+Batch = Float[Tensor, "cotangent prompt position in"]
 Take = Callable[[int, Batch], None]
+Blocks = Float[Tensor, "prompt place out in"]  # rows of the blocks of some positions
+Spectral = Callable[[Float[Tensor, "many out in"]], Tensor]  # a number for each matrix, or several
 ByToken = Float[Tensor, "prompt position"]  # with several layers, the prompts of one layer after those of another
+
+
+def causality(what: str, query: int) -> Deferred:
+    """The check that tokens after the query have no influence on it."""
+    return Deferred(lambda: not_causal(what, query))
+
+
+def not_causal(what: str, query: int) -> UnsoundModelError:
+    """The error for a position that later tokens influence."""
+    return UnsoundModelError(
+        f"{what} lets tokens after position {query} influence that position, so that it is not causal.",
+        "Remove hooks that do this, if there are any; the measurement holds for causal models only.",
+    )
+
+
+def require_causal(rows: Batch, query: int, check: Deferred) -> Batch:
+    """The given rows of a derivative at the query, of which the check knows that those of later tokens are zero."""
+    check.add(rows[:, :, query + 1 :].count_nonzero() > 0)  # true for NaN too
+    return rows
 
 
 class Pullback:
@@ -63,12 +90,10 @@ class Pullback:
         require_room(graph, ids.device, f"The graph of all blocks ({self.attention})", "Use a shorter prompt.")
         self.batch = batch_size or cotangents_on_graph(model, prompts, n)
         self.streams: dict[int, Tensor] = {}
-        also = [(residual_site(layer, model), self._kept(layer)) for layer in layers if layer > self.bottom]
+        keep = self.streams.__setitem__
+        also = [(residual_site(layer, model), partial(keep, layer)) for layer in layers if layer > self.bottom]
         span = open_spans(model, ids, hooks, [self.bottom], self.top, also)[self.bottom]
         self.streams[self.bottom], self.output = span.leaf, span.outputs[to]
-
-    def _kept(self, layer: int) -> Callable[[Tensor], None]:
-        return lambda tensor: self.streams.update({layer: tensor})
 
     def batches(
         self, query: int | None, directions: Float[Tensor, "cotangent *query d"], of: Callable[[Batch], Tensor]
@@ -123,6 +148,43 @@ class Pullback:
             yield
 
 
+class Storage(NamedTuple):
+    """How the rows of the blocks are kept: the way, and the number of positions at a time."""
+
+    way: Way
+    positions: int
+
+
+def storage_for(model: Bridge, each: int, reach: int, rows: int, *, once: bool = False) -> Storage:
+    """The first of hold, spill and repeat that fits `rows` rows of each block, of which a position has `each`.
+
+    With `once`, products are not repeated. The size is printed if it is large.
+    """
+    one = each * rows * width(model) * max(4, dtype_of(model).itemsize)
+    size, free, disk = reach * one, available(device_of(model)) // 2, free_on_disk() // 2
+    if size <= free:
+        found, where = Storage("hold", reach), "kept in memory"
+    elif size <= disk:
+        found, where = Storage("spill", reach), f"written to {tempfile.gettempdir()}"
+    elif one <= free and not once:
+        found, where = Storage("repeat", free // one), "computed repeatedly"
+    else:
+        what, needed, limit = ("All rows of the Jacobian", size, disk) if once else ("One block's rows", one, free)
+        raise CapacityError(
+            f"{what} need {human(needed)}, which exceeds the limit of {human(limit)} (half of the free space).",
+            "Use norm='frobenius', which needs no stored rows, or n_probes=, or point TMPDIR to a larger disk.",
+        )
+    if size > REPORT_ABOVE or found.way != "hold":
+        passes = -(-reach // found.positions)
+        write(f"jacobian: rows of {reach} blocks, {human(size)}, {where}; {passes} × {rows} products")
+    return found
+
+
+def free_on_disk() -> int:
+    """The free bytes where temporary files are written."""
+    return int(psutil.disk_usage(tempfile.gettempdir()).free)
+
+
 class Products:
     """Products uᵀJ_i for cotangents u at one token, and the norms of J_i that follow; with no query, u at all tokens.
 
@@ -134,9 +196,9 @@ class Products:
         self.query, self.spans = query, spans
         self.reach = self.session.positions if query is None else query + 1
 
-    def along(self, directions: Float[Tensor, "cotangent *query d"]) -> Batches:
-        """A function that computes the products along `directions` in batches, anew at each call."""
-        return lambda: (_joined(parts, 1) for parts in self._batches(directions, lambda rows: rows))
+    def along(self, directions: Float[Tensor, "cotangent *query d"]) -> Iterator[Batch]:
+        """The products along `directions`, in batches."""
+        return (_joined(parts, 1) for parts in self._batches(directions, lambda rows: rows))
 
     def _batches(self, directions: Tensor, of: Callable[[Batch], Tensor]) -> Iterator[list[Tensor]]:
         total = -(-len(directions) // self.pullback.batch)
@@ -144,7 +206,7 @@ class Products:
 
     def rows(self, directions: Float[Tensor, "cotangent *query d"]) -> Float[Tensor, "cotangent prompt position in"]:
         """All products, on the CPU."""
-        return torch.cat([rows.cpu() for rows in self.along(directions)()])
+        return torch.cat([rows.cpu() for rows in self.along(directions)])
 
     def storage(self, count: int, *, once: bool = False) -> Storage:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
@@ -163,8 +225,44 @@ class Products:
 
     def measured(self, directions: Float[Tensor, "cotangent d"], kept: Storage, norms: Spectral) -> Tensor:
         """What `norms` gives for the rows of each position, or of each span."""
-        spans = None if self.spans is None else self.spans.within(self.reach)
-        return spectral_of(self.along(directions), kept, self.reach, len(directions), norms, spans)
+        if self.spans is not None and kept.positions < self.reach:
+            raise CapacityError(
+                f"The rows of all {self.reach} blocks are needed for spans, and do not fit.",
+                "Point TMPDIR to a larger disk, or use norm='frobenius', which needs no stored rows.",
+            )
+        found: list[Tensor] = []
+        for start in range(0, self.reach, kept.positions):
+            places = slice(start, min(self.reach, start + kept.positions))
+            with tempfile.TemporaryDirectory() as folder:
+                rows, device = self.collected(directions, kept.way, places, folder)
+                found.append(self.each([rows], norms, device))
+                del rows
+        return self.padded(torch.cat(found, dim=1))
+
+    def collected(
+        self, directions: Float[Tensor, "cotangent d"], way: Way, places: slice, folder: str
+    ) -> tuple[Blocks, torch.device]:
+        """All rows of the blocks of some positions, in memory or in a file of `folder`; the device of the products."""
+        kept, done, device = torch.empty(0), 0, torch.device("cpu")
+        for batch in self.along(directions):
+            if not done:
+                _, prompts, _, d = batch.shape
+                shape, device = (prompts, places.stop - places.start, len(directions), d), batch.device
+                kept = _in_file(shape, batch, folder) if way == "spill" else batch.new_empty(shape)
+            kept[:, :, done : done + len(batch)] = rearrange(batch[:, :, places], "k p i d -> p i k d")
+            done += len(batch)
+        return kept, device
+
+    def each(self, parts: Sequence[Blocks], norms: Spectral, device: torch.device) -> Tensor:
+        """What `norms` gives for each position, or each span, from rows that were computed in parts."""
+        places = [[k] for k in range(parts[0].shape[1])] if self.spans is None else self.spans.within(self.reach)
+        together = bar(places, desc="norms", unit="token" if self.spans is None else "span")
+        return torch.stack([norms(_side_by_side(parts, inside).to(device)) for inside in together], dim=1)
+
+    def padded(self, values: Float[Tensor, "prompt place *several"]) -> Float[Tensor, "prompt position *several"]:
+        """Values of positions up to the query with zeros for the others; those of spans as they are."""
+        more = 0 if self.spans is not None else self.session.positions - values.shape[1]
+        return torch.nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, more))
 
     def rounded_away(self, chance: float, seed: int) -> ByToken:
         """What rounding did to each block J_i, forward pass included, as `Jittered` products of random cotangents show.
@@ -188,3 +286,18 @@ class Products:
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
     """Those of several layers one after the other; that of a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
+
+
+def _side_by_side(parts: Sequence[Blocks], positions: Sequence[int]) -> Float[Tensor, "prompt cotangent many"]:
+    """The rows of the blocks at some positions side by side, from rows that were computed in parts."""
+    if not positions:
+        return parts[0].new_zeros(len(parts[0]), sum(part.shape[2] for part in parts), 1)
+    return side_by_side(torch.cat([part[:, list(positions)] for part in parts], dim=2))
+
+
+def _in_file(shape: tuple[int, ...], like: Tensor, folder: str) -> Tensor:
+    """An empty tensor for the rows, in a file of `folder`."""
+    kind = np.float64 if like.dtype == torch.float64 else np.float32
+    handle, name = tempfile.mkstemp(dir=folder)
+    os.close(handle)
+    return torch.from_numpy(np.memmap(name, kind, "w+", shape=shape))

@@ -29,36 +29,17 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, Target, positive
 from squashlens.engine.anatomy import device_of, n_blocks, width
+from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.exact import CERTIFIES, certifying
-from squashlens.engine.differentiating.visibility import (
-    Visibility,
-    derivative_rounding,
-    require_digits,
-    tokens_reaching,
-    visibilities,
-)
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
-from squashlens.measure.squashing.jacobians.rows import Spectral, Storage, collected, of_span, padded
+from squashlens.measure.squashing.jacobians.products import Blocks, ByToken, Products, Pullback, Spectral, Storage
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Estimation
 from squashlens.remarks import remark
+from squashlens.theory import norms
 from squashlens.theory.bounds.edge_bounds import with_rounding
-from squashlens.theory.norms import (
-    FOLDS,
-    crossed,
-    direction_factor,
-    length_factor,
-    mean_interval,
-    moment_sizes,
-    sketch_factors,
-    sketch_stages,
-    spectral_norms,
-    spike_sizes,
-    unmixing,
-)
 from squashlens.theory.probes import normals, seed_of
 
 FIRST = 16  # rows of a growing sketch at its first stage
@@ -139,13 +120,13 @@ class Measure:
     from their moments, and the lengths `crossed`."""
 
     def __init__(self, directions: Float[Tensor, "cotangent d"]) -> None:
-        self.directions, self.unmixed = directions, unmixing(directions)
-        self.each = len(directions) // FOLDS  # rows in a quarter
+        self.directions, self.unmixed = directions, norms.unmixing(directions)
+        self.each = len(directions) // norms.FOLDS  # rows in a quarter
 
     def __call__(self, rows: Float[Tensor, "many out in"]) -> Float[Tensor, "many several"]:
         straight = self.unmixed.to(rows.device) @ rows.double()
-        found = torch.stack([spike_sizes(rows), spectral_norms(straight), moment_sizes(rows)], dim=-1)
-        return torch.cat([found, crossed(rows[:, : FOLDS * self.each])], dim=-1) if self.each else found
+        found = torch.stack([norms.spike_sizes(rows), norms.spectral_norms(straight), norms.moment_sizes(rows)], dim=-1)
+        return torch.cat([found, norms.crossed(rows[:, : norms.FOLDS * self.each])], dim=-1) if self.each else found
 
     def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
         """The bounds that follow, each of which fails with probability `chance`."""
@@ -153,25 +134,25 @@ class Measure:
         sure, likely = least, least
         if lengths:
             seen = torch.stack(lengths)
-            sure = torch.maximum(least, length_factor(self.each, chance / FOLDS) * seen.amax(dim=0))
+            sure = torch.maximum(least, norms.length_factor(self.each, chance / norms.FOLDS) * seen.amax(dim=0))
             likely = torch.maximum(least, seen.square().mean(dim=0).sqrt() / math.sqrt(self.each))
             likely = torch.fmax(likely, moments)  # which may be NaN
-        high = direction_factor(len(self.directions), chance) * size
+        high = norms.direction_factor(len(self.directions), chance) * size
         return Ends(high, torch.minimum(sure, high), likely)
 
 
-def measure_of(model: Bridge, method: Estimation) -> Measure:
-    """What a sketch with these options is measured with."""
-    return Measure(normals(seed_in(method))(width(model), method.n_probes).T)
-
-
-def sketched(products: Products, norm: Norm, measure: Measure, chance: float, kept: Storage | None = None) -> Ends:
-    """Bounds and estimates from the directions of `measure`; each end fails with probability `chance`."""
-    directions = measure.directions
+def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, kept: Storage | None = None) -> Ends:
+    """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
+    d = width(products.session.model)
+    if method.method == "exact":
+        exact = products.exact((kept or products.storage(d)) if norm == "spectral" else None).cpu()
+        return Ends(exact, exact, exact)
+    directions = normals(seed_in(method))(d, method.n_probes).T
     if norm == "frobenius":
-        size, (low, high) = products.frobenius(directions).cpu(), sketch_factors(len(directions), chance)
+        size, (low, high) = products.frobenius(directions).cpu(), norms.sketch_factors(len(directions), chance)
         likely = size / math.sqrt(len(directions))
         return Ends(high * likely, low * likely, likely)
+    measure = Measure(directions)
     return measure.ends(products.measured(directions, kept or products.storage(len(directions)), measure), chance)
 
 
@@ -183,10 +164,10 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
     while True:
         more = min(d - taken, max(FIRST, taken // 2))
         directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
-        new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)()]
+        new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)]
         squares += new if products.spans is None else [products.spans.sums(part) for part in new]
         taken += more
-        mean, half = mean_interval(torch.cat(squares))
+        mean, half = norms.mean_interval(torch.cat(squares))
         ends = {"low": (mean - half).clamp(min=0).sqrt(), "high": (mean + half).sqrt()}
         reached = float(((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max())
         if reached <= rtol or taken == d:
@@ -216,7 +197,7 @@ def certified_norms(
     }  # fmt: skip
     with certifying(model):
         blocks = range(from_layer, max(targets.values()))
-        seen = [visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
+        seen = [visibility.visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
         for to, top in targets.items():
             pullback = Pullback(session, [from_layer], hooks, top, to, method.vjp_batch_size)
             products, probes = Products(pullback, query, groups), method.n_probes
@@ -224,7 +205,7 @@ def certified_norms(
                 ends, probes = _grown(products, each, method.tightness, seed)
                 sketch |= {"n_probes": max(probes, sketch["n_probes"] if found else 0), "tightness": method.tightness}
             else:
-                ends = sketched(products, norm, measure_of(model, method), each)
+                ends = ends_of(products, norm, method, each)
             if norm == "spectral":
                 sketch["estimated_tightness"] = max(ends.tightness, sketch.get("estimated_tightness", 0.0))
             lost = products.rounded_away(chance / EVENTS, seed)
@@ -234,7 +215,7 @@ def certified_norms(
 
 
 def allowed(
-    products: Products, ends: Ends, seen: Sequence[Mapping[int, Visibility]], missing: ByToken
+    products: Products, ends: Ends, seen: Sequence[Mapping[int, visibility.Visibility]], missing: ByToken
 ) -> tuple[Ends, float]:
     """The bounds with an allowance for rounding, and its size relative to the largest bound.
 
@@ -242,12 +223,12 @@ def allowed(
     """
     pullback, n = products.pullback, products.session.positions
     stretches = [(sight, range(layer, pullback.top)) for layer in pullback.layers for sight in seen]
-    known = [derivative_rounding(products.session.model, sight, blocks, n) for sight, blocks in stretches]
+    known = [visibility.derivative_rounding(products.session.model, sight, blocks, n) for sight, blocks in stretches]
     largest = ends.high.amax(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
     lost = torch.tensor(known, dtype=torch.float64) + missing.amax(dim=-1) / largest
-    require_digits(float(lost.max()))
+    visibility.require_digits(float(lost.max()))
     here = torch.arange(n)[None] == products.query
-    reached = torch.stack([tokens_reaching(sight, blocks, here) for sight, blocks in stretches])
+    reached = torch.stack([visibility.tokens_reaching(sight, blocks, here) for sight, blocks in stretches])
     if products.spans is not None:
         return ends.by_span(reached, lost[:, None], products.spans), float(lost.max())
     return ends.rounded(reached, lost[:, None]), float(lost.max())
@@ -255,20 +236,18 @@ def allowed(
 
 def _grown(products: Products, chance: float, tightness: float, seed: int) -> tuple[Ends, int]:
     """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
-    d, reach, drawn = width(products.session.model), products.reach, normals(seed)
-    stages = sketch_stages(FIRST, d)
+    d, drawn = width(products.session.model), normals(seed)
+    stages = norms.sketch_stages(FIRST, d)
     directions = torch.zeros(0, d, dtype=torch.float64)
     found: Ends | None = None
     with tempfile.TemporaryDirectory() as folder:
-        parts: list[Tensor] = []
+        parts: list[Blocks] = []
 
         def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
             way = products.storage(len(new), once=True).way
-            part, n, device = collected(products.along(new), way, slice(0, reach), len(new), folder)
+            part, device = products.collected(new, way, slice(0, products.reach), folder)
             parts.append(part)
-            spans = [[place] for place in range(reach)] if products.spans is None else products.spans.within(reach)
-            several = torch.stack([measure(of_span(parts, inside).to(device)) for inside in spans], dim=1)
-            return several if products.spans is not None else padded(several, n)
+            return products.padded(products.each(parts, measure, device))
 
         for k in stages:
             new = drawn(d, k - len(directions)).T
@@ -280,6 +259,6 @@ def _grown(products: Products, chance: float, tightness: float, seed: int) -> tu
                 return found, k
         # Too many for a sketch: with the rows that a whole basis still lacks, the norm is exact.
         left = torch.linalg.qr(directions.mT, mode="complete").Q[:, len(directions) :].mT
-        unmixed = torch.block_diag(unmixing(directions), torch.eye(len(left), dtype=torch.float64))
-        exact = more(left, lambda rows: spectral_norms(unmixed.to(rows.device) @ rows.double())).cpu()
+        unmixed = torch.block_diag(norms.unmixing(directions), torch.eye(len(left), dtype=torch.float64))
+        exact = more(left, lambda rows: norms.spectral_norms(unmixed.to(rows.device) @ rows.double())).cpu()
         return Ends(exact, exact, exact), d

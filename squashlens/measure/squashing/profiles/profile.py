@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,19 +28,8 @@ from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.certificates.certified import certified_rows
-from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.squashing.jacobians.rows import Storage, storage_for
-from squashlens.measure.squashing.jacobians.sketch import (
-    EVENTS,
-    FAILURE,
-    MISSED,
-    Ends,
-    allowed,
-    measure_of,
-    resolved,
-    seed_in,
-    sketched,
-)
+from squashlens.measure.squashing.jacobians import sketch
+from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.measure.squashing.walks import top_down
 from squashlens.options import Edges, Estimation, Method, OfProfile, ProfileExtras
@@ -140,7 +129,7 @@ def profile(
     n_random_models, certified = extras.n_random_models, extras.certified
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     model = require_sound(model)
-    method = resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
+    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
     session = Session.start(
         model, prompt, "profile",
         queries=queries, layers=layers, method=method, norm=norm, keep=keep, extras=extras,
@@ -149,9 +138,9 @@ def profile(
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
     work = _Work(session, asked, _layers(session, layers), method, norm, keep, models=1 + n_random_models)
     work.require_fits()
-    own = work.measured(certified=certified)
-    random = [work.of(with_random_weights(session.model, k)).measured(null=False) for k in range(n_random_models)]
-    return work.result(own, random)
+    work.measured(certified=certified)
+    random = [work.of(with_random_weights(session.model, k)).measured(null=False).sums for k in range(n_random_models)]
+    return work.result(random)
 
 
 def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
@@ -164,18 +153,9 @@ def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
     return sorted(found)
 
 
-class _Found:
-    """What was measured on one model: values by position, if they are kept, and sums by distance for each quantity."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, Float[Tensor, "query layer position"]] = {}
-        self.sums: dict[str, ByDistance] = {}
-        self.facts: dict[str, Any] = {}
-
-
 @dataclass(frozen=True)
 class _Work:
-    """One call: what is measured, on the model of a session."""
+    """What is measured on the model of a session, and what was found: values by position, and sums by distance."""
 
     session: Session
     queries: Int[Tensor, " query"]
@@ -184,6 +164,9 @@ class _Work:
     norm: Norm
     keep: Kept
     models: int
+    kept: dict[str, Float[Tensor, "query layer position"]] = field(default_factory=dict)
+    sums: dict[str, ByDistance] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -191,7 +174,8 @@ class _Work:
 
     def of(self, other: Bridge) -> "_Work":
         """The same on the same tokens of another model; only sums by distance are kept."""
-        return replace(self, session=Session(other, self.session.ids, self.session.facts), keep="distances")
+        session = Session(other, self.session.ids, self.session.facts)
+        return replace(self, session=session, keep="distances", kept={}, sums={}, facts={})
 
     @property
     def n(self) -> int:
@@ -218,9 +202,8 @@ class _Work:
             return count, None
         return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
 
-    def measured(self, *, null: bool = True, certified: bool = False) -> _Found:
+    def measured(self, *, null: bool = True, certified: bool = False) -> "_Work":
         """Path bound, null and norms of the model."""
-        found = _Found()
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
         if reason := besides_attention(self.session.model):
             if self.method == "none":
@@ -228,30 +211,30 @@ class _Work:
             remark(f"No path bound: {reason}")
             paths = ()
         for name, attention in paths:
-            self._bounds(found, name, attention)
+            self._bounds(name, attention)
         if certified and self.layers[0] < n_blocks(self.session.model):
-            self._certified(found)
+            self._certified()
         if self.method != "none":
-            self._jacobians(found)
-        return found
+            self._jacobians()
+        return self
 
-    def _new(self, found: _Found, name: str) -> None:
+    def _new(self, name: str) -> None:
         first = int(self.session.facts["bos_count"])
-        found.sums[name] = ByDistance(self.n, len(self.layers), self.queries, first)
+        self.sums[name] = ByDistance(self.n, len(self.layers), self.queries, first)
         if self.keep == "positions":
             shape = (len(self.queries), len(self.layers), self.n)
-            found.kept[name] = torch.zeros(shape, dtype=torch.float64)
+            self.kept[name] = torch.zeros(shape, dtype=torch.float64)
 
-    def _take(self, found: _Found, name: str, place: int, rows: slice, values: Float[Tensor, "query position"]) -> None:
-        found.sums[name].add(place, self.queries[rows], values)
+    def _take(self, name: str, place: int, rows: slice, values: Float[Tensor, "query position"]) -> None:
+        self.sums[name].add(place, self.queries[rows], values)
         if self.keep == "positions":
-            found.kept[name][rows, place] = values
+            self.kept[name][rows, place] = values
 
-    def _bounds(self, found: _Found, name: str, attention: Any) -> None:
+    def _bounds(self, name: str, attention: Any) -> None:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
         top = n_blocks(self.session.model)
         down = top_down(self.session, attention, min(self.layers), top)
-        self._new(found, name)
+        self._new(name)
         size = max(1, CHUNK // self.n)
         starts = range(0, len(self.queries), size)
         for start in bar(starts, desc=NAMES[name], unit="chunk"):
@@ -261,62 +244,58 @@ class _Work:
                 products = to_cpu(list(products))
             for below, values in enumerate(products):
                 if top - below in self.layers:
-                    self._take(found, name, self.layers.index(top - below), rows, values)
+                    self._take(name, self.layers.index(top - below), rows, values)
 
-    def _certified(self, found: _Found) -> None:
+    def _certified(self) -> None:
         """The certified path bound of every query from every layer but the last."""
-        self._new(found, "certified")
+        self._new("certified")
         top = n_blocks(self.session.model)
-        edges = Edges(seed=seed_in(self.options))
+        edges = Edges(seed=sketch.seed_in(self.options))
         rows, certificate = certified_rows(self.session, {"y": top}, self.layers[0], self.queries.tolist(), edges)
         for place, layer in enumerate(self.layers):
             if layer < top:
-                self._take(found, "certified", place, slice(None), rows["y"][layer][0])
+                self._take("certified", place, slice(None), rows["y"][layer][0])
             elif self.keep == "positions":
-                found.kept["certified"][:, place] = torch.nan
-        found.facts["certificate"] = certificate
+                self.kept["certified"][:, place] = torch.nan
+        self.facts["certificate"] = certificate
 
-    def _jacobians(self, found: _Found) -> None:
+    def _jacobians(self) -> None:
         """Norms of the Jacobian of every query at every layer; the ends of all intervals hold together."""
-        self._new(found, "jacobian")
+        self._new("jacobian")
         for end in ENDS[self.method] if self.keep == "positions" else ():
-            found.kept[f"jacobian_{end}"] = torch.zeros_like(found.kept["jacobian"])
+            self.kept[f"jacobian_{end}"] = torch.zeros_like(self.kept["jacobian"])
         certifies, model, (count, kept) = self.method == "sketch_upper", self.session.model, self._rows
         numbers = len(self.queries) * len(self.layers) * self.n
-        chance = FAILURE / EVENTS / self.models if certifies else MISSED / 2
+        chance = sketch.FAILURE / sketch.EVENTS / self.models if certifies else sketch.MISSED / 2
         # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
         with steady(model), certifying(model) if certifies else nullcontext():
             pullback, rounding = Pullback(self.session, self.layers), 0.0
-            measure = None if self.method == "exact" else measure_of(model, self.options)
             missing, seen = torch.zeros(()), []
             if certifies:
-                missing = Products(pullback, None).rounded_away(chance, seed_in(self.options))
+                missing = Products(pullback, None).rounded_away(chance, sketch.seed_in(self.options))
                 seen = [visibilities(model, self.session.ids, (), range(pullback.bottom, pullback.top))]
             for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
                 products = Products(pullback, int(self.queries[at]))
-                if measure is None:
-                    ends = Ends(*[products.exact(kept).cpu()] * 3)
-                else:
-                    ends = sketched(products, self.norm, measure, chance / numbers, kept)
+                ends = sketch.ends_of(products, self.norm, self.options, chance / numbers, kept)
                 if certifies:
-                    ends, lost = allowed(products, ends, seen, missing)
+                    ends, lost = sketch.allowed(products, ends, seen, missing)
                     rounding = max(rounding, lost)
                 for place, values in enumerate(ends.high if certifies else ends.estimate):
-                    self._take(found, "jacobian", place, slice(at, at + 1), values[None])
+                    self._take("jacobian", place, slice(at, at + 1), values[None])
                 for end in ENDS[self.method] if self.keep == "positions" else ():
-                    found.kept[f"jacobian_{end}"][at] = getattr(ends, end)
+                    self.kept[f"jacobian_{end}"][at] = getattr(ends, end)
+        said: dict[str, Any] = {"kind": "estimate", "failure_probability": sketch.MISSED}
         if certifies:
-            said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding, "failure_probability": FAILURE}
-        else:
-            said = {"kind": "estimate", "failure_probability": MISSED}
-        if measure is not None:
-            found.facts["sketch"] = said | {"n_probes": count, "seed": seed_in(self.options)}
+            said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding}
+            said["failure_probability"] = sketch.FAILURE
+        if self.method != "exact":
+            self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.options)}
 
-    def result(self, own: _Found, random: Sequence[_Found]) -> xr.Dataset:
+    def result(self, random: Sequence[Mapping[str, ByDistance]]) -> xr.Dataset:
         """Everything as one Dataset."""
-        sums = dict(own.sums)
+        sums = dict(self.sums)
         for name in ("path_bound", "jacobian"):
-            others = [one.sums[name] for one in random if name in one.sums]
+            others = [one[name] for one in random if name in one]
             if others:
                 sums[f"{name}_random"] = others[0].joined(others[1:])
         by_distance, by_query = ("quantity", "layer", "distance"), ("query", "layer", "position")
@@ -327,12 +306,12 @@ class _Work:
             f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian" for end in ENDS[self.method]
         }
         of = f", of the Jacobian the {norm}" if self.method != "none" else ""
-        for name, values in own.kept.items():
+        for name, values in self.kept.items():
             variables[name] = (by_query, values, named[name], "1")
         means = torch.stack([s.means() for s in sums.values()])
         variables["influence"] = (by_distance, means, f"mean influence{of}", "1")
         variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
-        generator = torch.Generator().manual_seed(seed_in(self.options))
+        generator = torch.Generator().manual_seed(sketch.seed_in(self.options))
         variables |= _laws([s.laws(generator) for s in sums.values()], of)
         variables |= states(self.session, self.layers)
         _, coords = self.session.coords()
@@ -341,7 +320,7 @@ class _Work:
             "quantity": list(sums), "block": np.arange(n_blocks(self.session.model)),
             "head": np.arange(int(self.session.model.cfg.n_heads)),
         }  # fmt: skip
-        labelled = self.session.knowing(**own.facts, random_model_seeds=list(range(len(random))))
+        labelled = self.session.knowing(**self.facts, random_model_seeds=list(range(len(random))))
         return labelled.dataset("influence, heads and representations of a prompt", coords, variables)
 
 

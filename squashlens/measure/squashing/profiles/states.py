@@ -7,23 +7,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from squashlens.engine import anatomy
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import (
-    context_length,
-    dtype_of,
-    n_blocks,
-    pattern_site,
-    residual_site,
-    unseen_roundings,
-    why_lengths_differ,
-    windows,
-)
 from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, streams_at
-from squashlens.measure.squashing.jacobians.rows import not_causal
+from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.attention import Attention
@@ -34,7 +25,7 @@ from squashlens.theory.spread import heads_of, heads_of_attention, spectrum
 def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     """Statistics by (block, head) and by (layer), from three forward passes."""
     seen = _Seen.of(session)
-    blocks = range(n_blocks(session.model))
+    blocks = range(anatomy.n_blocks(session.model))
     heads = _stack(seen.heads[b] for b in blocks)
     sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
     n, native = session.positions, _windows(session)
@@ -59,9 +50,9 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
 def _windows(session: Session) -> list[int | None]:
     """The attention window of each block; full attention where the configuration has other kinds of blocks."""
     try:
-        return windows(session.model, session.positions)
+        return anatomy.windows(session.model, session.positions)
     except UnsoundModelError:
-        return [None] * n_blocks(session.model)
+        return [None] * anatomy.n_blocks(session.model)
 
 
 def _stack(parts: Iterable[Tensor]) -> Tensor:
@@ -80,7 +71,7 @@ class _Seen:
     @classmethod
     def of(cls, session: Session) -> "_Seen":
         model, heads = session.model, int(session.model.cfg.n_heads)
-        blocks, hooks = range(n_blocks(model)), model.hook_dict
+        blocks, hooks = range(anatomy.n_blocks(model)), model.hook_dict
         nothing = torch.full((heads,), torch.nan, dtype=torch.float64)
         none = torch.stack([nothing, nothing], dim=-1)
         seen = cls({}, dict.fromkeys(blocks, none), dict.fromkeys(blocks, (nothing, nothing)))
@@ -94,12 +85,14 @@ class _Seen:
             return lambda at, tensor: kept.update({at: of(tensor)})
 
         stream = keep(seen.streams, lambda tensor: tensor.detach().clone())
-        watch = [(residual_site(at, model), partial(stream, at)) for at in range(n_blocks(model) + 1)]
+        watch = [(anatomy.residual_site(at, model), partial(stream, at)) for at in range(anatomy.n_blocks(model) + 1)]
         named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
         watch += [(name, partial(value, b)) for b, name in named if name in hooks]
         if why_not_streamed(model, [name for name, _ in watch]) is not None:
             pattern = keep(seen.heads, heads_of)
-            watch += [(pattern_site(b), partial(pattern, b)) for b in blocks if pattern_site(b) in hooks]
+            watch += [
+                (anatomy.pattern_site(b), partial(pattern, b)) for b in blocks if anatomy.pattern_site(b) in hooks
+            ]
 
         def attention(block: int, found: Attention) -> None:
             seen.heads[block] = heads_of_attention(found)
@@ -115,22 +108,24 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
     The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
     that a second pass of the longer prompt has ṽ and ṽ*; it runs two copies, since the same pass rounds alike.
     """
-    model, limit = session.model, context_length(session.model)
+    model, limit = session.model, anatomy.context_length(session.model)
     last = [seen.streams[layer][0, -1] for layer in layers]
     if limit is not None and session.positions + 1 > limit:
         remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
         far = floor = torch.full((len(layers),), torch.nan)
     else:
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
-        sites, ends = [residual_site(layer, model) for layer in layers], slice(-2, None)
+        sites, ends = [anatomy.residual_site(layer, model) for layer in layers], slice(-2, None)
         stars, again = (streams_at(model, ids.repeat(copies, 1), sites, at=ends) for copies in (1, 2))
         pairs = [(v, stars[site][0, 1], again[site][0]) for site, v in zip(sites, last, strict=True)]
         far = _stack(distance(v, star, "linf") for v, star, _ in pairs)
         alone, before = _stack(v for v, _, _ in pairs), _stack(second[0] for _, _, second in pairs)
-        same = agree(before, alone, dtype_of(model), dim=-1)  # on the CPU: a device would be waited for at each layer
-        if not same and why_lengths_differ(model, (ids.shape[1] - 1, ids.shape[1])) is None:
+        same = agree(
+            before, alone, anatomy.dtype_of(model), dim=-1
+        )  # on the CPU: a device would be waited for at each layer
+        if not same and anatomy.why_lengths_differ(model, (ids.shape[1] - 1, ids.shape[1])) is None:
             raise not_causal("The model", session.positions - 1)
-        roundings = unseen_roundings(model)
+        roundings = anatomy.unseen_roundings(model)
         floor = _stack(
             noise(v, second[0], "linf", roundings) + noise(star, second[1], "linf", roundings)
             for v, star, second in pairs

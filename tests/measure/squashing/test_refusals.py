@@ -1,0 +1,86 @@
+"""Arguments with which nothing can be measured are refused, by name and before any work."""
+
+from typing import Any
+
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError, RangeError
+from tests.grouped import in_groups
+from tests.references import raw
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (sl.path_bound, {"query": 9}, "Use 0 to 4, or"),
+    (sl.path_bound, {"from_layer": 6, "to_layer": 6}, "not below"),
+    (sl.path_bound, {"from_layer": 7}, "Use a layer from 0"),
+    (sl.path_bound, {"to_layer": []}, "empty list"),
+    (sl.path_bound, {"constants": {"beta1": 0.0}}, "beta1=0.0, which is not a positive finite number"),
+    (sl.path_bound, {"constants": {"beta4": 1.0}}, "unknown name 'beta4'"),
+    (sl.certified_bound, {"n_composed": 2}, "possible only with exact edges"),
+    (sl.certified_bound, {"edges": "exact", "n_composed": 0}, "a number of blocks"),
+    (sl.certified_bound, {"freeze": "softmax"}, "'attention', 'norms', 'gates'"),
+    (sl.jacobian_norms, {"n_probes": 0}, "a number of directions"),
+    (sl.jacobian_norms, {"freeze": "softmax"}, "'attention', 'norms', 'gates'"),
+    (sl.jacobian_norms, {"vjp_batch_size": 0}, "batch size"),
+    (sl.jacobian_norms, {"query": -6}, "Use 0 to 4, or"),
+    (sl.jacobian_norms, {"rtol": 0.1}, "rtol"),
+    (sl.jacobian_norms, {"rtol": 2.0, "method": "sketch", "norm": "frobenius"}, "rtol"),
+    (sl.jacobian_norms, {"rtol": 0.1, "method": "sketch"}, "rtol"),
+    (sl.jacobian_norms, {"rtol": 2.0, "method": "lanczos"}, "rtol"),
+    (sl.jacobian_norms, {"tightness": 3.0}, "tightness"),
+    (sl.jacobian_norms, {"tightness": 1.0, "method": "sketch_upper"}, "tightness"),
+    (sl.jacobian_norms, {"tightness": 3.0, "method": "sketch_upper", "norm": "frobenius"}, "tightness"),
+    (sl.jacobian_norms, {"positions": [9], "method": "lanczos"}, "not positions from 0 to 4"),
+    (sl.jacobian_norms, {"norm": "frobenius", "method": "lanczos"}, "norm='frobenius'"),
+    (sl.jacobian_norms, {"spans": "words", "method": "lanczos"}, "spans="),
+    (sl.jacobian_norms, {"method": "exact", "positions": [1]}, "positions="),
+    (sl.jacobian_norms, {"prompt": ["110 =", "111 ="], "method": "lanczos"}, "single prompt"),
+    (sl.jacobian_norms, {"spans": {}}, "no span"),
+    (sl.jacobian_norms, {"spans": {"a": []}}, "has no position"),
+    (sl.jacobian_norms, {"spans": {"a": [1, 1]}}, "one twice"),
+    (sl.jacobian_norms, {"spans": {"a": [1, -4]}}, "one twice"),
+    (sl.jacobian_norms, {"spans": {"a": [9]}}, "not a position of the prompt"),
+    (sl.jacobian_norms, {"spans": {"a": [1, 2], "b": [2]}}, "a token in common"),
+    (sl.jacobian_norms, {"spans": "fields"}, "JSON"),
+    (sl.jacobian, {"positions": []}, "at least one position"),
+    (sl.jacobian, {"positions": [1, 1]}, "twice"),
+    (sl.jacobian, {"positions": [3], "query": 2}, "not positions from 0 to 2"),
+    (sl.jacobian, {"k": 129}, "k="),
+    (sl.jacobian, {"prompt": ["110 =", "111 ="]}, "single prompt"),
+    (sl.profile, {"queries": []}, "has no position"),
+    (sl.profile, {"queries": [4, -1]}, "one twice"),
+    (sl.profile, {"queries": [9]}, "not a position"),
+    (sl.profile, {"layers": []}, "has no layer"),
+    (sl.profile, {"layers": [1, 2, 1]}, "no layer, or one twice"),
+    (sl.profile, {"layers": [7]}, "layers"),
+    (sl.profile, {"n_probes": 0}, "a number of directions"),
+    (sl.substitution_effect, {"candidates": [-1]}, "not token ids"),
+    (sl.substitution_effect, {"prompt": "11"}, "No candidate differs"),
+    (sl.substitution_effect, {"positions": [0]}, "not positions from 1 to 4"),
+    (sl.substitution_effect, {"candidates": "predicted", "positions": [0]}, "positions from 1 to 4"),
+    (sl.knockout_effect, {"spans": {"a": [1]}, "positions": [1]}, "exclude each other"),
+    (sl.knockout_effect, {"positions": [4], "query": 3}, "positions from 0 to 3"),
+    (sl.audit, {"n_replacements": 0}, "n_replacements=0"),
+    (sl.audit, {"candidates": [10**6]}, "are not token ids"),
+    (sl.audit, {"candidates": [4]}, "No candidate differs"),
+    (sl.audit, {"query": 0}, "The query is at position 0, and no token"),
+    (sl.audit, {"positions": range(-1, 100)}, "are not positions from 0 to 4"),
+]
+
+
+@pytest.mark.parametrize(("measure", "arguments", "complaint"), REFUSED)
+def test_refusals(
+    measure: Any, arguments: dict[str, Any], complaint: str, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", lambda *_: pytest.fail("the work was begun"))
+    with pytest.raises(InputError, match=complaint):
+        raw(measure)(tiny, **{"prompt": "110 ="} | in_groups(measure, arguments))
+
+
+@pytest.mark.parametrize(
+    ("constants", "spans", "complaint"),
+    [({"beta1": 1e-300}, None, "float64.*beta1=1e-300.*larger beta1"), ({"beta1": 1e-40}, {"all": [1, 2]}, "float64")],
+)
+def test_bounds_beyond_every_number(constants: Any, spans: Any, complaint: str, tiny: Any) -> None:
+    with pytest.raises(RangeError, match=f"beyond the range of {complaint}"):
+        sl.path_bound(tiny, "110 =", constants=constants, spans=spans)
