@@ -52,7 +52,6 @@ def test_many_queries_have_rows_of_the_product(kind: str, window: int | None, mo
     generator = torch.Generator().manual_seed(0)
     for small in ("LONGEST", "SHORTEST"):  # several blocks of rows
         monkeypatch.setattr(f"squashlens.theory.attention.{small}", 3)
-    monkeypatch.setattr("squashlens.theory.bounds.path_sums.ROWS", 3)
     places = np.arange(n)
     seen = (places[None] <= places[:, None]) & (places[:, None] - places[None] < (window or n))
     patterns, matrices = [], []
