@@ -24,7 +24,7 @@ from squashlens.records.results import Variable, signed, versions
 from squashlens.synthetic.stack import Stack, chosen_lengths, chosen_seeds
 from squashlens.synthetic.stack_passes import last_tokens
 from squashlens.theory.distances import distance
-from squashlens.theory.norms import mean_interval
+from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
 
 HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
@@ -245,10 +245,11 @@ def power_law(
 
 
 def of_draws(name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()) -> Labelled:
-    """The mean over draws with the ends of its 95 % interval (Student's t); NaN for fewer than five draws."""
-    mean, half = mean_interval(slopes)
-    half = half if len(slopes) >= DRAWS else torch.full_like(half, torch.nan)
-    found = with_ends(name, dims, (mean, mean - half, mean + half), f"{text}, mean over seeds")
+    """The mean over draws, NaN if one has no slope, and the ends of its 95 % interval, also NaN below five draws."""
+    complete = ~slopes.isnan().any(dim=0)
+    mean, low, high = (torch.where(complete, end, torch.nan) for end in mean_interval(slopes.movedim(0, -1)))
+    ends = (low, high) if len(slopes) >= DRAWS else (torch.full_like(mean, torch.nan),) * 2
+    found = with_ends(name, dims, (mean, *ends), f"{text}, mean over seeds")
     return {f"{name}_mean": found.pop(name), **found}
 
 

@@ -143,11 +143,3 @@ def crossed(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*po
         size = best.norm(dim=-2, keepdim=True)
         found.append((other @ (best / size.where(size > 0, torch.ones_like(size))))[..., 0].norm(dim=-1))
     return torch.stack(found, dim=-1)
-
-
-def mean_interval(samples: Float[Tensor, "cotangent ..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The mean of samples and half the width of its 95 % interval, by Student's t; NaN for a single sample."""
-    k = len(samples)
-    if k < 2:
-        return samples.mean(dim=0), torch.full_like(samples.mean(dim=0), torch.nan)
-    return samples.mean(dim=0), float(special.stdtrit(k - 1, 0.975)) * samples.std(dim=0) / math.sqrt(k)

@@ -67,6 +67,10 @@ def test_means_and_intervals_against_scipy() -> None:
         value.isnan().all() == (name != "slope_mean")
         for name, (_, value, *_) in of_draws("slope", slopes[:4], "").items()
     )
+    slopes[0, 1] = torch.nan  # a draw without a slope is not left out in silence
+    assert all(
+        value.isnan().tolist() == [False, True, False] for _, value, *_ in of_draws("slope", slopes, "").values()
+    )
 
 
 @pytest.mark.few(1)

@@ -277,15 +277,12 @@ def _assemble(
 def _means(each: Tensor, names: list[str]) -> Labelled:
     """Mean agreement over prompts, and its mean difference from the Jacobian's in the same prompt, with intervals."""
     ahead = each - each[names.index(TRUTH)]  # in pairs: what all methods find hard in a prompt cancels
-    ends = mean_interval(each)
     text = f"{RHO}, mean over prompts"
+    difference = f"{text}, minus that of the Jacobian"
     return {
-        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *(end.clamp(-1, 1) for end in ends)], text),
-        **with_ends(
-            "agreement_over_jacobian", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)],
-            f"{text}, minus that of the Jacobian",
-        ),
-    }  # fmt: skip
+        **with_ends("agreement", GRID, [end.clamp(-1, 1) for end in mean_interval(each)], text),
+        **with_ends("agreement_over_jacobian", GRID, mean_interval(ahead), difference),
+    }
 
 
 @validated
@@ -323,8 +320,8 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
     ahead = each - each[names.index(base)]
     text = f"{RHO}, mean over prompts"
     variables: Labelled = {
-        **with_ends("agreement", GRID, [each.nanmean(dim=-1), *mean_interval(each)], text),
-        **with_ends("gain", GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)], f"{text}, minus that of {base}"),
+        **with_ends("agreement", GRID, mean_interval(each), text),
+        **with_ends("gain", GRID, mean_interval(ahead), f"{text}, minus that of {base}"),
         "prompt_agreement": ((*GRID, "prompt"), each.numpy(), RHO, "1"),
         "seconds": (("estimate", "prompt"), of_prompts([a["seconds"] for a in audits], ("estimate",)), "time", "s"),
         CEILING: (("reference", "prompt"), of_prompts([a[CEILING] for a in audits], ("reference",)), CEILING_TEXT, "1"),

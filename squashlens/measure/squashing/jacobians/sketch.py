@@ -51,7 +51,6 @@ from squashlens.theory.norms import (
     crossed,
     direction_factor,
     length_factor,
-    mean_interval,
     moment_sizes,
     sketch_factors,
     sketch_stages,
@@ -60,6 +59,7 @@ from squashlens.theory.norms import (
     unmixing,
 )
 from squashlens.theory.probes import normals, seed_of
+from squashlens.theory.statistics.ranks import mean_interval
 
 FIRST = 16  # rows of a growing sketch at its first stage
 MISSED = 0.05  # probability that any norm of a result is outside its interval
@@ -186,8 +186,8 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
         new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)()]
         squares += new if products.spans is None else [products.spans.sums(part) for part in new]
         taken += more
-        mean, half = mean_interval(torch.cat(squares))
-        ends = {"low": (mean - half).clamp(min=0).sqrt(), "high": (mean + half).sqrt()}
+        mean, low, high = mean_interval(torch.cat(squares).movedim(0, -1))
+        ends = {"low": low.clamp(min=0).sqrt(), "high": high.sqrt()}
         reached = float(((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max())
         if reached <= rtol or taken == d:
             break
