@@ -8,12 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import (
-    AttentionInterface,
-    AutoModelForCausalLM,
-    Llama4TextConfig,
-    Ministral3Config,
-)
+from transformers import AttentionInterface, AutoModelForCausalLM, Llama4TextConfig, Ministral3Config
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 from transformers.models.llama4.modeling_llama4 import Llama4TextAttention
 
@@ -22,6 +17,7 @@ from squashlens import hooks as change
 from squashlens.errors import RangeError, UnsoundModelError
 from squashlens.hooks.temperatures import ADAPTIVE
 from tests.cases import COMMON, FAMILIES, MORE, few, save_random
+from tests.hooks.passes import logits
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4, 8, 8, 8, 8]])
 Row = Callable[[list[float], int], float]  # the factor for a row: its visible logits, and the query's position
@@ -81,11 +77,6 @@ def by_hand() -> Iterator[Callable[[Any, Row], torch.Tensor]]:
     AttentionMaskInterface._global_mapping.pop(name, None)
 
 
-def logits(model: Any, *hooks: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
-    with sl.applied(model, *hooks), torch.no_grad():
-        return model(ids, use_cache=False)
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", few([*FAMILIES, *MORE]))
 def test_every_rule_is_a_plain_model_changed_by_hand(
@@ -94,13 +85,13 @@ def test_every_rule_is_a_plain_model_changed_by_hand(
     """Windows, soft caps, parallel blocks, learned positions: the factor is that of the row, whatever the family."""
     model, plain = bridge_of(family), plain_of(family)
     untouched = by_hand(plain, lambda row, i: 1.0)
-    torch.testing.assert_close(logits(model), untouched, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(logits(model, ids=IDS), untouched, rtol=1e-4, atol=2e-5)
     hooks: dict[Any, Row] = {change.log_scaling(rule, 4): of for rule, of in RULES.items()}  # type: ignore[arg-type]
     hooks[change.adaptive_temperature()] = adaptive
     hooks[change.adaptive_temperature(coefficients=(1.5, 0.25))] = lambda row, i: adaptive(row, i, (1.5, 0.25))
     for hook, factor in hooks.items():
         expected = by_hand(plain, factor)
-        torch.testing.assert_close(logits(model, hook), expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(logits(model, hook, ids=IDS), expected, rtol=1e-3, atol=1e-4)
         assert (expected - untouched).abs().max() > 1e-3, hook.name
 
 
@@ -114,8 +105,10 @@ def test_the_rule_of_ministral_is_that_of_its_own_module(tmp_path: Any) -> None:
     model = sl.load(tmp_path / "0.0", device="cpu")
     with torch.no_grad():
         expected = native(IDS, use_cache=False).logits
-    assert (logits(model) - expected).abs().max() > 1e-3
-    torch.testing.assert_close(logits(model, change.log_scaling("ministral3", 4)), expected, rtol=1e-4, atol=1e-5)
+    assert (logits(model, ids=IDS) - expected).abs().max() > 1e-3
+    torch.testing.assert_close(
+        logits(model, change.log_scaling("ministral3", 4), ids=IDS), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("tokens", [3, 14])
