@@ -150,12 +150,21 @@ def jacobian_by_differences(plain: Any, ids: Tensor, query: int, step: float) ->
     return columns
 
 
+def with_attention(plain: Any, name: str, attend: Any) -> Any:
+    """A copy of the plain model with another attention function, to be known under a name; it gets whole masks."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, eager_mask)
+    changed = copy.deepcopy(plain)
+    changed.set_attn_implementation(name)
+    return changed
+
+
 def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
     """A copy of the plain model whose attention always uses the patterns it has on `ids`, as constants."""
-    from transformers import AttentionInterface
-
     patterns = [a.detach() for a in plain_outputs(plain, ids).attentions]
-    frozen = copy.deepcopy(plain)
 
     def constant(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any) -> Any:
         groups = query.shape[1] // value.shape[1]
@@ -163,13 +172,7 @@ def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
         mixed = weights @ value.repeat_interleave(groups, dim=1)
         return mixed.transpose(1, 2).contiguous(), weights
 
-    AttentionInterface.register("squashlens_constant", constant)
-    from transformers import AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    AttentionMaskInterface.register("squashlens_constant", eager_mask)
-    frozen.set_attn_implementation("squashlens_constant")
-    return frozen
+    return with_attention(plain, "squashlens_constant", constant)
 
 
 def _kind(model: Any, name: str, module: Any, freeze: Sequence[str]) -> str | None:
@@ -242,10 +245,6 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
     value alike. ``"values"``: attended to as before, with nothing to give. ``"weights"``: the weights of other tokens
     to them are set to 0 behind the softmax.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    changed = copy.deepcopy(plain)
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
         groups = query.shape[1] // value.shape[1]
@@ -270,10 +269,7 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
             mixed[:, :, q : q + 1] = weights @ value[:, :, kept]
         return mixed.transpose(1, 2).contiguous(), None
 
-    AttentionInterface.register("squashlens_without", attend)
-    AttentionMaskInterface.register("squashlens_without", eager_mask)
-    changed.set_attn_implementation("squashlens_without")
-    return changed
+    return with_attention(plain, "squashlens_without", attend)
 
 
 def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows: Sequence[Tensor]) -> Any:

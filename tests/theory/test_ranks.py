@@ -109,12 +109,6 @@ def test_the_smallest_p_is_that_of_equal_signs(n: int) -> None:
     assert sign_test(torch.tensor([*[1.0] * n, torch.nan])).isnan()
 
 
-def test_of_truth_values_it_is_mcnemars() -> None:
-    """15 pairs of which 2 became right and 9 wrong; scipy's binomial test of the discordant pairs."""
-    differences = torch.tensor([1.0] * 2 + [-1.0] * 9 + [0.0] * 4)
-    assert sign_test(differences).item() == pytest.approx(stats.binomtest(2, 11).pvalue)
-
-
 @pytest.mark.parametrize("n", range(1, 40))
 def test_ends_of_the_interval_cover_the_median_as_often_as_they_say(n: int) -> None:
     """P(x₍ᵣ₎ ≤ m ≤ x₍ₙ₊₁₋ᵣ₎) by counting how many of n samples are below m; one rank further in covers too little."""
