@@ -221,7 +221,9 @@ class Replacement:
 
     def __call__(self, tensor: Tensor) -> Tensor:
         rows, n = self.source.rows[self.block].to(tensor), tensor.shape[1]
-        if self.here is None and not self.averaged and n > len(rows):
+        if self.averaged:
+            rows = rows.mean(dim=0, keepdim=True).expand(n, *rows.shape[1:])
+        if self.here is None and n > len(rows):
             raise InputError(
                 f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
                 "Give positions=, or prompts as long as this one.",
@@ -230,10 +232,7 @@ class Replacement:
         there = here if self.there is None else self.there
         pairs = [(i, k) for i, k in zip(here, there, strict=True) if i < n]
         index = torch.tensor([i for i, _ in pairs], dtype=torch.long, device=tensor.device)
-        if self.averaged:
-            chosen = rows.mean(dim=0, keepdim=True).expand(len(pairs), *rows.shape[1:])
-        else:
-            chosen = rows[[k for _, k in pairs]]
+        chosen = rows[[k for _, k in pairs]]
         return tensor.index_copy(1, index, chosen.expand(len(tensor), *chosen.shape))
 
 

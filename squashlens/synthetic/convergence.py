@@ -233,13 +233,10 @@ def power_law(
     Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN.
     """
     there = (values > 0) & values.isfinite()
-    count = there.sum(dim=-1, keepdim=True)
-    x = torch.where(there, lengths.log(), 0.0)
-    y = torch.where(there, values.clamp(min=torch.finfo(values.dtype).tiny).log(), 0.0)
-    x = torch.where(there, x - x.sum(dim=-1, keepdim=True) / count, 0.0)
-    y = torch.where(there, y - y.sum(dim=-1, keepdim=True) / count, 0.0)
-    xy, xx, yy = (x * y).sum(dim=-1), x.square().sum(dim=-1), y.square().sum(dim=-1)
-    few = count[..., 0] < FEWEST
+    logs = (torch.where(there, each.log(), torch.nan) for each in (lengths, values))
+    x, y = (log - log.nanmean(dim=-1, keepdim=True) for log in logs)
+    xy, xx, yy = (x * y).nansum(dim=-1), x.square().nansum(dim=-1), y.square().nansum(dim=-1)
+    few = there.sum(dim=-1) < FEWEST
     least, most = values.where(there, torch.inf).amin(dim=-1), values.where(there, 0).amax(dim=-1)
     return torch.where(few, torch.nan, xy / xx), torch.where(few | (least == most), torch.nan, xy.square() / (xx * yy))
 
