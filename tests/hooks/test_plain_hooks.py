@@ -76,15 +76,11 @@ def test_both_signatures_do_what_transformer_lens_does(way: str, bridge_of: Call
             assert torch.equal(logits(model), expected)
             found = sl.path_bound(model, IDS)
         named = sl.results.provenance(found)["ambient_hooks"]
-        name = function_name_expected(way)
+        name = "<lambda>" if "lambda" in way else way
         assert named == [f"{SITE}: {'mine' if isinstance(given, sl.hooks.Hook) else name}"]
         assert count(model) == before
     assert not torch.equal(expected, plain)
     assert torch.equal(logits(model), plain)
-
-
-def function_name_expected(way: str) -> str:
-    return "<lambda>" if "lambda" in way else way
 
 
 def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:

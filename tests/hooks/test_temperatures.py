@@ -93,8 +93,7 @@ def test_the_rule_of_ministral_is_that_of_its_own_module(tmp_path: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("tokens", [3, 14])
-def test_the_rule_of_llama_4_is_that_of_its_own_module(tokens: int) -> None:
+def test_the_rule_of_llama_4_is_that_of_its_own_module() -> None:
     """Attention without rotary embedding, with and without its scaling, which has steps of 4 tokens here.
 
     A logit of attention relative to that of the first key is the logarithm of the weights' quotient; the scaling
@@ -106,6 +105,7 @@ def test_the_rule_of_llama_4_is_that_of_its_own_module(tokens: int) -> None:
     )  # fmt: skip
     config._attn_implementation = "eager"
     torch.manual_seed(0)
+    tokens = 14
     module: Any = Llama4TextAttention(config, 0).double().eval()
     stream = torch.randn(1, tokens, 32, dtype=torch.float64)
     mask = torch.full((1, 1, tokens, tokens), -torch.inf, dtype=torch.float64).triu(1)
@@ -120,8 +120,7 @@ def test_the_rule_of_llama_4_is_that_of_its_own_module(tokens: int) -> None:
         for j in range(1, i + 1):
             expected = RULES["llama4"]([], i) * relative[False][:, i, j]
             torch.testing.assert_close(relative[True][:, i, j], expected, rtol=1e-4, atol=1e-5)
-    if tokens > 4:
-        assert (relative[True] - relative[False]).nan_to_num(0, 0, 0).abs().max() > 1e-2
+    assert (relative[True] - relative[False]).nan_to_num(0, 0, 0).abs().max() > 1e-2
 
 
 @given(st.lists(st.floats(-30, 30), min_size=1, max_size=40), st.integers(0, 3))
