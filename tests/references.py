@@ -194,34 +194,27 @@ def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
     frozen = frozen_attention_model(plain, ids) if "attention" in freeze else copy.deepcopy(plain)
     kinds = {name: kind for name, module in frozen.named_modules() if (kind := _kind(frozen, name, module, freeze))}
 
-    def centred(module: Any, x: Tensor, kind: str) -> Tensor:
+    def centred(x: Tensor, kind: str) -> Tensor:
         return x - x.mean(dim=-1, keepdim=True) if kind == "layer" else x
 
     constants: dict[str, Tensor] = {}
 
-    def record(name: str, kind: str) -> Any:
-        def see(module: Any, args: Any, out: Tensor) -> None:
-            shift = module.bias if kind == "layer" else 0
-            constants[name] = (out if kind == "gate" else (out - shift) / centred(module, args[0], kind)).detach()
+    def held(name: str, kind: str) -> Any:
+        """A hook that keeps what it sees in the first pass, and gives it in every later one."""
 
-        return see
-
-    def replay(name: str, kind: str) -> Any:
-        def use(module: Any, args: Any, out: Tensor) -> Tensor:
-            if kind == "gate":
-                return constants[name]
+        def use(module: Any, args: Any, out: Tensor) -> Tensor | None:
             shift = module.bias if kind == "layer" else 0
-            return centred(module, args[0], kind) * constants[name] + shift
+            if name not in constants:
+                constants[name] = (out if kind == "gate" else (out - shift) / centred(args[0], kind)).detach()
+                return None
+            return constants[name] if kind == "gate" else centred(args[0], kind) * constants[name] + shift
 
         return use
 
-    handles = [frozen.get_submodule(n).register_forward_hook(record(n, k)) for n, k in kinds.items()]
+    for name, kind in kinds.items():
+        frozen.get_submodule(name).register_forward_hook(held(name, kind))
     with torch.no_grad():
         frozen(ids, use_cache=False)
-    for handle in handles:
-        handle.remove()
-    for name, kind in kinds.items():
-        frozen.get_submodule(name).register_forward_hook(replay(name, kind))
     return frozen
 
 
