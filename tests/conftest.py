@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib.util
 import json
+import re
 import shutil
 import sys
 import warnings
@@ -22,9 +23,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # The process that hands tests to pytest-xdist's workers runs none and needs none of the libraries.
-HANDS_OUT = "PYTEST_XDIST_WORKER" not in os.environ and any(
-    word.startswith(("-n", "--numprocesses")) and word not in ("-n0", "-n=0") for word in sys.argv[1:]
-)
+WORKERS = re.search(r"(?:^| )(?:-n|--numprocesses)[ =]?(\w+)", " ".join(sys.argv[1:]))
+HANDS_OUT = "PYTEST_XDIST_WORKER" not in os.environ and WORKERS is not None and WORKERS[1] != "0"
 # Modules that name the axes of tensors are checked against those names, in a nightly run of their own: the check
 # takes longer than many functions that it stands around. Modules with nothing to check are left alone.
 if os.environ.get("SQUASHLENS_TYPED") and not HANDS_OUT:
@@ -227,7 +227,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Any:
     shutil.copytree(sl.zoo.folder("tiny-gemma"), folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["chat_template"] = (
-        "{{ bos_token }}Question: {{ messages[0]['content'] | trim }} {% if add_generation_prompt %}answer :{% endif %}"
-    ).replace("Question", "question")
+        "{{ bos_token }}question: {{ messages[0]['content'] | trim }} {% if add_generation_prompt %}answer :{% endif %}"
+    )
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return sl.load(folder, device="cpu")

@@ -35,32 +35,34 @@ ODD: tuple[Any, ...] = (
     torch.ones(3, 3, device="meta"), torch.ones(3, dtype=torch.complex64), torch.int8, Path("/nonexistent"),
     lambda *_: None, Unprintable(), [Unprintable()], xr.Dataset(),
 )  # fmt: skip
-WINGS = ("figures", "hooks", "paths", "prompts", "results", "synthetic", "tasks", "statements", "zoo", "hosted")
 MADE_BY_US = {"Capture", "PairCapture", "synthetic.LastTokens", "tasks.Question", "tasks.Reading"} | {
     f"statements.{name}" for name in ("Exhibit", "Statement", "Step")
 }  # results, that nobody makes by hand
 
 
+def modules() -> list[ModuleType]:
+    """The package and its public modules."""
+    listed = [getattr(sl, name) for name in sl.__all__]
+    return [sl, *(one for one in listed if isinstance(one, ModuleType)), import_module("squashlens.hosted")]
+
+
+def names(module: ModuleType) -> list[str]:
+    """The names of `__all__`; where a module has none, those that it defines."""
+    own = [n for n, v in vars(module).items() if n[0] != "_" and getattr(v, "__module__", None) == module.__name__]
+    return list(getattr(module, "__all__", own))
+
+
 @cache
 def public() -> dict[str, Callable[..., Any]]:
-    """Functions and classes of the package and its wings, by name."""
+    """The public functions and classes by name, without errors."""
     found: dict[str, Callable[..., Any]] = {}
-    for wing in (sl, *(import_module(f"squashlens.{name}") for name in WINGS)):
-        if wing is sl:
-            prefix, names = "", sl.__all__
-        else:
-            prefix = wing.__name__.split(".")[-1] + "."
-            names = getattr(wing, "__all__", None) or own(wing)
-        for name in names:
-            value = getattr(wing, name)
+    for module in modules():
+        prefix = "" if module is sl else module.__name__.split(".")[-1] + "."
+        for name in names(module):
+            value = getattr(module, name)
             if callable(value) and not (isinstance(value, type) and issubclass(value, Exception)):
                 found[prefix + name] = value
     return found | {"Capture.open": sl.Capture.open}
-
-
-def own(wing: ModuleType) -> list[str]:
-    """What a module without `__all__` defines itself."""
-    return [n for n, v in vars(wing).items() if n[0] != "_" and getattr(v, "__module__", None) == wing.__name__]
 
 
 def loading_once(load: Any) -> Any:

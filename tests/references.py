@@ -155,12 +155,21 @@ def jacobian_by_differences(plain: Any, ids: Tensor, query: int, step: float) ->
     return columns
 
 
+def with_attention(plain: Any, name: str, attend: Any) -> Any:
+    """A copy of the plain model with another attention function, to be known under a name; it gets whole masks."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, eager_mask)
+    changed = copy.deepcopy(plain)
+    changed.set_attn_implementation(name)
+    return changed
+
+
 def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
     """A copy of the plain model whose attention always uses the patterns it has on `ids`, as constants."""
-    from transformers import AttentionInterface
-
     patterns = [a.detach() for a in plain_outputs(plain, ids).attentions]
-    frozen = copy.deepcopy(plain)
 
     def constant(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any) -> Any:
         groups = query.shape[1] // value.shape[1]
@@ -168,13 +177,7 @@ def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
         mixed = weights @ value.repeat_interleave(groups, dim=1)
         return mixed.transpose(1, 2).contiguous(), weights
 
-    AttentionInterface.register("squashlens_constant", constant)
-    from transformers import AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    AttentionMaskInterface.register("squashlens_constant", eager_mask)
-    frozen.set_attn_implementation("squashlens_constant")
-    return frozen
+    return with_attention(plain, "squashlens_constant", constant)
 
 
 def _kind(model: Any, name: str, module: Any, freeze: Sequence[str]) -> str | None:
@@ -196,34 +199,27 @@ def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
     frozen = frozen_attention_model(plain, ids) if "attention" in freeze else copy.deepcopy(plain)
     kinds = {name: kind for name, module in frozen.named_modules() if (kind := _kind(frozen, name, module, freeze))}
 
-    def centred(module: Any, x: Tensor, kind: str) -> Tensor:
+    def centred(x: Tensor, kind: str) -> Tensor:
         return x - x.mean(dim=-1, keepdim=True) if kind == "layer" else x
 
     constants: dict[str, Tensor] = {}
 
-    def record(name: str, kind: str) -> Any:
-        def see(module: Any, args: Any, out: Tensor) -> None:
-            shift = module.bias if kind == "layer" else 0
-            constants[name] = (out if kind == "gate" else (out - shift) / centred(module, args[0], kind)).detach()
+    def held(name: str, kind: str) -> Any:
+        """A hook that keeps what it sees in the first pass, and gives it in every later one."""
 
-        return see
-
-    def replay(name: str, kind: str) -> Any:
-        def use(module: Any, args: Any, out: Tensor) -> Tensor:
-            if kind == "gate":
-                return constants[name]
+        def use(module: Any, args: Any, out: Tensor) -> Tensor | None:
             shift = module.bias if kind == "layer" else 0
-            return centred(module, args[0], kind) * constants[name] + shift
+            if name not in constants:
+                constants[name] = (out if kind == "gate" else (out - shift) / centred(args[0], kind)).detach()
+                return None
+            return constants[name] if kind == "gate" else centred(args[0], kind) * constants[name] + shift
 
         return use
 
-    handles = [frozen.get_submodule(n).register_forward_hook(record(n, k)) for n, k in kinds.items()]
+    for name, kind in kinds.items():
+        frozen.get_submodule(name).register_forward_hook(held(name, kind))
     with torch.no_grad():
         frozen(ids, use_cache=False)
-    for handle in handles:
-        handle.remove()
-    for name, kind in kinds.items():
-        frozen.get_submodule(name).register_forward_hook(replay(name, kind))
     return frozen
 
 
@@ -247,10 +243,6 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
     value alike. ``"values"``: attended to as before, with nothing to give. ``"weights"``: the weights of other tokens
     to them are set to 0 behind the softmax.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
-
-    changed = copy.deepcopy(plain)
 
     def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
         groups = query.shape[1] // value.shape[1]
@@ -275,10 +267,7 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
             mixed[:, :, q : q + 1] = weights @ value[:, :, kept]
         return mixed.transpose(1, 2).contiguous(), None
 
-    AttentionInterface.register("squashlens_without", attend)
-    AttentionMaskInterface.register("squashlens_without", eager_mask)
-    changed.set_attn_implementation("squashlens_without")
-    return changed
+    return with_attention(plain, "squashlens_without", attend)
 
 
 def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows: Sequence[Tensor]) -> Any:

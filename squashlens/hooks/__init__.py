@@ -16,6 +16,7 @@ from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, fre
 from squashlens.engine.hooking.hook import Hook
 from squashlens.hooks.interventions import (
     find_positions,
+    lifted_windows,
     mask_attention,
     mask_tokens,
     scale_attention,
@@ -29,7 +30,6 @@ from squashlens.hooks.interventions import (
 from squashlens.hooks.patches import mean_heads, mean_residual, patch_heads, patch_residual, resample_residual
 from squashlens.hooks.rounding import rounding
 from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
-from squashlens.hooks.windows import lifted_windows
 
 __all__ = [
     "Hook",

@@ -1,4 +1,4 @@
-"""Interventions on attention, values and the residual stream, each made as a `Hook`.
+"""Interventions on attention, values and the residual stream, each made as a `Hook`; and a model without its windows.
 
 Masks change attention logits, so the weights of a row renormalize over the remaining keys. No row becomes empty,
 because a token always attends to itself. Positions are counted from the first token of the prompt; positions beyond the
@@ -8,7 +8,8 @@ h // (heads / kv_heads).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -17,9 +18,10 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, positive
 from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import text_config, windows
 from squashlens.engine.digests import digest
 from squashlens.engine.hooking.hook import Hook
-from squashlens.engine.locks import exclusive
+from squashlens.engine.locks import exclusive, locked, require_bridge
 from squashlens.engine.text.tokens import Prompts, display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
@@ -113,10 +115,10 @@ def scale_attention(
 
     def change(scores: Tensor) -> Tensor:
         query, key = grid(scores)
-        return torch.where(_among(key, places) & (query > key) & unmasked(scores), scores + added, scores)
+        return torch.where(_among(key, places) & (query > key), scores + added, scores)
 
     name = f"scale_attention({float(factor)!r} at {listed(places)})"
-    return _in_heads(name, SCORES, change, blocks, heads, positional=True)
+    return rescored(name, change, blocks, heads, positional=True)
 
 
 @validated
@@ -129,12 +131,7 @@ def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iter
         blocks, heads: blocks and query heads to act in; all by default.
     """
     places = positions_of(positions, "zero_pattern")
-
-    def change(pattern: Tensor) -> Tensor:
-        query, key = grid(pattern)
-        return pattern.masked_fill(_among(key, places) & (query > key), 0.0)
-
-    return _in_heads(f"zero_pattern{listed(places)}", PATTERN, change, blocks, heads, positional=True)
+    return _mask(f"zero_pattern{listed(places)}", lambda query, key: _among(key, places), blocks, heads, True, PATTERN)
 
 
 @validated
@@ -190,15 +187,16 @@ def _zero(
 
 
 def _mask(
-    name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, positional: bool
-) -> Hook:
-    """A hook that sets logits to −∞ where `hidden(query, key)` is true and the key is an earlier token."""
+    name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None,
+    positional: bool, site: str = SCORES,
+) -> Hook:  # fmt: skip
+    """A hook that sets logits to −∞, or weights to 0, where `hidden(query, key)` is true and the key is earlier."""
 
     def change(scores: Tensor) -> Tensor:
         query, key = grid(scores)
-        return scores.masked_fill(hidden(query, key) & (query > key), -torch.inf)
+        return scores.masked_fill(hidden(query, key) & (query > key), -torch.inf if site == SCORES else 0.0)
 
-    return _in_heads(name, SCORES, change, blocks, heads, positional=positional)
+    return _in_heads(name, site, change, blocks, heads, positional=positional)
 
 
 def rescored(
@@ -219,7 +217,7 @@ def _in_heads(
     """A hook that changes only the chosen heads, which are axis `dim`."""
     if heads is None:
         return Hook(name, site, change, blocks, positional)
-    chosen = _require_counts(heads, "", "heads", "counted from 0; leave it out for all")
+    chosen = positions_of(heads, name, "heads")
     name += f" in {'key/value heads' if site == VALUES else 'heads'} {listed(chosen)}"
     return Hook(name, site, in_heads(change, chosen, dim), blocks, positional)
 
@@ -253,22 +251,17 @@ def _among(place: Tensor, places: tuple[int, ...]) -> Tensor:
     return torch.isin(place, torch.tensor(places, device=place.device))
 
 
-def positions_of(positions: Iterable[int], factory: str) -> tuple[int, ...]:
-    """The positions given to the function `factory`, checked."""
-    return _require_counts(positions, f"{factory}: ", "positions", "counted from 0 at the prompt's first token")
+def positions_of(numbers: Iterable[int], factory: str, what: str = "positions") -> tuple[int, ...]:
+    """The positions, or `what` else is counted, that the function `factory` got; an error unless all are at least 0."""
+    chosen = tuple(numbers)
+    if not chosen or min(chosen) < 0:
+        raise InputError(f"{factory}: {chosen!r} are not {what}.", "Give at least one, counted from 0.")
+    return chosen
 
 
 def heads_of(heads: Iterable[int], factory: str) -> tuple[int, ...]:
-    """The heads given to the function `factory`, checked, each once."""
-    return tuple(dict.fromkeys(_require_counts(heads, f"{factory}: ", "heads", "counted from 0")))
-
-
-def _require_counts(numbers: Iterable[int], where: str, what: str, how: str) -> tuple[int, ...]:
-    """`numbers` as a tuple; an error unless they are one or more, of at least 0."""
-    chosen = tuple(numbers)
-    if not chosen or min(chosen) < 0:
-        raise InputError(f"{where}{chosen!r} are not {what}.", f"Give at least one, {how}.")
-    return chosen
+    """The heads that the function `factory` got, each once."""
+    return tuple(dict.fromkeys(positions_of(heads, factory, "heads")))
 
 
 def listed(places: tuple[int, ...]) -> str:
@@ -311,3 +304,42 @@ def find_positions(model: Bridge, prompt: Prompts, token: str | Callable[[str], 
         wanted_text = "one for which token= is true" if callable(token) else repr(token)
         raise InputError(f"No token of this prompt is {wanted_text}.", f"Its tokens are {', '.join(map(repr, texts))}.")
     return found
+
+
+EVERYTHING = 2**30  # more tokens than any prompt has
+
+
+@validated
+@contextmanager
+def lifted_windows(model: Bridge) -> Iterator[Bridge]:
+    """Let every block of a model attend to the whole prompt within a `with` block, and restore its windows after it.
+
+    Positions are encoded as before, also at distances that the block has not seen in training. The model is another one
+    in the meantime: it is verified anew, and results have another fingerprint.
+
+    Args:
+        model: a model with blocks that have a sliding window.
+
+    Raises:
+        InputError: the model has no sliding windows.
+
+    >>> import squashlens as sl
+    >>> with sl.hooks.lifted_windows(sl.load("tiny-gemma")):
+    ...     pass
+    Traceback (most recent call last):
+    squashlens.errors.InputError: This model has no sliding windows. Leave lifted_windows out.
+    """
+    require_bridge(model)
+    config = text_config(model)
+    own = getattr(config, "sliding_window", None)
+    if own is None or not any(windows(model)):
+        raise InputError("This model has no sliding windows.", "Leave lifted_windows out.")
+    holders = [config, *(m for m in model.original_model.modules() if vars(m).get("sliding_window") == own)]
+    with locked(model):
+        try:
+            for holder in holders:
+                holder.sliding_window = EVERYTHING
+            yield model
+        finally:
+            for holder in holders:
+                holder.sliding_window = own

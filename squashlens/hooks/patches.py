@@ -221,7 +221,9 @@ class Replacement:
 
     def __call__(self, tensor: Tensor) -> Tensor:
         rows, n = self.source.rows[self.block].to(tensor), tensor.shape[1]
-        if self.here is None and not self.averaged and n > len(rows):
+        if self.averaged:
+            rows = rows.mean(dim=0, keepdim=True).expand(n, *rows.shape[1:])
+        if self.here is None and n > len(rows):
             raise InputError(
                 f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
                 "Give positions=, or prompts as long as this one.",
@@ -230,17 +232,20 @@ class Replacement:
         there = here if self.there is None else self.there
         pairs = [(i, k) for i, k in zip(here, there, strict=True) if i < n]
         index = torch.tensor([i for i, _ in pairs], dtype=torch.long, device=tensor.device)
-        if self.averaged:
-            chosen = rows.mean(dim=0, keepdim=True).expand(len(pairs), *rows.shape[1:])
-        else:
-            chosen = rows[[k for _, k in pairs]]
+        chosen = rows[[k for _, k in pairs]]
         return tensor.index_copy(1, index, chosen.expand(len(tensor), *chosen.shape))
 
 
-def stream_hooks(name: str, found: Activations, blocks: Iterable[int], here: Places, there: Places) -> list[Hook]:
-    """One hook for each block, which replaces residual streams."""
+def replacing(
+    name: str, site: str, found: Activations, blocks: Iterable[int], here: Places, there: Places,
+    heads: tuple[int, ...] = (), averaged: bool = False,
+) -> list[Hook]:  # fmt: skip
+    """One hook for each block, which inserts the activations `found`, in some heads."""
+    positional = here is not None or not averaged  # the same vector at every position needs no position numbers
+    edits = {block: Replacement(found, block, here, there, name, averaged) for block in blocks}
     return [
-        Hook(name, STREAMS, Replacement(found, block, here, there, name), (block,), positional=True) for block in blocks
+        Hook(name, site, in_heads(edit, heads, dim=2) if heads else edit, (block,), positional)
+        for block, edit in edits.items()
     ]
 
 
@@ -257,26 +262,16 @@ def _recipe(
     """The recipe of hooks, one for each chosen block, that insert the activations that `take` finds, in some heads."""
 
     def make(model: Bridge) -> list[Hook]:
-        chosen = _blocks(model, what, site, blocks)
+        whole = Hook(what, site, lambda tensor: tensor, blocks)
+        whole.points(n_blocks(model))  # an error for a block that the model does not have
+        chosen = list(range(n_blocks(model)) if whole.blocks is None else whole.blocks)
         found = take(model, chosen)
         if there is not None and max(there) >= found.positions:
             last = found.positions - 1
             raise InputError(f"{what}: the source has no position {max(there)}.", f"Its positions are 0 to {last}.")
-        name, hooks = f"{what} of {found.name}", []
-        positional = here is not None or not averaged  # the same vector at every position needs no position numbers
-        for block in chosen:
-            edit = Replacement(found, block, here, there, name, averaged)
-            hooks.append(Hook(name, site, in_heads(edit, heads, dim=2) if heads else edit, (block,), positional))
-        return hooks
+        return replacing(f"{what} of {found.name}", site, found, chosen, here, there, heads, averaged)
 
     return Recipe(what, make)
-
-
-def _blocks(model: Bridge, name: str, site: str, blocks: Blocks) -> list[int]:
-    """The chosen blocks as a list; an error names a block that the model does not have."""
-    hook = Hook(name, site, lambda tensor: tensor, blocks)
-    hook.points(n_blocks(model))
-    return list(range(n_blocks(model)) if hook.blocks is None else hook.blocks)
 
 
 def _pairs(

@@ -250,7 +250,7 @@ def _estimate(values: np.ndarray, kind: Kind) -> tuple[float, float, float]:
     if kind == "difference" and np.isin(values, (-1, 0, 1)).all():
         return float(values.mean()), *_paired(values)
     used = np.log(values[values > 0]) if kind == "factor" else values
-    low, high = mean_interval(torch.from_numpy(used))
+    _, low, high = mean_interval(torch.from_numpy(used))
     ends = (float(used.mean()) if len(used) else np.nan, float(low), float(high))
     if kind == "share":
         return ends[0], max(ends[1], 0.0), min(ends[2], 1.0)

@@ -24,7 +24,7 @@ from squashlens.records.results import Variable, signed, versions
 from squashlens.synthetic.stack import Stack, chosen_lengths, chosen_seeds
 from squashlens.synthetic.stack_passes import last_tokens
 from squashlens.theory.distances import distance
-from squashlens.theory.norms import mean_interval
+from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
 
 HALVING = -math.log10(2)  # exponent of what halves whenever n grows tenfold
@@ -233,22 +233,20 @@ def power_law(
     Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN.
     """
     there = (values > 0) & values.isfinite()
-    count = there.sum(dim=-1, keepdim=True)
-    x = torch.where(there, lengths.log(), 0.0)
-    y = torch.where(there, values.clamp(min=torch.finfo(values.dtype).tiny).log(), 0.0)
-    x = torch.where(there, x - x.sum(dim=-1, keepdim=True) / count, 0.0)
-    y = torch.where(there, y - y.sum(dim=-1, keepdim=True) / count, 0.0)
-    xy, xx, yy = (x * y).sum(dim=-1), x.square().sum(dim=-1), y.square().sum(dim=-1)
-    few = count[..., 0] < FEWEST
+    logs = (torch.where(there, each.log(), torch.nan) for each in (lengths, values))
+    x, y = (log - log.nanmean(dim=-1, keepdim=True) for log in logs)
+    xy, xx, yy = (x * y).nansum(dim=-1), x.square().nansum(dim=-1), y.square().nansum(dim=-1)
+    few = there.sum(dim=-1) < FEWEST
     least, most = values.where(there, torch.inf).amin(dim=-1), values.where(there, 0).amax(dim=-1)
     return torch.where(few, torch.nan, xy / xx), torch.where(few | (least == most), torch.nan, xy.square() / (xx * yy))
 
 
 def of_draws(name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()) -> Labelled:
-    """The mean over draws with the ends of its 95 % interval (Student's t); NaN for fewer than five draws."""
-    mean, half = mean_interval(slopes)
-    half = half if len(slopes) >= DRAWS else torch.full_like(half, torch.nan)
-    found = with_ends(name, dims, (mean, mean - half, mean + half), f"{text}, mean over seeds")
+    """The mean over draws, NaN if one has no slope, and the ends of its 95 % interval, also NaN below five draws."""
+    complete = ~slopes.isnan().any(dim=0)
+    mean, low, high = (torch.where(complete, end, torch.nan) for end in mean_interval(slopes.movedim(0, -1)))
+    ends = (low, high) if len(slopes) >= DRAWS else (torch.full_like(mean, torch.nan),) * 2
+    found = with_ends(name, dims, (mean, *ends), f"{text}, mean over seeds")
     return {f"{name}_mean": found.pop(name), **found}
 
 

@@ -150,6 +150,20 @@ class Attention:
         return total.reshape(rows.shape)
 
 
+def by_rows(
+    pattern: Float[Tensor, "*many query key"] | Attention, copies: int = 1
+) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
+    """Blocks of rows of one prompt's attention, each with the keys that it may see; a mean over heads is one head."""
+    if isinstance(pattern, Attention):
+        for rows, keys in pattern.blocks(copies):
+            yield rows, keys, pattern.weights(rows, keys)[0][0].flatten(0, 1)
+        return
+    n = pattern.shape[-1]
+    for start in range(0, n, LONGEST):
+        stop = min(n, start + LONGEST)
+        yield slice(start, stop), slice(0, stop), pattern[..., start:stop, :stop].reshape(-1, stop - start, stop)
+
+
 def unmasked(scores: Float[Tensor, "*many query key"]) -> Bool[Tensor, "*many query key"]:
     """Which keys are not masked: masked logits are −∞, or the lowest number of this or a narrower dtype."""
     lowest = max(torch.finfo(scores.dtype).min, torch.finfo(torch.float32).min)

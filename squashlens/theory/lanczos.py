@@ -63,19 +63,10 @@ def certified_spectral_norms(
 ) -> Certified:  # fmt: skip
     """Certified spectral norms ‖J‖₂ of many operators at once, each given only by the products ``gram(x) = Jᵀ(J x)``.
 
-    The result is the smaller of two upper bounds, one from the polynomials and one from the number of steps; each fails
-    with probability `failure` / 2. Lanczos runs with full reorthogonalisation in float64. scipy's ARPACK certifies
-    nothing and takes one operator at a time.
-
-    Args:
-        gram: maps vectors (operator, d) to Jᵀ J of each.
-        operators, d: number of operators, and dimension of their vectors.
-        seed: random seed of the starting vectors, as in `squashlens.theory.probes`; the same on every device.
-        inflation: the iteration ends when every upper bound is within a factor 1 + `inflation` of its lower bound, at
-            the latest after `lanczos_steps`.
-        failure: largest probability that any upper bound fails.
-        norms: number of norms that must hold jointly, if this call computes only some of them.
-        device: device of the vectors that `gram` takes and returns.
+    The result is the smaller of two upper bounds, one from the polynomials and one from the number of steps. It is
+    within a factor 1 + `inflation` of the lower bound, at the latest after `lanczos_steps`. `failure` is the largest
+    probability that any of `norms` upper bounds fails, of which this call may compute only some. Lanczos runs with full
+    reorthogonalisation in float64; scipy's ARPACK certifies nothing and takes one operator at a time.
     """
     together = operators if norms is None else norms
     each = failure / 2  # the smaller of two bounds is used, and either may fail

@@ -47,17 +47,11 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
     With k = `probes` standard normal rows in G, ``X = ‖GJ‖_F² / (k ‖J‖_F²)`` is a mean of weighted χ² variables. For
     weights λ_r of sum 1, ``Π(1 ± 2sλ_r)`` is smallest if there is only one weight, so Chernoff's bound for rank one
     holds for every J: ``P(X ≤ t) ≤ (t e^(1−t))^(k/2)`` for t < 1, and the same for P(X ≥ t) with t > 1. The factors are
-    ``t^(-½)`` at the two t where this bound equals `chance`.
+    ``t^(-½)`` at the two t where this bound equals `chance`: −t is a value of Lambert's W, on either real branch.
     """
-    goal = 2 * math.log(chance) / probes
-
-    def solution(inside: float, outside: float) -> float:  # log t + 1 − t decreases from 0 at t = 1 in both directions
-        for _ in range(200):
-            middle = (inside + outside) / 2
-            inside, outside = (middle, outside) if math.log(middle) + 1 - middle > goal else (inside, middle)
-        return outside
-
-    return solution(1.0, 2 - 2 * goal + 2) ** -0.5, solution(1.0, math.exp(goal - 1)) ** -0.5
+    at = -(chance ** (2 / probes)) / math.e
+    above, below = (-special.lambertw(at, branch).real for branch in (-1, 0))
+    return float(above) ** -0.5, float(below) ** -0.5
 
 
 def missing_sizes(products: Float[Tensor, "cotangent *key in"], chance: float) -> Float[Tensor, "*key"]:
@@ -79,15 +73,8 @@ def spike_sizes(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, 
     """A size of the sketch GJ, at most ‖GJ‖₂, that bounds ‖J‖₂ by the same factor `direction_factor` as ‖GJ‖₂ does.
 
     It is ``√ Π_i (λ₁ − λ_{i+1})^(1/k)``, where λ₁ ≥ … ≥ λ_k are the eigenvalues of the k × k matrix ``A = GJ(GJ)ᵀ``
-    and λ_{k+1} = 0. What other directions than the top one of J add to λ₁ also shows in the other eigenvalues:
-
-    ``A = σ₁² g gᵀ + B``, where g = Gu is standard normal and independent of B ≥ 0. Its largest eigenvalue solves
-    ``σ₁² W(λ₁) = 1`` with ``W(t) = gᵀ(t − B)⁻¹g = Σ_i g_i²/(t − b_i)``, which falls with t. An ellipsoid has at most
-    the Gaussian measure of the ball of its volume, so ``P(W(t) < q Π_i (t − b_i)^(−1/k)) ≤ P(χ²_k < q)`` for each t.
-    At the t where the right side of the inequality is 1/σ₁², this says that λ₁ < t with at most this probability, and
-    otherwise ``σ₁² ≤ Π_i (λ₁ − b_i)^(1/k) / q``. By interlacing, b_i ≥ λ_{i+1}.
-
-    Eigenvalues are rounded, so `ROUNDED` times λ₁ is added to each gap. If J has rank one, the size is ‖GJ‖₂.
+    and λ_{k+1} = 0; docs/certificates.md has the proof. Eigenvalues are rounded, so `ROUNDED` times λ₁ is added to each
+    gap. If J has rank one, the size is ‖GJ‖₂.
     """
     wide = rows.double()
     values = torch.linalg.eigvalsh(wide @ wide.mT).clamp(min=0)
@@ -156,11 +143,3 @@ def crossed(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*po
         size = best.norm(dim=-2, keepdim=True)
         found.append((other @ (best / size.where(size > 0, torch.ones_like(size))))[..., 0].norm(dim=-1))
     return torch.stack(found, dim=-1)
-
-
-def mean_interval(samples: Float[Tensor, "cotangent ..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-    """The mean of samples and half the width of its 95 % interval, by Student's t; NaN for a single sample."""
-    k = len(samples)
-    if k < 2:
-        return samples.mean(dim=0), torch.full_like(samples.mean(dim=0), torch.nan)
-    return samples.mean(dim=0), float(special.stdtrit(k - 1, 0.975)) * samples.std(dim=0) / math.sqrt(k)

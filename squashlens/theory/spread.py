@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens.theory.attention import Attention
+from squashlens.theory.attention import Attention, by_rows
 
 SINK = 0.3
 FEWEST = 4  # the smallest k with 1/k < SINK
@@ -27,16 +27,14 @@ FEWEST = 4  # the smallest k with 1/k < SINK
 
 def received(pattern: Float[Tensor, "*prompt query key"] | Attention) -> Float[Tensor, " key"]:
     """The attention that each token gets from all later queries of one prompt together, as a mean over heads."""
-    if isinstance(pattern, Attention):
-        blocks = ((rows, keys, pattern.weights(rows, keys)[0][0].mean(dim=(0, 1))) for rows, keys in pattern.blocks())
-        n = pattern.queries.shape[2]
-    else:
-        n = pattern.shape[-1]
-        blocks = iter([(slice(0, n), slice(0, n), pattern.reshape(n, n))])
-    total = torch.zeros(n, dtype=torch.float64)
-    for rows, keys, weights in blocks:
-        total[keys] += weights.double().tril(rows.start - keys.start - 1).sum(dim=0).cpu()
+    total = torch.zeros(_length(pattern), dtype=torch.float64)
+    for rows, keys, weights in by_rows(pattern):
+        total[keys] += weights.mean(dim=0).double().tril(rows.start - keys.start - 1).sum(dim=0).cpu()
     return total
+
+
+def _length(pattern: Tensor | Attention) -> int:
+    return pattern.shape[-1] if isinstance(pattern, Tensor) else pattern.queries.shape[2]
 
 
 def beyond_uniform(total: Float[Tensor, " key"], window: int | None = None) -> Float[Tensor, " key"]:
@@ -60,22 +58,15 @@ def entropy(shares: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
     return torch.special.entr(shares).sum(dim=-1, dtype=torch.float64)
 
 
-def heads_of(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "head several"]:
+def heads_of(pattern: Float[Tensor, "prompt head query key"] | Attention) -> Float[Tensor, "head several"]:
     """For each head the mean over all queries but the first of the weight on token 0 and of the entropy of a row."""
-    rows = pattern[0, :, 1:]
-    return torch.stack([rows[..., 0].double().mean(dim=-1), entropy(rows).mean(dim=-1)], dim=-1)
-
-
-def heads_of_attention(attention: Attention) -> Float[Tensor, "head several"]:
-    """The same from queries and keys, a few rows at a time; a window leaves no weight on a first token out of sight."""
-    n = attention.queries.shape[2]
-    found = torch.zeros(attention.queries.shape[1], 2, dtype=torch.float64, device=attention.queries.device)
-    for rows, keys in attention.blocks(copies=2, rows=slice(1, n)):
-        weights = attention.weights(rows, keys)[0][0].flatten(0, 1)
-        if keys.start == 0:
-            found[:, 0] += weights[..., 0].double().sum(dim=-1)
-        found[:, 1] += entropy(weights).sum(dim=-1)
-    return found / (n - 1)
+    sums = []
+    for rows, keys, weights in by_rows(pattern, copies=2):
+        later = weights[:, 1:] if rows.start == 0 else weights
+        # A window leaves no weight on a first token that is out of it.
+        first = later[..., 0].double().sum(dim=-1) * (keys.start == 0)
+        sums.append(torch.stack([first, entropy(later).sum(dim=-1)], dim=-1))
+    return torch.stack(sums).sum(dim=0) / (_length(pattern) - 1)
 
 
 def spectrum(streams: Float[Tensor, "position d"]) -> Float[Tensor, " several"]:

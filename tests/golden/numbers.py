@@ -110,14 +110,9 @@ def allowed(name: str, one: Named, copies: list[np.ndarray], half: bool) -> np.n
     if name.startswith("noise_floor"):
         return np.where(sure, -1.0, np.inf)
     moved = np.max([_distance(copy, values) for copy in copies], axis=0)
-    along = tuple(k for k, dim in enumerate(one.dims) if dim != "layer") or None
-    if one.dims == ("layer",):
-        largest, most = np.abs(np.nan_to_num(values, posinf=0, neginf=0)), moved
-    else:
-        largest, most = (
-            np.max(x, axis=along, keepdims=True, initial=0.0)
-            for x in (np.abs(np.nan_to_num(values, posinf=0, neginf=0)), moved)
-        )
+    along = tuple(k for k, dim in enumerate(one.dims) if dim != "layer")
+    sizes = np.abs(np.nan_to_num(values, posinf=0, neginf=0))
+    largest, most = (np.max(x, axis=along, keepdims=True, initial=0.0) for x in (sizes, moved))
     free = np.maximum(NUMBER * largest, 2 * most)
     free = np.maximum(free, DIFFERENCE * one.size)
     if half:

@@ -12,20 +12,11 @@ from squashlens import hooks as change
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, FAMILIES, few, random_model, save_random
 from tests.conftest import PROMPT
+from tests.hooks.passes import IDS, logits, patterns
 from tests.references import raw
 
-IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 N = IDS.shape[1]
 QUERY, KEY = torch.arange(N)[:, None], torch.arange(N)
-
-
-def patterns(model: Any) -> dict[int, torch.Tensor]:
-    return sl.capture(model, IDS, keep="patterns").patterns
-
-
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model(IDS, use_cache=False)
 
 
 def renormalised(weights: torch.Tensor) -> torch.Tensor:
@@ -45,8 +36,7 @@ def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of:
         change.mask_tokens((0,), heads=(1,)): (KEY == 0).expand(N, N),
     }
     for hook, gone in hidden.items():
-        with sl.applied(model, hook):
-            after = patterns(model)[0]
+        after = patterns(model, hook)[0]
         left = before[:, 1] * ~(gone & (QUERY > KEY))
         torch.testing.assert_close(after[:, 1], renormalised(left), rtol=1e-4, atol=1e-6)
         assert not torch.equal(after[:, 1], before[:, 1])
@@ -59,13 +49,11 @@ def test_temperature_and_uniform(family: str, bridge_of: Callable[..., Any]) -> 
     model = bridge_of(family)
     before = patterns(model)[0]
     for temperature in (0.5, 2.0):
-        with sl.applied(model, change.attention_temperature(temperature)):
-            after = patterns(model)[0]
+        after = patterns(model, change.attention_temperature(temperature))[0]
         torch.testing.assert_close(after, renormalised(before ** (1 / temperature)), rtol=1e-3, atol=1e-6)
-    with sl.applied(model, change.uniform_attention()):
-        every = patterns(model)
-    for block, pattern in every.items():
-        seen = (patterns(model)[block] > 0).float()
+    plain = patterns(model)
+    for block, pattern in patterns(model, change.uniform_attention()).items():
+        seen = (plain[block] > 0).float()
         torch.testing.assert_close(pattern, renormalised(seen), rtol=1e-5, atol=1e-7)
 
 
@@ -88,8 +76,7 @@ def test_imposed_window_is_the_native_one(bridge_of: Callable[..., Any], tmp_pat
     (tmp_path / "free" / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
     free = sl.load(tmp_path / "free", device="cpu")
     assert not torch.allclose(logits(free), logits(native), atol=1e-3)
-    with sl.applied(free, change.sliding_window(5)):
-        torch.testing.assert_close(logits(free), logits(native), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(logits(free, change.sliding_window(5)), logits(native), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", few(FAMILIES))
@@ -99,8 +86,7 @@ def test_what_hides_nothing_changes_no_bit(family: str, bridge_of: Callable[...,
     for hook in (change.sliding_window(N), change.sliding_window(1, sink=N), change.mask_attention((3,), (3, 4)),
                  change.attention_temperature(1.0), change.zero_residual((N,)),
                  change.zero_pattern((N - 1,))):  # fmt: skip
-        with sl.applied(model, hook):
-            assert torch.equal(logits(model), plain)
+        assert torch.equal(logits(model, hook), plain)
     with contextlib.suppress(ZeroDivisionError), sl.applied(model, change.sliding_window(2)):
         assert not torch.equal(logits(model), plain)
         raise ZeroDivisionError
@@ -113,8 +99,7 @@ def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(family: str, brid
     model = bridge_of(family)
     gone = [3, 6]
     kept = [i for i in range(N) if i not in gone]
-    with sl.applied(model, change.mask_tokens(gone)):
-        masked = logits(model)[:, kept]
+    masked = logits(model, change.mask_tokens(gone))[:, kept]
     place = torch.tensor([kept])
     apart = place[0, :, None] - place[0]
     seen = {"full_attention": apart >= 0}
@@ -132,8 +117,7 @@ def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(family: str, brid
 def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
     before = patterns(model)[0]
-    with sl.applied(model, change.zero_pattern((2, 7), blocks=(0,), heads=(0,))):
-        after = patterns(model)[0]
+    after = patterns(model, change.zero_pattern((2, 7), blocks=(0,), heads=(0,)))[0]
     hidden = torch.isin(KEY, torch.tensor([2, 7])) & (QUERY > KEY)
     assert torch.equal(after[:, 0], before[:, 0].masked_fill(hidden, 0.0))
     assert torch.equal(after[:, 1:], before[:, 1:])
@@ -143,8 +127,7 @@ def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[...,
     assert (streams[1][0, 5] != 0).any()
     seen: list[torch.Tensor] = []
     look = sl.hooks.Hook("look", "blocks.0.attn.hook_v", lambda v: seen.append(v[0].detach().clone()))
-    with sl.applied(model, change.zero_values((1,), kv_heads=(0,)), look):
-        logits(model)
+    logits(model, change.zero_values((1,), kv_heads=(0,)), look)
     assert (seen[-1][1, 0] == 0).all()
     assert (seen[-1][2] != 0).any()
     if seen[-1].shape[1] > 1:
@@ -153,13 +136,12 @@ def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[...,
 
 def test_heads_and_blocks_that_are_not_there(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    with (
-        pytest.raises(InputError, match="There is no head 9"),
-        sl.applied(model, change.sliding_window(2, heads=(9,))),
-    ):
-        logits(model)
-    with pytest.raises(InputError, match="has block 7"), sl.applied(model, change.sliding_window(2, blocks=(7,))):
-        pass
+    with pytest.raises(InputError, match="There is no head 9"):
+        logits(model, change.sliding_window(2, heads=(9,)))
+    with pytest.raises(InputError, match="There is no head 4"):
+        logits(model, change.zero_heads([4]))
+    with pytest.raises(InputError, match="has block 7"):
+        logits(model, change.sliding_window(2, blocks=(7,)))
 
 
 def test_places_are_those_of_the_token_coordinate(tiny: Any) -> None:
@@ -168,12 +150,7 @@ def test_places_are_those_of_the_token_coordinate(tiny: Any) -> None:
         found = sl.hooks.find_positions(tiny, PROMPT, text)
         assert [i for i, label in enumerate(labels) if str(label).strip() == text] == list(found)
     assert sl.hooks.find_positions(tiny, PROMPT, " ones ") == sl.hooks.find_positions(tiny, PROMPT, "ones")
-    assert sl.hooks.find_positions(tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit) == (
-        10,
-        11,
-        12,
-        13,
-    )
+    assert sl.hooks.find_positions(tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit) == (10, 11, 12, 13)
     with sl.applied(tiny, sl.hooks.mask_tokens(sl.hooks.find_positions(tiny, PROMPT, "0"))):
         bound = sl.path_bound(tiny, PROMPT).values
     assert bound[12] == 0

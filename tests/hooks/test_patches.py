@@ -14,20 +14,14 @@ from squashlens import hooks as change
 from squashlens.errors import InputError, StaleCaptureError
 from tests.cases import FAMILIES as ALL_FAMILIES
 from tests.cases import few
+from tests.hooks.passes import IDS, logits, patterns
 from tests.references import layers_of, model_with_streams, raw
 
 FAMILIES = ("gpt2", "gemma2", "llama", "neox", "qwen3")
-IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
 OTHER = OTHERS[:1]
 LONGER = torch.tensor([[2, 13, *OTHER[0, 1:].tolist(), 50]])
 PLACES, HEADS = (2, 5), (1, 3)
-
-
-def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
-    with torch.no_grad():
-        found = model(ids, use_cache=False)
-    return getattr(found, "logits", found)
 
 
 def outputs_of(plain: Any) -> list[Any]:
@@ -44,7 +38,7 @@ def head_outputs(plain: Any, ids: torch.Tensor) -> list[torch.Tensor]:
     """What enters each output matrix, (prompt, position, head · coordinate)."""
     seen: list[torch.Tensor] = []
     handles = [m.register_forward_pre_hook(lambda _module, args: seen.append(args[0])) for m in outputs_of(plain)]
-    logits(plain, ids)
+    logits(plain, ids=ids)
     for handle in handles:
         handle.remove()
     return seen
@@ -106,9 +100,7 @@ def test_heads_are_zeroed_averaged_and_patched(
     ]  # fmt: skip
     for hook, places, blocks, rows in cases:
         heads = [0] if "(0)" in str(hook) else HEADS
-        with sl.applied(model, hook):
-            found = logits(model)
-        close(found, logits(model_with_heads(plain, places, heads, blocks, rows)), before)
+        close(logits(model, hook), logits(model_with_heads(plain, places, heads, blocks, rows)), before)
         assert torch.equal(logits(model), before)
 
 
@@ -120,8 +112,7 @@ def test_streams_are_patched(family: str, bridge_of: Callable[..., Any], plain_o
         states = plain(LONGER, use_cache=False, output_hidden_states=True).hidden_states[:3]
     for there in (PLACES, (7, 3)):
         rows = [state[0, list(there)] for state in states]
-        with sl.applied(model, change.patch_residual(PLACES, LONGER, (1, 2), from_positions=there)):
-            found = logits(model)
+        found = logits(model, change.patch_residual(PLACES, LONGER, (1, 2), from_positions=there))
         close(found, logits(model_with_streams(plain, PLACES, 1, rows)), before)
 
 
@@ -136,9 +127,7 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
         (change.mean_residual(PLACES, OTHERS, blocks=(1, 2)), rows.mean(dim=1)),
         (change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1), rows[:, drawn]),
     ):
-        with sl.applied(model, hook):
-            found = logits(model)
-        close(found, logits(model_with_streams(plain, PLACES, 1, expected)), before)
+        close(logits(model, hook), logits(model_with_streams(plain, PLACES, 1, expected)), before)
         assert torch.equal(logits(model), before)
 
 
@@ -150,19 +139,16 @@ def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
-        with sl.applied(model, factory(what, OTHER, (1,))):
-            expected = logits(model)
+        expected = logits(model, factory(what, OTHER, (1,)))
         for source in (held, on_disk, cache, single, dict(cache.items())):
-            with sl.applied(model, factory(what, source, (1,))):
-                torch.testing.assert_close(logits(model), expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(logits(model, factory(what, source, (1,))), expected, rtol=1e-5, atol=1e-5)
     with sl.applied(model, change.zero_residual([1], (0,))):
         hooked = sl.capture(model, OTHER)
         _, wiped = model.run_with_cache(OTHER)
     with sl.applied(model, change.patch_residual(PLACES, hooked, (1,))):
         named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
         found = logits(model)
-    with sl.applied(model, change.patch_residual(PLACES, wiped, (1,))):
-        assert torch.equal(logits(model), found)
+    assert torch.equal(logits(model, change.patch_residual(PLACES, wiped, (1,))), found)
     assert not torch.equal(found, expected)
     assert "of a capture " in named[0]
     with pytest.raises(InputError, match="was taken under hooks"), sl.applied(model, change.patch_heads([0], hooked)):
@@ -178,10 +164,9 @@ def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
         change.mean_heads(HEADS, OTHERS, (1,)),
         change.mean_residual(PLACES, OTHERS, blocks=(2,)),
     ):
-        with sl.applied(model, wipe), sl.applied(model, hook):
-            nested = logits(model)
-        with sl.applied(model, wipe, hook):
-            assert torch.equal(logits(model), nested)
+        with sl.applied(model, wipe):
+            nested = logits(model, hook)
+        assert torch.equal(logits(model, wipe, hook), nested)
 
 
 @pytest.mark.few(1)
@@ -211,9 +196,8 @@ def test_a_prompt_in_its_own_place_changes_nothing(family: str, bridge_of: Calla
 def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge_of: Callable[..., Any]) -> None:
     """Block 0, whose input no hook changes: weights times the factor, over their sum; caps and windows as they are."""
     model = bridge_of(family)
-    before = sl.capture(model, IDS, keep="patterns").patterns[0]
-    with sl.applied(model, change.scale_attention(factor, PLACES, heads=[1])):
-        after = sl.capture(model, IDS, keep="patterns").patterns[0]
+    before = patterns(model)[0]
+    after = patterns(model, change.scale_attention(factor, PLACES, heads=[1]))[0]
     times = torch.ones(10, 10)
     for place in PLACES:
         times[place + 1 :, place] = factor
@@ -225,28 +209,21 @@ def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge
 
 def test_factors_multiply_and_none_is_a_mask(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2")
-    with sl.applied(model, change.scale_attention(0.0, PLACES)):
-        masked = logits(model)
-    with sl.applied(model, change.mask_tokens(PLACES)):
-        assert torch.equal(logits(model), masked)
-    with sl.applied(model, change.scale_attention(0.5, PLACES), raw(change.scale_attention)(np.float32(3), PLACES)):
-        twice = logits(model)
-    with sl.applied(model, change.scale_attention(1.5, PLACES)):
-        torch.testing.assert_close(logits(model), twice, rtol=1e-4, atol=1e-4)
+    masked = logits(model, change.scale_attention(0.0, PLACES))
+    assert torch.equal(logits(model, change.mask_tokens(PLACES)), masked)
+    twice = logits(model, change.scale_attention(0.5, PLACES), raw(change.scale_attention)(np.float32(3), PLACES))
+    torch.testing.assert_close(logits(model, change.scale_attention(1.5, PLACES)), twice, rtol=1e-4, atol=1e-4)
 
 
 def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
     """Positions that a prompt does not reach are not there; means at every position want a reference as long."""
     model, short = bridge_of("llama"), IDS[:, :4]
-    before = logits(model, short)
-    with sl.applied(model, change.patch_residual([6], OTHER), change.zero_heads([1], positions=[5])):
-        assert torch.equal(logits(model, short), before)
-    with sl.applied(model, change.patch_heads([0], OTHER[:, :4])):
-        assert not torch.equal(logits(model, short), before)
-        with pytest.raises(InputError, match="the prompt has 10 positions, .* insert have 4"):
-            logits(model)
-    with sl.applied(model, change.mean_heads([0], OTHER[:, :4], over="positions")):
-        assert logits(model).isfinite().all()
+    before, none = logits(model, ids=short), (change.patch_residual([6], OTHER), change.zero_heads([1], positions=[5]))
+    assert torch.equal(logits(model, *none, ids=short), before)
+    assert not torch.equal(logits(model, change.patch_heads([0], OTHER[:, :4]), ids=short), before)
+    with pytest.raises(InputError, match="the prompt has 10 positions, .* insert have 4"):
+        logits(model, change.patch_heads([0], OTHER[:, :4]))
+    assert logits(model, change.mean_heads([0], OTHER[:, :4], over="positions")).isfinite().all()
 
 
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
@@ -264,10 +241,5 @@ def test_refusals(bridge_of: Callable[..., Any]) -> None:
     ):
         with pytest.raises(InputError, match=complaint), sl.applied(model, hook):
             pass
-    with (
-        pytest.raises(StaleCaptureError, match="other weights"),
-        sl.applied(model, change.patch_residual([1], other)),
-    ):
-        pass
-    with pytest.raises(InputError, match="There is no head 4"), sl.applied(model, change.zero_heads([4])):
-        logits(model)
+    with pytest.raises(StaleCaptureError, match="other weights"):
+        logits(model, change.patch_residual([1], other))

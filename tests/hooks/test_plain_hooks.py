@@ -13,9 +13,9 @@ from transformer_lens import hook_points
 
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
+from tests.hooks.passes import IDS, logits
 from tests.references import raw
 
-IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
 SITE = "blocks.1.attn.hook_z"
 
 
@@ -57,11 +57,6 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 
 
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model(IDS, use_cache=False)
-
-
 def count(model: Any) -> list[int]:
     """Hooks on every module, on PyTorch's level and on TransformerLens's."""
     places = [p for m in (model, model.original_model) for p in m.modules()] + list(model.hook_dict.values())
@@ -81,15 +76,11 @@ def test_both_signatures_do_what_transformer_lens_does(way: str, bridge_of: Call
             assert torch.equal(logits(model), expected)
             found = sl.path_bound(model, IDS)
         named = sl.results.provenance(found)["ambient_hooks"]
-        name = function_name_expected(way)
+        name = "<lambda>" if "lambda" in way else way
         assert named == [f"{SITE}: {'mine' if isinstance(given, sl.hooks.Hook) else name}"]
         assert count(model) == before
     assert not torch.equal(expected, plain)
     assert torch.equal(logits(model), plain)
-
-
-def function_name_expected(way: str) -> str:
-    return "<lambda>" if "lambda" in way else way
 
 
 def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
@@ -99,22 +90,20 @@ def test_lists_and_filters(bridge_of: Callable[..., Any]) -> None:
     def look(tensor: torch.Tensor, hook: Any) -> None:
         seen.append(hook.name)
 
-    with sl.applied(model, [(SITE, alone), ("blocks.{block}.hook_resid_pre", look)]):
-        both = logits(model)
+    both = logits(model, [(SITE, alone), ("blocks.{block}.hook_resid_pre", look)])
     assert seen == [f"blocks.{b}.hook_in" for b in range(3)]
-    with sl.applied(model, (SITE, alone)):
-        assert torch.equal(logits(model), both)
+    assert torch.equal(logits(model, (SITE, alone)), both)
     seen.clear()
     with sl.applied(model, (lambda name: name.endswith(("hook_resid_pre", "hook_in")) and name.count(".") == 2, look)):
         logits(model)
         named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
     assert set(seen) == {f"blocks.{b}.hook_in" for b in range(3)}
     assert len(named) == 3
-    with pytest.raises(InputError, match="accepts no hook point"), sl.applied(model, (lambda name: False, look)):
-        pass
+    with pytest.raises(InputError, match="accepts no hook point"):
+        logits(model, (lambda name: False, look))
     near = r"no hook point 'blocks.1.attn.hook_zz'. Did you mean 'blocks.1.attn.hook_z'"
-    with pytest.raises(InputError, match=near), sl.applied(model, ("blocks.1.attn.hook_zz", look)):
-        pass
+    with pytest.raises(InputError, match=near):
+        logits(model, ("blocks.1.attn.hook_zz", look))
 
 
 @pytest.mark.parametrize(
@@ -276,8 +265,7 @@ def test_token_ids_are_no_activations(bridge_of: Callable[..., Any]) -> None:
     def look(tensor: torch.Tensor, hook: Any) -> None:
         seen.add((hook.name, tensor.is_floating_point()))
 
-    with sl.applied(model, (lambda name: name.startswith("embed.") or name == SITE, look)):
-        logits(model)
+    logits(model, (lambda name: name.startswith("embed.") or name == SITE, look))
     assert {name for name, _ in seen} == {"embed.hook_out", model.hook_dict[SITE].name}
     assert all(floating for _, floating in seen)
     outright = pytest.raises(InputError, match="'embed.hook_in' is not an activation but token ids")

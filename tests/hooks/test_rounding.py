@@ -13,8 +13,8 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.hooks.rounding import rounded
 from tests.cases import FAMILIES, few
+from tests.hooks.passes import IDS, logits
 
-IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9]])
 FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -46,18 +46,15 @@ def test_beyond_the_range_is_refused() -> None:
 @pytest.mark.parametrize("what", ["residual", "keys", "values", "patterns"])
 def test_the_pass_goes_on_with_rounded_numbers(family: str, what: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
-    with torch.no_grad():
-        plain = model(IDS)
-        moved = []
-        for to in (23, 10, 7, 3):
-            with sl.applied(model, sl.hooks.rounding(to, what)):
-                moved.append((model(IDS) - plain).abs().max().item())
-        with sl.applied(model, sl.hooks.rounding("bfloat16", what, blocks=(1,))):
-            one = (model(IDS) - plain).abs().max().item()
-    assert moved[0] == 0
-    assert 0 < moved[1] < moved[3]
-    assert one > 0
-    assert moved[2] > 0
+    plain = logits(model)
+
+    def moved(to: Any, **where: Any) -> float:
+        return (logits(model, sl.hooks.rounding(to, what, **where)) - plain).abs().max().item()
+
+    assert moved(23) == 0
+    assert 0 < moved(10) < moved(3)
+    assert moved("bfloat16", blocks=(1,)) > 0
+    assert moved(7) > 0
 
 
 def test_derivatives_go_straight_through(bridge_of: Callable[..., Any]) -> None:

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from squashlens.errors import InputError
 from squashlens.synthetic import PAPER, Stack, last_tokens, stack_passes
-from squashlens.synthetic.stack import alibi, draw, rotate, t5_bucket
+from squashlens.synthetic.stack import alibi, draw, t5_bucket
 from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64
@@ -104,17 +104,6 @@ def test_a_longer_sequence_begins_with_the_shorter_one() -> None:
     deeper = last_tokens(Stack(depth=3, encoding="t5", residual=True, mlp=1), [5], seeds=[4])
     shallow = last_tokens(Stack(depth=1, encoding="t5", residual=True, mlp=1), [5], seeds=[4])
     torch.testing.assert_close(deeper.v[:, :1], shallow.v, rtol=1e-12, atol=1e-14)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.integers(0, 10**6), st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 10000))
-def test_rope_knows_only_the_distance(seed: int, i: int, j: int, shift: int) -> None:
-    q, k = torch.randn(2, 1, 16, dtype=F64, generator=torch.Generator().manual_seed(seed))
-    here = rotate(q, torch.tensor([j]), 1e4) @ rotate(k, torch.tensor([i]), 1e4).T
-    there = rotate(q, torch.tensor([j + shift]), 1e4) @ rotate(k, torch.tensor([i + shift]), 1e4).T
-    assert there.item() == pytest.approx(here.item(), abs=1e-9)
-    moved = rotate(q, torch.tensor([j + 1]), 1e4) @ rotate(k, torch.tensor([i]), 1e4).T
-    assert abs(moved.item() - here.item()) > 1e-6
 
 
 def test_alibi_against_its_closed_form() -> None:

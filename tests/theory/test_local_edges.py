@@ -9,7 +9,7 @@ from torch import Tensor
 
 from squashlens.theory import attention as blocks
 from squashlens.theory.bounds.edge_bounds import with_rounding
-from squashlens.theory.bounds.local_edges import LocalEdges, triangle_indices
+from squashlens.theory.bounds.local_edges import LocalEdges
 from tests.theory.test_attention import drawn, held, written
 
 N, HEADS = 11, 4
@@ -25,7 +25,7 @@ def made(frozen: bool, **case: Any) -> tuple[LocalEdges, Tensor]:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
     maps = random(attention.keys.shape[1], N, attention.keys.shape[-1], 8) - 0.5
-    left, right = triangle_indices(attention.keys.shape[-1], maps.device)
+    left, right = torch.triu_indices(attention.keys.shape[-1], attention.keys.shape[-1])
     by_key = None if frozen else (maps @ maps.mT)[:, :, left, right]
     factors = LocalEdges(attention, random(HEADS, N, 5) - 0.5, random(N), random(N), random(HEADS, N), by_key)
     return factors, maps

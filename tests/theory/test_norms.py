@@ -7,14 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from squashlens.theory.norms import (
     FOLDS,
     crossed,
     direction_factor,
     length_factor,
-    mean_interval,
     moment_sizes,
     sketch_factors,
     sketch_stages,
@@ -55,16 +53,6 @@ def test_sketch_factors_hold_for_every_rank_at_their_chance(rank: int, probes: i
         assert (sketched * low > 1).double().mean() <= chance
         if rank == 1:  # and not idly: Chernoff's bound loses no more than this here
             assert (sketched * high < 1).double().mean() >= chance / 12
-
-
-@pytest.mark.parametrize("draws", [2, 5, 40])
-def test_interval_of_a_mean_is_students(draws: int) -> None:
-    samples = torch.tensor(np.random.default_rng(draws).standard_normal((draws, 3)))
-    mean, half = mean_interval(samples)
-    _, high = stats.t.interval(0.95, draws - 1, loc=0, scale=stats.sem(samples.numpy()))
-    np.testing.assert_allclose(mean, samples.numpy().mean(axis=0))
-    np.testing.assert_allclose(half, high, rtol=1e-12)
-    assert mean_interval(samples[:1])[1].isnan().all(), "one draw has no spread"
 
 
 def test_a_direction_is_shorter_as_often_as_it_may_be() -> None:

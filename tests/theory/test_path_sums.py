@@ -52,7 +52,6 @@ def test_many_queries_have_rows_of_the_product(kind: str, window: int | None, mo
     generator = torch.Generator().manual_seed(0)
     for small in ("LONGEST", "SHORTEST"):  # several blocks of rows
         monkeypatch.setattr(f"squashlens.theory.attention.{small}", 3)
-    monkeypatch.setattr("squashlens.theory.bounds.path_sums.ROWS", 3)
     places = np.arange(n)
     seen = (places[None] <= places[:, None]) & (places[:, None] - places[None] < (window or n))
     patterns, matrices = [], []
@@ -113,22 +112,3 @@ def test_hops_are_the_coefficients_of_a_polynomial(n: int, blocks: int, seed: in
         *_, expected = row, *sweep(row, patterns[::-1], attention_scale=t)
         powers = torch.tensor([t**k for k in range(blocks + 1)], dtype=torch.float64)
         torch.testing.assert_close((powers[:, None] * coefficients).sum(dim=0), expected, rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("window", [None, 1, 2, 3])
-@pytest.mark.parametrize("blocks", [1, 2, 3])
-def test_paths_are_counted(blocks: int, window: int | None) -> None:
-    """Edges to every visible token and one that stays: counted one by one."""
-    n = 4
-    visible = Visible(window).pushed(torch.eye(n, dtype=torch.float64))
-
-    def count(position: int, left: int, start: int) -> int:
-        if left == 0:
-            return int(position == start)
-        attended = [key for key in range(n) if visible[position, key]]
-        return sum(count(key, left - 1, start) for key in (*attended, position))
-
-    row = torch.eye(n, dtype=torch.float64)[-1]
-    *_, found = row, *sweep(row, [visible] * blocks)
-    assert found.tolist() == [count(n - 1, blocks, start) for start in range(n)]
-    assert visible.tolist() == [[float(q - (window or n) < k <= q) for k in range(n)] for q in range(n)]

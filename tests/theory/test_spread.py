@@ -14,7 +14,6 @@ from squashlens.theory.spread import (
     beyond_uniform,
     entropy,
     heads_of,
-    heads_of_attention,
     received,
     spectrum,
 )
@@ -27,7 +26,7 @@ def test_heads_are_those_of_a_loop(window: int | None, monkeypatch: pytest.Monke
     n, generator = 10, torch.Generator().manual_seed(1)
     q, k = (torch.randn(1, heads, n, 3, generator=generator, dtype=torch.float64) for heads in (4, 2))
     attention = Attention(q, k, 1.3, window=window)
-    found = heads_of_attention(attention).numpy()
+    found = heads_of(attention).numpy()
     patterns = np.zeros((4, n, n))
     for head in range(4):
         for j in range(n):

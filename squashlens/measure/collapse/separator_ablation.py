@@ -34,7 +34,7 @@ from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
-from squashlens.hooks.patches import drawn_from, stream_hooks
+from squashlens.hooks.patches import drawn_from, replacing
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
 from squashlens.measure.session import measurement
 from squashlens.options import DistanceNorm, NormAndScale, Substitute, Substituted
@@ -300,19 +300,19 @@ def makers(
         "mask": mask_tokens, "zero_pattern": zero_pattern, "zero_values": zero_values, "zero_residual": zero_residual,
     }  # fmt: skip
 
-    def replacing(kind: Ablation) -> MakeHooks:
+    def inserting(kind: Ablation) -> MakeHooks:
         """Hooks that put the residual streams of reference prompts at the positions of the separators."""
         chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
         inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
         name = f"{kind} of {inserted.name}"
-        return lambda places, blocks: stream_hooks(name, inserted, blocks, tuple(places), tuple(places))
+        return lambda places, blocks: replacing(name, STREAMS, inserted, blocks, tuple(places), tuple(places))
 
     def changing(factory: Callable[..., Hook]) -> MakeHooks:
         return lambda places, blocks: [factory(places, blocks)]
 
     drawn = [kind for kind in kinds if kind not in factories]
     ids = _source_ids(run, source, seed).to(device_of(run.model)) if drawn else torch.empty(0)
-    return {kind: changing(factories[kind]) if kind in factories else replacing(kind) for kind in kinds}
+    return {kind: changing(factories[kind]) if kind in factories else inserting(kind) for kind in kinds}
 
 
 def _source_ids(run: PairRun, source: Sequence[GrowingSequence] | None, seed: int) -> Tensor:

@@ -29,7 +29,7 @@ from squashlens.prompts import one_token
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import GrowingSequence
-from squashlens.theory.norms import mean_interval
+from squashlens.theory.statistics.ranks import mean_interval
 
 Design = tuple[str, int]  # the name of a separator, and the number of content tokens between two of them
 FEWEST = 5  # least number of random placements for a useful interval
@@ -170,8 +170,8 @@ def _variables(
     cost = table((len(form.plain(longest)) - len(plain.plain(longest))) / longest for form in designs.values())
     first, second = np.unravel_index(separation.argmax(), separation.shape)
     random = torch.tensor(control, dtype=torch.float64)
-    mean, half = (float(value) for value in mean_interval(random))
-    advantage, best = float(separation.max()) - mean, float(separation.max())
+    mean, low, high = (float(value) for value in mean_interval(random))
+    best = float(separation.max())
     period = "content tokens between two separators at the largest separation"
     as_good = (1 + sum(value >= best for value in control)) / (1 + len(control))
     found: dict[str, Variable] = {
@@ -182,9 +182,9 @@ def _variables(
         "distance": ((*over, "length"), table(f["distance"] for f in grid.values()), "D at the last layer", units),
         "distance_none": (("length",), none["distance"], "D at the last layer without separators", units),
         "random": (("placement",), control, "separation with the best separator at random places", units),
-        "advantage": ((), advantage, "largest separation minus the mean at random places", units),
-        "advantage_low": ((), advantage - half, "lower end of the 95 % interval of the advantage", units),
-        "advantage_high": ((), advantage + half, "upper end of the 95 % interval of the advantage", units),
+        "advantage": ((), best - mean, "largest separation minus the mean at random places", units),
+        "advantage_low": ((), best - high, "lower end of the 95 % interval of the advantage", units),
+        "advantage_high": ((), best - low, "upper end of the 95 % interval of the advantage", units),
         "random_as_good": ((), as_good, "(1 + random placements at least as good) ÷ (1 + placements)", "1"),
         "best_separator": ((), names[first], "separator with the largest separation", "text"),
         "best_every": ((), periods[second], period, "tokens"),

@@ -278,11 +278,9 @@ def _assemble(
 def _means(each: Tensor, base: Tensor, gain: str, of_base: str, most: float = math.inf) -> Labelled:
     """Mean agreement over prompts, with ends up to `most`, and its mean difference from that of `base`."""
     ahead = each - base  # in pairs: what all methods find hard in a prompt cancels
-    text, ends = f"{RHO}, mean over prompts", (end.clamp(-most, most) for end in mean_interval(each))
-    means = with_ends("agreement", GRID, [each.nanmean(dim=-1), *ends], text)
-    return means | with_ends(
-        gain, GRID, [ahead.nanmean(dim=-1), *mean_interval(ahead)], f"{text}, minus that of {of_base}"
-    )
+    text = f"{RHO}, mean over prompts"
+    means = with_ends("agreement", GRID, [end.clamp(-most, most) for end in mean_interval(each)], text)
+    return means | with_ends(gain, GRID, mean_interval(ahead), f"{text}, minus that of {of_base}")
 
 
 @validated

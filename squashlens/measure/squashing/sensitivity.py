@@ -280,7 +280,7 @@ def _with_means(
         for (i, j), rows in members.items():
             if rows:
                 part = torch.from_numpy(values[rows])
-                table[:, i, j] = part.mean(), *mean_interval(part)
+                table[:, i, j] = part.mean(), *mean_interval(part)[1:]
         for (side, statistic), cells in zip(SIDES.items(), table, strict=True):
             variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
     counts = np.array([len(rows) for rows in members.values()]).reshape(shape)

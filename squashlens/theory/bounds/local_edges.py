@@ -68,15 +68,9 @@ class LocalEdges:
             sizes = mean.square().sum(dim=-1, keepdim=True) + values.square().sum(dim=-1)[:, None]
             deviation = (sizes - 2 * mean @ values.mT).clamp_(min=0).add_(LOST * sizes).sqrt_()
             queries, products = self.attention.queries[0, heads, block], self.by_key[group, keys]
-            left, right = triangle_indices(queries.shape[-1], queries.device)
+            left, right = torch.triu_indices(queries.shape[-1], queries.shape[-1], device=queries.device)
             query_products = queries[..., left] * queries[..., right] * torch.where(left == right, 1.0, 2.0)
             sizes = queries.square().sum(dim=-1, keepdim=True) * products[:, left == right].sum(dim=-1)
             key_slope = (query_products @ products.mT).clamp_(min=0).add_(LOST * sizes).sqrt_() * self.attention.scale
             terms = terms + deviation * (key_slope if slope is None else key_slope * slope)
         return (weights * terms).sum(dim=0)
-
-
-def triangle_indices(width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Row and column indices of the upper triangle of a symmetric matrix."""
-    rows, columns = torch.triu_indices(width, width, device=device)
-    return rows, columns

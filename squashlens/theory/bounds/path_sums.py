@@ -17,9 +17,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens.theory.attention import Attention, nonzero_range
-
-ROWS = 256  # of a whole pattern that are multiplied together
+from squashlens.theory.attention import Attention, by_rows, nonzero_range
 
 
 @runtime_checkable
@@ -94,27 +92,16 @@ def _through(
     queries: Int[Tensor, " chosen"], rows: Float[Tensor, "chosen position"], pattern: Pattern
 ) -> Float[Tensor, "chosen position"]:
     """The product of rows, of which each is zero after its query, with a pattern."""
-    if isinstance(pattern, Attention):
-        blocks = ((here, keys, pattern.weights(here, keys)[0][0].mean(dim=(0, 1))) for here, keys in pattern.blocks())
-    elif isinstance(pattern, Tensor):
-        blocks = _parts(pattern.reshape(pattern.shape[-2:]))
-    else:
+    if not isinstance(pattern, Attention | Tensor):
         return pattern.pushed(rows)
     # The rows go to the device, which nobody waits for; the pattern's rows would have to come from it, part by part.
     rows = rows.to(pattern.queries.device if isinstance(pattern, Attention) else pattern.device)
     found = torch.zeros_like(rows)
-    for here, keys, weights in blocks:
+    for here, keys, weights in by_rows(pattern):
         first = int(torch.searchsorted(queries, here.start))  # earlier queries do not see these rows
         if first < len(queries):
-            found[first:, keys] += rows[first:, here] @ weights.to(rows.dtype)
+            found[first:, keys] += rows[first:, here] @ weights.mean(dim=0).to(rows.dtype)
     return found
-
-
-def _parts(pattern: Float[Tensor, "query key"]) -> Iterator[tuple[slice, slice, Tensor]]:
-    """The rows of a whole pattern, with the keys that they may see."""
-    for start in range(0, len(pattern), ROWS):
-        stop = min(len(pattern), start + ROWS)
-        yield slice(start, stop), slice(0, stop), pattern[start:stop, :stop]
 
 
 def by_hops(row: Float[Tensor, "*#prompt position"], patterns: Iterable[Pattern]) -> Float[Tensor, "hop ..."]:

@@ -17,7 +17,7 @@ from squashlens.engine.agreement import IN_FLOAT64
 from squashlens.engine.differentiating.chunks import Chunk, Derivative, LocalBlock
 from squashlens.engine.differentiating.spans import differentiable, vjps
 from squashlens.errors import UnsoundModelError
-from squashlens.theory.bounds.local_edges import LocalEdges, triangle_indices
+from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import away_from_singular
 from squashlens.theory.probes import normals
 
@@ -48,7 +48,7 @@ def local_edges(block: LocalBlock, queries: range, size: int, certify: Certify, 
             sizes = torch.linalg.eigvalsh(factors.mT[:, None] @ products @ factors[:, None])[..., -1]
             by_value.unflatten(0, (groups, -1))[group, :, chunk.rows] = sizes.clamp(min=0).sqrt()
             if by_key is not None:
-                left, right = triangle_indices(dot, products.device)
+                left, right = torch.triu_indices(dot, dot, device=products.device)
                 products = _products(chunk.attention.keys, chunk.entering, group)
                 by_key[group, chunk.rows] = products[:, left, right]
     values = repeat(block.values[0], "c j v -> (c e) j v", e=heads // groups) @ own

@@ -41,6 +41,7 @@ from squashlens.remarks import remark
 from squashlens.theory import norms
 from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.probes import normals, seed_of
+from squashlens.theory.statistics.ranks import mean_interval
 
 FIRST = 16  # rows of a growing sketch at its first stage
 MISSED = 0.05  # probability that any norm of a result is outside its interval
@@ -167,8 +168,8 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
         new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)]
         squares += new if products.spans is None else [products.spans.sums(part) for part in new]
         taken += more
-        mean, half = norms.mean_interval(torch.cat(squares))
-        ends = {"low": (mean - half).clamp(min=0).sqrt(), "high": (mean + half).sqrt()}
+        mean, low, high = mean_interval(torch.cat(squares).movedim(0, -1))
+        ends = {"low": low.clamp(min=0).sqrt(), "high": high.sqrt()}
         reached = float(((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max())
         if reached <= rtol or taken == d:
             break

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +18,8 @@ from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
-from squashlens.theory.attention import Attention
 from squashlens.theory.distances import distance, noise
-from squashlens.theory.spread import heads_of, heads_of_attention, spectrum
+from squashlens.theory.spread import heads_of, spectrum
 
 
 def states(session: Session, layers: list[int]) -> dict[str, Variable]:
@@ -81,22 +81,17 @@ class _Seen:
                 sizes = tensor[0].double().norm(dim=-1).repeat_interleave(heads // tensor.shape[2], dim=1)
                 seen.values[block] = (sizes[0], sizes[1:].mean(dim=0))
 
-        def keep(kept: dict[int, Tensor], of: Callable[[Tensor], Tensor]) -> Callable[[int, Tensor], None]:
-            return lambda at, tensor: kept.update({at: of(tensor)})
+        def keep(kept: dict[int, Tensor], of: Callable[[Any], Tensor]) -> Callable[[int, Any], None]:
+            return lambda at, seen: kept.update({at: of(seen)})
 
         stream = keep(seen.streams, lambda tensor: tensor.detach().clone())
         watch = [(anatomy.residual_site(at, model), partial(stream, at)) for at in range(anatomy.n_blocks(model) + 1)]
         named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
         watch += [(name, partial(value, b)) for b, name in named if name in hooks]
+        attention = keep(seen.heads, heads_of)
         if why_not_streamed(model, [name for name, _ in watch]) is not None:
-            pattern = keep(seen.heads, heads_of)
-            watch += [
-                (anatomy.pattern_site(b), partial(pattern, b)) for b in blocks if anatomy.pattern_site(b) in hooks
-            ]
-
-        def attention(block: int, found: Attention) -> None:
-            seen.heads[block] = heads_of_attention(found)
-
+            sites = {block: anatomy.pattern_site(block) for block in blocks}
+            watch += [(site, partial(attention, block)) for block, site in sites.items() if site in hooks]
         with torch.no_grad():
             forward(model, session.ids.clone(), watch, on_attention=attention)
         return seen
