@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Template, one_of, positive, short_repr
+from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import grouped, validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
@@ -198,7 +198,6 @@ def build(
     >>> tuple(text[0].tolist()) == ones.pair(3).v
     True
     """
-    one_of(template, Template, "template")
     between = grouped(separator, Separator, "separator")
     if between.separator is None and between.every != 3:
         raise InputError(f"every={between.every} has no effect without a separator.", "Leave it out, or give one.")
@@ -242,7 +241,7 @@ def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position
     if len({len(row) for row in rows}) != 1:
         raise InputError(
             f"The sequences have different numbers of tokens: {sorted({len(r) for r in rows})}.",
-            "Stack sequences of one length.",
+            "Stack at least one sequence, all of one length.",
         )
     return torch.tensor(rows)
 

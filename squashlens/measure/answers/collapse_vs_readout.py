@@ -23,10 +23,9 @@ from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import Answers
-from squashlens.measure.answers.ability import ABILITY
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
+from squashlens.measure.answers.frequencies import ABILITY, score_answers
 from squashlens.measure.answers.frequencies import interval as wilson
-from squashlens.measure.answers.frequencies import score_answers
 from squashlens.measure.answers.probe import N_SEEDS, probe_layers, single, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.session import measurement
@@ -160,7 +159,7 @@ def collapse_vs_readout(
     if data.probed:
         probes, facts = probe_layers(sound, data, own, v, "own", probing.n_random_models)
         found |= probes
-        session = replace(session, facts={**session.facts, **facts})
+        session = session.knowing(**facts)
         coords |= {"layer": list(range(n_blocks(sound) + 1))}
     of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
     judged = verdicts(
@@ -235,18 +234,10 @@ def judge(evidence: Evidence) -> Judgement:
     return found or _judge_length(e) or _judge_probe(e)
 
 
-def share(count: int, total: int, random: bool) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share; the share itself for a task without random items, which always repeats it."""
-    if not random:
-        return count / total, count / total
-    low, high = wilson(np.array([count / total]), total)
-    return low.item(), high.item()
-
-
 def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str) -> Judgement | None:
     """The verdict if the interval of the share is at least 1/2, undecided if it includes 1/2, else None."""
-    low, high = share(count, total, random)
-    text = f"{count} of {total} {what}"
+    share, text = count / total, f"{count} of {total} {what}"
+    low, high = wilson(share, total) if random else (share, share)  # without random items it is always repeated
     if low >= HALF:
         return verdict, f"{text}."
     if high >= HALF:

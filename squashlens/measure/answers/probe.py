@@ -117,9 +117,8 @@ def probe(
     last = at_last_tokens(sound, prompts, residual_sites(sound))
     own = streams(sound, last)
     found, facts = probe_layers(sound, data, own, prompts, direction, probing.n_random_models)
-    session = replace(session, facts={**session.facts, **facts})
     layers = list(range(n_blocks(sound) + 1))
-    return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
+    return session.knowing(**facts).dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
 
 
 def single(prompting: Prompting) -> Prompting:
@@ -145,9 +144,7 @@ def probe_layers(
     for seed in range(n_random_models if data.probed else 0):
         other = with_random_weights(model, seed)
         with steady(other):
-            last = at_last_tokens(
-                other, prompts, residual_sites(other), label=f"random weights {seed}",
-            )  # fmt: skip
+            last = at_last_tokens(other, prompts, residual_sites(other), label=f"random weights {seed}")
             proofs.append(status(other))
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()

@@ -113,8 +113,7 @@ def compare(
     every, metric = by_name(interventions), Metric.of(norm, "relative")
     drawn = grouped(sampling, Sampling)
     if isinstance(sequence, Mapping):
-        families = Bench.of(model, sequence, answer, prompt, lengths, drawn.n_samples, drawn.seed)
-        return families.compared(model, every, metric, drawn)
+        return Bench.of(model, sequence, answer, prompt, lengths, metric, drawn).compared(every)
     if prompt is not None or drawn.method != "exact" or isinstance(answer, Mapping):
         raise InputError(
             "prompt=, sampling.method and several answers= are for families of sequences, and one sequence is given.",

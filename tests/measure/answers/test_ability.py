@@ -10,8 +10,7 @@ import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
-from squashlens.measure.answers.ability import judge_ability
-from squashlens.measure.answers.frequencies import Answer, score_answers
+from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.tasks import Prompting, Task
 
 COUNT = sl.tasks.find("taught_count_bernoulli")

@@ -245,7 +245,7 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
         (tiny, ones, {"round_to": []}, "round_to= is empty"),
         (tiny, ones, {"blocks": [6]}, "not blocks of this model. Use blocks 0 to 5"),
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
-        ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
+        ("tiny-gemma", ones, {}, "model must be a TransformerBridge, not str. Load one"),
         (7, ones, {}, "model must be a TransformerBridge, not int"),
         (tiny, ones, {"lengths": [2]}, "no precisions to run in. Give a `capture`"),
         (tiny, ones, {"device": "cpu"}, "no precisions to run in. .*`load` the model"),

@@ -230,7 +230,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
         ({"from_blocks": [1, 1]}, "not different blocks of this model"),
         ({"substitute": "zebra"}, "not in this model's vocabulary"),
         ({"lengths": [1, 2, 3]}, "no separators to ablate"),
-        ({"kinds": ["mean_residual"], "source": []}, "not a list of growing sequences"),
+        ({"kinds": ["mean_residual"], "source": []}, "Stack at least one sequence"),
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:

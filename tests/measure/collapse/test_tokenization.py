@@ -182,7 +182,7 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
         ),
         (
             {"repeat": "car"},
-            "The form 'joined' of separator= cannot be tokenized as 'carcar': The word 'carcar'.*leave the form out",
+            "The form 'joined' of separator= cannot be tokenized: The word 'carcar'.*leave the form out",
         ),
         ({"prefix": "zebra "}, "'zebra' is not in this model's vocabulary"),
     ],
@@ -204,9 +204,9 @@ def test_what_has_no_tokenizer_is_refused(bridge_of: Any) -> None:
 
 def test_what_a_tokenizer_drops_is_refused() -> None:
     """Without bytes to fall back on, BPE leaves out what it has not seen: a repeat of nothing, a form without marks."""
-    with pytest.raises(InputError, match="'joined' of separator= cannot be tokenized as 'é': 'é' has no tokens"):
+    with pytest.raises(InputError, match="'joined' of separator= cannot be tokenized: 'é' has no tokens"):
         tokenization(splitter("single"), repeat="é", separator={"joined": ""})
     with pytest.raises(InputError, match="'éé?' adds no token to the prefix"):
         tokenization(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
-    with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized as '…'.*leave the form out"):
+    with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized: '…'.*leave the form out"):
         tokenization(splitter("single"), separator={"dots": "…"})

@@ -133,7 +133,6 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
     ("changes", "message"),
     [
         ({"as it is": sl.hooks.uniform_attention()}, "reserved for the unchanged model"),
-        ({"text": "mask"}, "'text' is neither hooks nor a growing sequence"),
         ({"far": sl.hooks.mask_tokens([0], (6,))}, "has block 6"),
         ({"own": lambda one: one.content}, "does not return a growing sequence"),
         ({"own": lambda z, hook: z / 2}, r"failed for a growing sequence: TypeError: .* needs its hook point"),
