@@ -4,10 +4,9 @@ Corollary B.10 derives wrong counts from representational collapse. A count may 
 represented, if the model does not read it out. The verdicts distinguish these cases if the evidence allows it. A probe
 counts only by its gain over random weights, over a control task and over the prompt's length.
 
-A verdict is a fixed sequence of decisions. Each asks whether an interval is on one side of a threshold. If it includes
-the threshold, the verdict is *undecided*, and the reason says what would decide it. Two runs with different numbers of
-samples may therefore differ in whether they decide, but not in what they decide, apart from the errors that a 95 %
-interval allows.
+A verdict is a fixed sequence of decisions, each of which asks whether an interval is on one side of a threshold. Two
+runs with different numbers of samples may therefore differ in whether they decide, but not in what they decide, apart
+from the errors that a 95 % interval allows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
