@@ -12,6 +12,7 @@ from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.tasks import Prompting, Task
+from tests.odd import counted
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
 LATER = "longer lengths cannot be judged"
@@ -138,11 +139,11 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
     form: dict[str, Any] = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
     drawn = [sl.prompts.bernoulli(tiny, 20, seed=seed, **form) for seed in range(3)]
     for model, able, share in ((tiny, "yes", 1), (untrained, "no", 0)):
-        found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[20])
+        found = sl.accuracy(model, drawn, counted, lengths=[20])
         assert (found["able"].item(), found["baseline"].item(), found["baseline_questions"].item()) == (able, share, 16)
         exact = binomtest(round(3 * found.item()), 3).proportion_ci(method="exact")
         np.testing.assert_allclose([found["low"].item(), found["high"].item()], exact)
-    none = sl.accuracy(tiny, drawn, lambda digits: str(digits.count("1")), lengths=[20], n_baseline=0)
+    none = sl.accuracy(tiny, drawn, counted, lengths=[20], n_baseline=0)
     assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
 
 

@@ -13,14 +13,11 @@ from transformers import AutoModelForCausalLM
 import squashlens as sl
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few, random_model
+from tests.odd import counted
 from tests.references import raw
 
 COUNT = "How many ones are in the following sequence?"
 FORM: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
-
-
-def ones(content: tuple[str, ...]) -> str:
-    return str(content.count("1"))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +57,7 @@ def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plai
     """The whole answer up to <eos>, as text: from always right to never."""
     drawn = [sl.prompts.bernoulli(tiny, 64, seed=seed, **FORM, **commas) for seed in range(4)]
     lengths = [3, 20, 44, 54, 64]
-    found = sl.accuracy(tiny, drawn, ones, lengths=lengths)
+    found = sl.accuracy(tiny, drawn, counted, lengths=lengths)
     right = np.zeros((4, len(lengths)))
     for row, sequence in enumerate(drawn):
         for column, length in enumerate(lengths):
@@ -131,19 +128,19 @@ def test_refusals(tiny: Any, bridge_of: Any) -> None:
     three, four = (sl.prompts.repeated(tiny, "1", n, **FORM) for n in (3, 4))
     for given in ([], [three, four]):
         with pytest.raises(InputError, match="do not have equal numbers of content tokens"):
-            raw(sl.accuracy)(tiny, given, ones)
-    one, several = (sl.accuracy(tiny, given, ones) for given in (three, [three]))
+            raw(sl.accuracy)(tiny, given, counted)
+    one, several = (sl.accuracy(tiny, given, counted) for given in (three, [three]))
     assert one.equals(several)
     for answer in ("", 7):
         with pytest.raises(InputError, match=r"answer= gave .* for 2 content tokens"):
             raw(sl.accuracy)(tiny, [three], lambda _, answer=answer: answer, lengths=[2])
     with pytest.raises(InputError, match="Lengths run from 1 to 3"):
-        sl.accuracy(tiny, [three], ones, lengths=[4])
+        sl.accuracy(tiny, [three], counted, lengths=[4])
     with pytest.raises(InputError, match="'zebra' is not in this model's vocabulary"):
         sl.accuracy(tiny, [three], lambda _: "zebra")
     model = bridge_of("llama")
     with pytest.raises(InputError, match="has no tokenizer"):
-        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], ones)
+        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], counted)
 
 
 def test_every_prompt_is_checked(worded: Any) -> None:

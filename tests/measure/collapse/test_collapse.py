@@ -241,8 +241,6 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"norm": "l3"}, "norm='l3'"),
-        ({"baselines": ["friends"]}, r"baselines\[0\]='friends' is not a choice"),
         ({"n_samples": 0}, "n_samples=0"),
         ({"lengths": [3, 2]}, "not increasing"),
         ({"lengths": [99]}, "Lengths run from 1 to 9"),
