@@ -15,7 +15,7 @@ from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import ability_variables, judge_ability
+from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
 from squashlens.measure.session import Session, measurement
 from squashlens.prompts import tokenize_after
@@ -83,7 +83,7 @@ def accuracy(
     _, low, high = share_interval(torch.from_numpy(right.T).double())
     able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
     coords = {"length": np.array(run.lengths), "low": ("length", low.numpy()), "high": ("length", high.numpy())}
-    coords |= {"able": able.able} | {name: values for name, (_, values, *_) in ability_variables([able], ()).items()}
+    coords |= able._asdict()
     shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
     return session.array("accuracy", coords, shares, **facts)
 

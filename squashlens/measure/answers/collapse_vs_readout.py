@@ -23,7 +23,7 @@ from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import Answers
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
-from squashlens.measure.answers.frequencies import ABILITY, score_answers
+from squashlens.measure.answers.frequencies import Ability, score_answers
 from squashlens.measure.answers.frequencies import interval as wilson
 from squashlens.measure.answers.probe import N_SEEDS, probe_layers, single, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
@@ -151,7 +151,7 @@ def collapse_vs_readout(
         "same_truth": (over[:1], same_truth.mean(axis=1), "share of pairs with the same right answer", "1"),
         "bit_identical": (over[:1], same_bits.double().mean(dim=1), bits, "1"),
     }
-    for name in ("accuracy", "accuracy_low", "accuracy_high", *ABILITY):
+    for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
         long_name, units = (scores[name].attrs[k] for k in ("long_name", "units"))
         found[name] = (tuple(map(str, scores[name].dims)), scores[name].values, long_name, units)
     coords = {"length": scores["length"].values, "seed": scores["seed"].values, "able": scores["able"].item()}

@@ -129,7 +129,6 @@ def interval(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray
 
 
 HALF = 1 / 2  # least share of right answers with which a model counts as able; our choice
-ABILITY = ("able_reason", "baseline", "baseline_low", "baseline_high", "chance", "baseline_questions")
 THEN = {
     "yes": "the model can do this task at short lengths.",
     "no": "the model cannot do this task at short lengths, so that longer lengths cannot be judged.",
@@ -142,12 +141,12 @@ class Ability(NamedTuple):
     """The verdict and its reason; the share of right answers with its interval, the chance level, and the number."""
 
     able: str
-    reason: str
-    share: float
-    low: float
-    high: float
+    able_reason: str
+    baseline: float
+    baseline_low: float
+    baseline_high: float
     chance: float
-    questions: int
+    baseline_questions: int
 
 
 def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
@@ -172,18 +171,14 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
 
 
 def ability_variables(found: Sequence[Ability], over: tuple[str, ...]) -> dict[str, Variable]:
-    """The variables of a result, for each of several abilities along one dimension; scalars without a dimension.
-
-    The verdict itself is a coordinate, so that every row of a table has it.
-    """
+    """The variables of a result, but for the verdict: it is a coordinate, so that every row of a table has it."""
     _, reason, *ends, chance, questions = (np.array(part) for part in zip(*found, strict=True))
-    variables: dict[str, Variable] = {
+    return {
         "able_reason": (over, reason.astype(object), "what decides whether the model can do the task", "text"),
         **with_ends("baseline", over, ends, "share of right answers to short questions"),
         "chance": (over, chance, "largest share of the short questions that a constant answer gets right", "1"),
         "baseline_questions": (over, questions, "number of different short questions", "questions"),
     }
-    return variables if over else {name: (over, one[1][0], *one[2:]) for name, one in variables.items()}
 
 
 @takes("squashlens.evaluate", "value truth: mode length seed", "mode: mode")

@@ -32,18 +32,18 @@ def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
     found = judge_ability([(place < right, truth) for place, truth in enumerate(truths)])
     n = len(truths)
     exact = binomtest(right, n).proportion_ci(method="exact")
-    assert (found.able, found.share, found.questions) == (able, right / n, n)
-    np.testing.assert_allclose([found.low, found.high], exact)
+    assert (found.able, found.baseline, found.baseline_questions) == (able, right / n, n)
+    np.testing.assert_allclose([found.baseline_low, found.baseline_high], exact)
     assert found.chance == max(map(truths.count, truths)) / n
-    assert found.reason.startswith(f"{right} of {n} short questions") == (LATER not in found.reason or able != "yes")
-    assert (LATER in found.reason) == (able != "yes")
+    assert found.able_reason.startswith(f"{right} of {n} short questions")
+    assert (LATER in found.able_reason) == (able != "yes")
 
 
 def test_without_short_questions_nothing_is_decided() -> None:
     found = judge_ability([])
-    assert (found.able, found.questions, np.isnan(found.low)) == ("undecided", 0, True)
-    assert "No short questions" in found.reason
-    assert LATER in found.reason
+    assert (found.able, found.baseline_questions, np.isnan(found.baseline_low)) == ("undecided", 0, True)
+    assert "No short questions" in found.able_reason
+    assert LATER in found.able_reason
 
 
 def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
