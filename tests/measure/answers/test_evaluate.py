@@ -50,9 +50,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
     ids = {question: put.ids(session.model, question) for question in questions}
     room = 2 * length if name == "copy" else 6  # tokens; a longer answer is wrong
     found = score_answers(
-        task,
-        module.answer_questions(session.model, put, ids, Journal(None, {}), max_new_tokens=room),
-        {},
+        task, module.answer_questions(session.model, put, ids, Journal(None, {}), max_new_tokens=room), {}
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")["accuracy"]
     asked = [pattern for pattern in patterns if pattern in ASKED]

@@ -128,11 +128,7 @@ def test_heads_both_ways(tiny: Any, plain_tiny: Any) -> None:
 
 def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["b"](tiny, 20)
-    options: dict[str, Any] = {
-        "baselines": ["contrast", "unrelated"],
-        "n_samples": 2,
-        "lengths": [4, 20],
-    }
+    options: dict[str, Any] = {"baselines": ["contrast", "unrelated"], "n_samples": 2, "lengths": [4, 20]}
     absolute, relative = (captured.collapse(tiny, sequence, scale=s, **options) for s in ("absolute", "relative"))
     v, _ = two_passes(plain_tiny, sequence, 20)
     rms = np.sqrt((v**2).mean(axis=-1))
