@@ -8,25 +8,19 @@ import pytest
 import torch
 
 import squashlens as sl
-from tests.cases import DISTINCT
 from tests.golden.cases import hooks_with
 
 GLASSES = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen3", "gpt2")
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
-HOOKS = hooks_with(OTHERS.tolist()) | {
+HOOKS: dict[str, Any] = {
+    "temperature of heads": sl.hooks.attention_temperature(1.7, heads=[0, 2]),
     "round keys": sl.hooks.rounding(6, "keys"),
     "round patterns": sl.hooks.rounding("bfloat16", "patterns", blocks=(2,)),
-    "temperature of heads": sl.hooks.attention_temperature(1.7, heads=[0, 2]),
+    **hooks_with(OTHERS.tolist()),
 }
-# Every hook, and every family that is built in another way, in the default run; every pair of them in the slow one.
-USUAL = [family for family in GLASSES if family in DISTINCT]
-PAIRS = [
-    pytest.param(family, hook, marks=() if family == USUAL[number % len(USUAL)] else pytest.mark.slow)
-    for family in GLASSES
-    for number, hook in enumerate(HOOKS)
-    if (family, hook) != ("gpt2", "freeze_gates")  # it has none
-]
+PAIRS = [(family, hook) for family in GLASSES for hook in HOOKS]
+PAIRS.remove(("gpt2", "freeze_gates"))  # it has none
 
 
 @pytest.fixture(scope="module")
