@@ -149,20 +149,26 @@ def _ablate(
 
     edits, dims = torch.stack([distances[name] for name in inputs]), ("edit", "layer", "length")
     none, separators = distances["none"], distances["separators"]
+    effect = separators - none
     found = with_y("distance", edits, metric.distance("distance of v and v*"), metric.units, dims)
     share = metric.derived("share of the separators' effect that remains")
-    found |= with_y("retained", _retain(edits, none, separators, floor), share, "1", dims)
+    retained = _where_clear(effect.abs(), floor, (edits - none) / effect)
+    found |= with_y("retained", retained, share, "1", dims)
     found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
     if GAP in distances:
-        text = "D with gaps in the positions ÷ D without separators"
-        found |= with_y("gap_factor", _factor(distances[GAP], none, floor), metric.derived(text), "1")
-        text = "D with separators ÷ D with gaps in their place"
-        found |= with_y("attention_factor", _factor(separators, distances[GAP], floor), metric.derived(text), "1")
+        gap = distances[GAP]
+        factor = _where_clear(torch.minimum(gap, none), floor, gap / none)
+        text = metric.derived("D with gaps in the positions ÷ D without separators")
+        found |= with_y("gap_factor", factor, text, "1")
+        factor = _where_clear(torch.minimum(separators, gap), floor, separators / gap)
+        text = metric.derived("D with separators ÷ D with gaps in their place")
+        found |= with_y("attention_factor", factor, text, "1")
     if acting:
         from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
         dims = ("hook", "from_block", "layer", "length")
         found |= with_y("distance_from", from_block, metric.distance(HOOKED), metric.units, dims)
-        found |= with_y("retained_from", _retain(from_block, none, separators, floor), share, "1", dims)
+        retained = _where_clear(effect.abs(), floor, (from_block - none) / effect)
+        found |= with_y("retained_from", retained, share, "1", dims)
     over = coords(run) | {"edit": list(inputs)} | ({"hook": list(hooks), "from_block": blocks} if acting else {})
     counts = [[len(variant.sequence.plain(n)) for n in run.lengths] for variant in inputs.values()]
     over["tokens"] = (("edit", "length"), np.array(counts))
@@ -172,17 +178,9 @@ def _ablate(
     return found, over, ways, facts
 
 
-def _retain(ablated: Tensor, none: Tensor, separators: Tensor, floor: Tensor) -> Tensor:
-    """The share of the separators' effect that remains; NaN where the effect may be rounding."""
-    effect = separators - none
-    clear = effect.abs() > NOISE_FLOORS * floor[:, None]
-    return torch.where(clear, (ablated - none) / effect, torch.nan)
-
-
-def _factor(larger: Tensor, smaller: Tensor, floor: Tensor) -> Tensor:
-    """The quotient of two distances; NaN where one may be rounding."""
-    clear = torch.minimum(larger, smaller) > NOISE_FLOORS * floor[:, None]
-    return torch.where(clear, larger / smaller, torch.nan)
+def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
+    """A quotient; NaN where the size that it rests on may be rounding."""
+    return torch.where(size > NOISE_FLOORS * floor[:, None], quotient, torch.nan)
 
 
 def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
