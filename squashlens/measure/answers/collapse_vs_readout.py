@@ -236,9 +236,8 @@ def judge(evidence: Evidence) -> Judgement:
 def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str) -> Judgement | None:
     """The verdict if the interval of the share is at least 1/2, undecided if it includes 1/2, else None."""
     share, text = count / total, f"{count} of {total} {what}"
-    low, high = (
-        map(float, wilson(share, total)) if random else (share, share)
-    )  # without random items it is always repeated
+    # A task without random items always repeats its share.
+    low, high = map(float, wilson(share, total)) if random else (share, share)
     if low >= HALF:
         return verdict, f"{text}."
     if high >= HALF:

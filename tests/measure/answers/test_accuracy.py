@@ -1,6 +1,7 @@
 """Accuracy against plain Hugging Face generation, on the bundled model and on random ones that speak its language."""
 
 import copy
+import functools
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -23,23 +24,21 @@ FORM: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
 @pytest.fixture(scope="module")
 def worded(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Any]]:
     """A family's random model with the bundled model's tokenizer: as a bridge and as Hugging Face opens it."""
-    held: dict[str, tuple[Any, Any]] = {}
     marks = [number for number in range(99) if not tiny.tokenizer.decode([number]).isalnum()]
 
+    @functools.cache
     def of(family: str) -> tuple[Any, Any]:
-        if family not in held:
-            config = copy.deepcopy((CONFIGS | MORE)[family])
-            config.vocab_size = 99
-            random = random_model(config, seed=1)
-            with torch.no_grad():  # marks are said as often as words are
-                random.get_output_embeddings().weight[marks] *= 1.5
-            folder = tmp_path_factory.mktemp(family)
-            random.save_pretrained(folder)
-            for file in sl.zoo.folder("tiny-gemma").glob("tokenizer*.json"):
-                shutil.copy(file, folder)
-            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-            held[family] = sl.load(folder, device="cpu"), plain
-        return held[family]
+        config = copy.deepcopy((CONFIGS | MORE)[family])
+        config.vocab_size = 99
+        random = random_model(config, seed=1)
+        with torch.no_grad():  # marks are said as often as words are
+            random.get_output_embeddings().weight[marks] *= 1.5
+        folder = tmp_path_factory.mktemp(family)
+        random.save_pretrained(folder)
+        for file in sl.zoo.folder("tiny-gemma").glob("tokenizer*.json"):
+            shutil.copy(file, folder)
+        plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        return sl.load(folder, device="cpu"), plain
 
     return of
 

@@ -1,5 +1,6 @@
 """How repeats fall into tokens, against closed forms and plain lists; what that does to D, against plain models."""
 
+import functools
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -54,15 +55,11 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], t
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    held: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
-
+    @functools.cache
     def opened(kind: str, family: str) -> tuple[Any, Any, Any]:
-        if (kind, family) not in held:
-            folder = save_random_with(kind, family, tmp_path_factory.mktemp(f"{kind}-{family}"))
-            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-            bridge = sl.load(folder, device="cpu")
-            held[kind, family] = bridge, plain, AutoTokenizer.from_pretrained(folder)
-        return held[kind, family]
+        folder = save_random_with(kind, family, tmp_path_factory.mktemp(f"{kind}-{family}"))
+        plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        return sl.load(folder, device="cpu"), plain, AutoTokenizer.from_pretrained(folder)
 
     return opened
 
