@@ -226,8 +226,6 @@ def test_a_format_has_its_name_its_short_name_and_its_dtype(tiny: Any, form: Any
     assert sl.hooks.rounding(form).name == "rounding(residual to bfloat16)"
     with pytest.raises(InputError, match="round_to"):
         sl.precision(tiny, pairs, round_to=torch.float64)
-    with pytest.raises(InputError, match="round_to"):
-        sl.collapse(tiny, pairs, round_to="bf17")  # pyright: ignore[reportArgumentType]
 
 
 def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
