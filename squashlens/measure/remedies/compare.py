@@ -105,7 +105,7 @@ def compare(
     >>> ds["change"].values.tolist(), ds["accuracy"].dims
     (['as it is', 'window of 4'], ('change', 'length'))
     >>> ds = sl.compare(
-    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, n_samples=6,
+    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, sampling={"n_samples": 6},
     ... )
     >>> ds["jacobian_norm_ratio"].dims, float(ds["kl_median"][0]), bool(ds["kl_median"][1] > 0)
     (('change', 'family', 'length', 'place'), 0.0, True)
