@@ -23,6 +23,7 @@ from typing import Any
 
 import xarray as xr
 
+from squashlens._typing import several
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
@@ -189,9 +190,7 @@ PAPER = {task.name: _by_name(task) for task in TASKS}  # Inspect finds them in t
 
 def _list(values: Any) -> list[Any]:
     """Values as a list, whether given in Python or as text on the command line."""
-    if isinstance(values, str):
-        return [value.strip() for value in values.split(",")]
-    return list(values) if isinstance(values, Iterable) else [values]
+    return [value.strip() for value in values.split(",")] if isinstance(values, str) else several(values)
 
 
 def _numbers(values: Numbers) -> list[int]:

@@ -6,7 +6,7 @@ space, and then two texts that look like the pair of Theorem 4.2 are no pair of 
 in the suffix, at whose last token representations are compared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Template, one_of, positive, short_repr
+from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import grouped, validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
@@ -63,7 +63,8 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequenc
     >>> len(ones)
     50
     """
-    return _named(f"{token} repeated", model, [token] * _checked(n), **form)
+    positive(n, "n", "a number of content tokens")
+    return replace(build(model, [token] * n, **form), name=f"{token} repeated")
 
 
 @exclusive
@@ -75,10 +76,7 @@ def alternating(model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0")
         alphabet: the tokens to alternate, each as text that is one token, or as an id.
         **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
     """
-    if not alphabet:
-        raise InputError("alphabet is empty, so there are no tokens to alternate.", "Give at least two tokens.")
-    content = [alphabet[i % len(alphabet)] for i in range(_checked(n))]
-    return _named("alternating", model, content, alphabet=alphabet, **form)
+    return _drawn("alternating", model, n, alphabet, lambda place: alphabet[place % len(alphabet)], **form)
 
 
 @exclusive
@@ -100,8 +98,8 @@ def bernoulli(
             "Use a p from 0 to 1 and two tokens.",
         )
     rng = Random(seed)
-    content = [alphabet[rng.random() < p] for _ in range(_checked(n))]
-    return _named(f"Bernoulli({p:g}), seed {seed}", model, content, alphabet=alphabet, **form)
+    name = f"Bernoulli({p:g}), seed {seed}"
+    return _drawn(name, model, n, alphabet, lambda _: alphabet[rng.random() < p], **form)
 
 
 @exclusive
@@ -126,11 +124,8 @@ def words(model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int, **form
         seed: random seed of the draws.
         **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
     """
-    if not alphabet:
-        raise InputError("alphabet is empty: there are no words to draw from.", "Give at least one word.")
     rng = Random(seed)
-    content = [rng.choice(alphabet) for _ in range(_checked(n))]
-    return _named(f"uniform draws, seed {seed}", model, content, alphabet=alphabet, **form)
+    return _drawn(f"uniform draws, seed {seed}", model, n, alphabet, lambda _: rng.choice(alphabet), **form)
 
 
 @exclusive
@@ -198,7 +193,6 @@ def build(
     >>> tuple(text[0].tolist()) == ones.pair(3).v
     True
     """
-    one_of(template, Template, "template")
     between = grouped(separator, Separator, "separator")
     if between.separator is None and between.every != 3:
         raise InputError(f"every={between.every} has no effect without a separator.", "Leave it out, or give one.")
@@ -220,9 +214,15 @@ def build(
     return plain if between.separator is None else plain.every(between.every, one_token(model, between.separator))
 
 
-def _named(name: str, model: Bridge, content: Sequence[Token], **form: Any) -> GrowingSequence:
-    """A sequence as of `build`, under the name that results give it."""
-    return replace(build(model, content, **form), name=name)
+def _drawn(
+    name: str, model: Bridge, n: int, alphabet: Sequence[Token], token_at: Callable[[int], Token], **form: Any
+) -> GrowingSequence:
+    """A sequence of n tokens of an alphabet, in turn or drawn, under the name that results give it."""
+    positive(n, "n", "a number of content tokens")
+    if not alphabet:
+        raise InputError("alphabet is empty: there are no tokens to make a sequence of.", "Give at least one token.")
+    content = [token_at(place) for place in range(n)]
+    return replace(build(model, content, alphabet=alphabet, **form), name=name)
 
 
 @validated
@@ -242,14 +242,9 @@ def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position
     if len({len(row) for row in rows}) != 1:
         raise InputError(
             f"The sequences have different numbers of tokens: {sorted({len(r) for r in rows})}.",
-            "Stack sequences of one length.",
+            "Stack at least one sequence, all of one length.",
         )
     return torch.tensor(rows)
-
-
-def _checked(n: int) -> int:
-    positive(n, "n", "a number of content tokens")
-    return n
 
 
 @exclusive

@@ -5,8 +5,14 @@ from typing import Any
 import squashlens as sl
 from tests.grouped import in_groups
 
+CONTENT = (7, 8, 7, 7, 9, 9, 8, 7)
 OF_CAPTURE = ("lengths", "baselines", "n_samples", "seed", "noise_lengths", "passes", "tokens_per_pass")
 BOTH = ("residuals", "patterns")
+
+
+def sequence_for(model: Any, family: str, content: Any = CONTENT, **form: Any) -> Any:
+    """A sequence for a family's random model, after BOS if the family has one, and two more tokens."""
+    return sl.prompts.build(model, content, prefix=[*([] if family == "qwen2" else [2]), 5, 11], **form)
 
 
 def _measured(function: Any, keep: Any, replay: int, model: Any, given: Any, options: dict[str, Any]) -> Any:

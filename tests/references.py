@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.io
 import torch
+import xarray as xr
 from torch import Tensor
 
 
@@ -234,6 +235,34 @@ def last_streams(plain: Any, ids: Sequence[int]) -> Tensor:
     finally:
         handle.remove()
     return torch.stack([state[0, -1] for state in (*states[:-1], seen[0], states[-1])])
+
+
+def passing(plain: Any, ids: Sequence[int], *modules: Any) -> list[tuple[Tensor, Tensor]]:
+    """What enters and what leaves each of some modules, (position, d), in a forward pass of one prompt."""
+    seen: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def look(module: Any, args: Any, named: Any, out: Any) -> None:
+        entering = args[0] if args else named["hidden_states"]
+        seen[module] = entering[0], (out[0] if isinstance(out, tuple) else out)[0]
+
+    handles = [module.register_forward_hook(look, with_kwargs=True) for module in modules]
+    try:
+        with torch.no_grad():
+            plain(torch.tensor([list(ids)]), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [seen[module] for module in modules]
+
+
+def distances_equal(here: xr.Dataset, plain: Any, pair: Any, name: str = "distance", norm: str = "linf") -> np.ndarray:
+    """The distances of v and v* at each layer and of y, from two plain passes, which those of a result must equal."""
+    order = {"linf": np.inf, "l1": 1, "l2": 2}[norm]
+    v, star = (last_streams(plain, ids).double().numpy() for ids in (pair.v, pair.v_star))
+    expected = np.linalg.norm(v - star, ord=order, axis=-1)
+    off = np.abs(np.append(here[name], here[f"{name}_y"]) - expected)
+    assert (off <= 1e-5 * np.linalg.norm(v, ord=order, axis=-1)).all(), (here.coords, off)
+    return expected
 
 
 def model_without(plain: Any, places: Sequence[int], from_block: int, what: str) -> Any:

@@ -103,7 +103,7 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
         (lambda m: sl.prompts.repeated(m, "1", 3, separator={"separator": ",", "every": 0}), "every=0"),
         (lambda m: sl.prompts.repeated(m, "1", 3, separator={"every": 4}), "every=4 has no effect without a separator"),
         (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
-        (lambda m: sl.prompts.words(m, 3, [], seed=0), "no words"),
+        (lambda m: sl.prompts.words(m, 3, [], seed=0), "alphabet is empty"),
         (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token for a contrast"),
         (
             lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)),

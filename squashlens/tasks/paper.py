@@ -45,7 +45,7 @@ LAST_ANSWER = "The answer to your question is:"
 HINT = "*Hint* It's not necessarily a 1, check carefully"
 
 
-SHARE = 0.7  # probability of a one in a random sequence, and of 'car' in a sentence
+SHARE = 0.7  # probability of 'car' in a sentence, as of a one in a random sequence
 ONE = counted("ones", "1s", "1's", "'1's")  # "7 ones" is 7
 Draw = Callable[[int, Random], list[str]]
 CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
@@ -77,19 +77,19 @@ WORD_EXAMPLES = _worked(
 )
 
 
+def _draw(pattern: str) -> Draw:
+    """A draw of the digits of one of the bundled model's patterns, of which several are the paper's."""
+    return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
+
+
 def _fixed(text: Callable[[int], str]) -> Draw:
     """A draw of the characters of a text, which depends on their number alone."""
     return lambda n, rng: list(text(n))
 
 
-ALL_ONES, ALTERNATING = _fixed(lambda n: "1" * n), _fixed(lambda n: ("10" * n)[:n])
-LAST_ODD, FIRST_ODD = _fixed(lambda n: "1" * (n - 1) + "0"), _fixed(lambda n: "0" + "1" * (n - 1))
+ALL_ONES, LAST_ODD, FIRST_ODD, BERNOULLI = map(_draw, ("repeated", "odd_last", "odd_first", "bernoulli"))
+ALTERNATING = _fixed(lambda n: ("10" * n)[:n])
 TO_ZERO, FROM_ZERO = _fixed(lambda n: ("10" * n)[-n:]), _fixed(lambda n: ("01" * n)[:n])
-
-
-def _bernoulli(n: int, rng: Random) -> list[str]:
-    """Independent digits, 1 with probability 0.7 and otherwise 0."""
-    return [str(int(rng.random() < SHARE)) for _ in range(n)]
 
 
 def _sentence(n: int, rng: Random) -> list[str]:
@@ -138,14 +138,14 @@ PAPER = (
         random=False, source="figures 3 and 6 (i)",
     ),
     _ones("count_ones", ALL_ONES, examples=ONES_EXAMPLES, source="figures 3 and 6 (ii)"),
-    _ones("count_bernoulli", _bernoulli, random=True, source="figures 3 and 6 (iii)"),
+    _ones("count_bernoulli", BERNOULLI, random=True, source="figures 3 and 6 (iii)"),
     Task(
         "count_word", WORD, _sentence, _how_many(CAR), " ".join,
         counted("times", "car", "cars", "occurrences", "occurrences of car"), opening=COUNT_ANSWER,
         examples=WORD_EXAMPLES, source="section 3.2 (iv)",
     ),
     _ones("count_alternating", ALTERNATING),
-    _ones("count_numbered", _bernoulli, show=_number, examples="", random=True),
+    _ones("count_numbered", BERNOULLI, show=_number, examples="", random=True),
 )  # fmt: skip
 
 
@@ -179,10 +179,6 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
         random=pattern in DRAWN,
         source="the bundled model's card",
     )
-
-
-def _draw(pattern: str) -> Callable[[int, Random], list[str]]:
-    return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
 
 
 TAUGHT = tuple(

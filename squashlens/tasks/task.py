@@ -95,9 +95,8 @@ class Probing:
     n_random_models: int = 4
 
     def __post_init__(self) -> None:
-        positive(self.n_train, "n_train", "a number of prompts")
-        if self.n_train == 1:
-            raise InputError("n_train=1: a probe cannot be fitted to a single prompt.", "Give at least 2.")
+        if self.n_train < 2:
+            raise InputError(f"n_train={self.n_train}: a probe cannot be fitted to so few prompts.", "Give at least 2.")
         positive(self.n_random_models, "n_random_models", "a number of models", or_zero=True)
 
 

@@ -360,11 +360,10 @@ def shares_and_counts(s: Subject) -> Calls:
     return {"two": lambda: sl.statements.shares_and_counts(s.model, content=s.among[:2])}
 
 
-@measurement
-def interventions(s: Subject) -> Calls:
-    """The path bound, y and v at the last layer under each; a measurement of collapse under some."""
-    other = [s.pair[1]]
-    hooks = {
+def hooks_with(pair: Any) -> dict[str, Any]:
+    """One or two of each kind of hook, by name; what they put in comes from two prompts of one length."""
+    other = pair[1:]
+    return {
         "freeze_attention": sl.hooks.freeze_attention(),
         "freeze_norms": sl.hooks.freeze_norms(),
         "freeze_gates": sl.hooks.freeze_gates((0, 1)),
@@ -378,17 +377,22 @@ def interventions(s: Subject) -> Calls:
         "zero_values": sl.hooks.zero_values([2], (0, 2)),
         "zero_heads": sl.hooks.zero_heads([1], positions=[3, 4]),
         "zero_residual": sl.hooks.zero_residual([2], (1,)),
-        "mean_heads": sl.hooks.mean_heads([0], s.pair, (1,)),
-        "mean_heads over positions": sl.hooks.mean_heads([0, 1], s.pair, over="positions"),
-        "mean_residual": sl.hooks.mean_residual([2, 5], s.pair, (1,)),
-        "resample_residual": sl.hooks.resample_residual([5, 6], s.pair, seed=1),
+        "mean_heads": sl.hooks.mean_heads([0], pair, (1,)),
+        "mean_heads over positions": sl.hooks.mean_heads([0, 1], pair, over="positions"),
+        "mean_residual": sl.hooks.mean_residual([2, 5], pair, (1,)),
+        "resample_residual": sl.hooks.resample_residual([5, 6], pair, seed=1),
         "patch_heads": sl.hooks.patch_heads([0, 2], other, (1,), positions=[5, 6], from_positions=[6, 5]),
         "patch_residual": sl.hooks.patch_residual([5, 6], other, (1,)),
         "rounding": sl.hooks.rounding("float8_e4m3fn", "values"),
         "rounding bits": sl.hooks.rounding(3),
         "a function": ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream),
     }
-    return {name: lambda hook=hook: seen(s, hook) for name, hook in hooks.items()}
+
+
+@measurement
+def interventions(s: Subject) -> Calls:
+    """The path bound, y and v at the last layer under each; a measurement of collapse under some."""
+    return {name: lambda hook=hook: seen(s, hook) for name, hook in hooks_with(s.pair).items()}
 
 
 @measurement

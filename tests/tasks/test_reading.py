@@ -29,7 +29,7 @@ READERS = {"number": reading.number, "digit": reading.digit, "digits": reading.d
 def check(read: Reader, text: str, opening: str, expected: str, ended: bool = True) -> None:
     """`expected` is the value, or the reason why there is none."""
     reason, found = expected in WHY, read(text, opening, ended)
-    assert (found.value, found.why) == (("", expected) if reason else (expected, "read"))
+    assert (found.value, found.why) == (("", expected) if reason else (expected, "read")), text
 
 
 # As asked: digits alone.
@@ -234,23 +234,18 @@ FOLLOWED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", FOLLOWED, ids=ascii)
+BEHIND = {f"O 7\n{text}": expected for text, expected in FOLLOWED.items()} | {
+    "O 7. But O 8": "several", "O 7, no, 8": "several", "O 7<br>8": "several", "O 7 (wrong)": "form",
+    "'O 7' is wrong.": "form", "O 7?": "form", "O ~~7~~": "form", "O 7 → 8": "several", "O 7, O 7.": "7",
+    "O 1,234\nThe answer is not 1234": "retracted", "O -7\nActually 7": "several", "O -7\nIt is not 7.": "-7",
+    "O -7\nIt is not -7.": "retracted", "O seven\nor eight": "several", "Wait, 8 is wrong. O 7": "7",
+    "I will say 'O xxxx'. O 7": "7", "O 7<|im_end|>\nWait, 8.": "7",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BEHIND, ids=ascii)
 def test_what_follows_an_answer_may_take_it_back(text: str) -> None:
-    check(READ, f"O 7\n{text}".replace("O ", MATHS + " "), MATHS, FOLLOWED[text])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("O 7. But O 8", "several"), ("O 7, no, 8", "several"), ("O 7<br>8", "several"), ("O 7 (wrong)", "form"),
-        ("'O 7' is wrong.", "form"), ("O 7?", "form"), ("O ~~7~~", "form"), ("O 7 → 8", "several"), ("O 7, O 7.", "7"),
-        ("O 1,234\nThe answer is not 1234", "retracted"), ("O -7\nActually 7", "several"), ("O -7\nIt is not 7.", "-7"),
-        ("O -7\nIt is not -7.", "retracted"), ("O seven\nor eight", "several"), ("Wait, 8 is wrong. O 7", "7"),
-        ("I will say 'O xxxx'. O 7", "7"), ("O 7<|im_end|>\nWait, 8.", "7"),
-    ],
-)  # fmt: skip
-def test_what_stands_on_the_line_of_an_answer(text: str, expected: str) -> None:
-    check(READ, text.replace("O ", MATHS + " "), MATHS, expected)
+    check(READ, text.replace("O ", MATHS + " "), MATHS, BEHIND[text])
 
 
 @pytest.mark.parametrize("read", [reading.number, reading.digit, reading.digits, reading.words])
@@ -264,32 +259,39 @@ def test_every_reader_knows_what_is_taken_back(read: reading.Reader) -> None:
 ASKED = "Please count the number of ones in the following sequence:"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "none"), ("I'm sorry, but I can't help with that.", "none"), (MATHS, "none"), (f"{MATHS} xxxx", "none"),
-        ("The answer is 12.", "12"), ("There are 12 ones and 3 zeros.", "several"), ("1 + 1 + 1 + 1 = 4", "4"),
-        ("  **12**\n", "12"), (f"{MATHS} 12\n{MATHS} 13", "several"), (f"{MATHS} I do not know\n12", "none"),
-        (f"{MATHS} 12\nWait, I missed one.\n{MATHS} thirteen", "several"),
-        (f"{MATHS} 12\n\n{ASKED}111111\n\n{MATHS} 6", "several"), (f"{REASONED}\n\n{ASKED}11\n\nThe ans", "12"),
-    ],
-)  # fmt: skip
-def test_whole_answers(text: str, expected: str) -> None:
-    check(reading.number, text, MATHS, expected)
+# What a reader makes of whole answers, with the opening words. A number that may go on is not read if the answer was
+# cut off; one that a new line or a quotation mark closes is.
+WHOLE = {
+    ("number", MATHS, True): {
+        "": "none", "I'm sorry, but I can't help with that.": "none", MATHS: "none", f"{MATHS} xxxx": "none",
+        "The answer is 12.": "12", "There are 12 ones and 3 zeros.": "several", "1 + 1 + 1 + 1 = 4": "4",
+        "  **12**\n": "12", f"{MATHS} 12\n{MATHS} 13": "several", f"{MATHS} I do not know\n12": "none",
+        f"{MATHS} 12\nWait, I missed one.\n{MATHS} thirteen": "several",
+        f"{MATHS} 12\n\n{ASKED}111111\n\n{MATHS} 6": "several", f"{REASONED}\n\n{ASKED}11\n\nThe ans": "12",
+    },
+    ("number", MATHS, False): {
+        f"{MATHS} 12": "cut", f"{MATHS} 12.": "cut", f"{MATHS} 1,": "cut", f"{MATHS} twel": "cut",
+        f"{MATHS} 12\n": "12", f"{MATHS} 12.\nSo th": "12", f"{MATHS} '12'": "12", f"{MATHS} 12 of": "cut",
+        f"{MATHS} 12\n\n{ASKED}11": "12", f"{MATHS} 2 * 5 + 2 =\n": "several", "": "cut", "12": "cut",
+        MATHS[:-4]: "cut", f"{MATHS}\n": "cut", f"'{MATHS} xxxx', that is 12": "cut",
+    },
+    ("words", COPIED, True): {
+        f"{COPIED} tree": "tree", f"{COPIED}\n'the  old\ttree'": "the old tree", "": "none", COPIED: "none",
+        f"**{COPIED}** **tree**\nI hope that helps.": "tree", f"{COPIED} ''": "none",
+        f"'{COPIED} <ANSWER>': I answer so.\n{COPIED} tree": "tree",
+        f"{COPIED} tree\n{COPIED} 'tree'": "tree", f"{COPIED} tree\n{COPIED} house": "several",
+    },
+    ("words", COPIED, False): {
+        f"{COPIED} tre": "cut", f"{COPIED} tree\n": "tree", "The answer to": "cut",
+        f"{COPIED} tree\n{COPIED} tree": "cut",
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f"{MATHS} 12", "cut"), (f"{MATHS} 12.", "cut"), (f"{MATHS} 1,", "cut"), (f"{MATHS} twel", "cut"),
-        (f"{MATHS} 12\n", "12"), (f"{MATHS} 12.\nSo th", "12"), (f"{MATHS} '12'", "12"), (f"{MATHS} 12 of", "cut"),
-        (f"{MATHS} 12\n\n{ASKED}11", "12"), (f"{MATHS} 2 * 5 + 2 =\n", "several"), ("", "cut"), ("12", "cut"),
-        (MATHS[:-4], "cut"), (f"{MATHS}\n", "cut"), (f"'{MATHS} xxxx', that is 12", "cut"),
-    ],
-)  # fmt: skip
-def test_answers_that_were_cut_off(text: str, expected: str) -> None:
-    """A number that may go on is not read; one that a new line or a quotation mark closes is."""
-    check(reading.number, text, MATHS, expected, ended=False)
+@pytest.mark.parametrize(("reader", "opening", "ended"), WHOLE)
+def test_whole_answers(reader: str, opening: str, ended: bool) -> None:
+    for text, expected in WHOLE[reader, opening, ended].items():
+        check(READERS[reader], text, opening, expected, ended)
 
 
 @pytest.mark.parametrize(
@@ -318,21 +320,6 @@ def test_sequences_of_digits(written: str, expected: str) -> None:
     check(reading.digits, f"Here it is.\n{COPIED} {written}\nThat was it.", COPIED, expected)
     check(reading.digits, written, "", expected)
     check(reading.digits, written, "", "cut", ended=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "ended", "expected"),
-    [
-        (f"{COPIED} tree", True, "tree"), (f"{COPIED}\n'the  old\ttree'", True, "the old tree"), ("", True, "none"),
-        (f"**{COPIED}** **tree**\nI hope that helps.", True, "tree"), (COPIED, True, "none"),
-        (f"'{COPIED} <ANSWER>': I answer so.\n{COPIED} tree", True, "tree"), (f"{COPIED} tre", False, "cut"),
-        (f"{COPIED} tree\n{COPIED} 'tree'", True, "tree"), (f"{COPIED} tree\n{COPIED} house", True, "several"),
-        (f"{COPIED} ''", True, "none"), (f"{COPIED} tree\n", False, "tree"), ("The answer to", False, "cut"),
-        (f"{COPIED} tree\n{COPIED} tree", False, "cut"),
-    ],
-)  # fmt: skip
-def test_words_behind_the_sentence(text: str, ended: bool, expected: str) -> None:
-    check(reading.words, text, COPIED, expected, ended)
 
 
 QUOTES = [("", ""), ("**", "**"), ("'", "'"), ("“", "”"), ("`", "`"), ("<", ">"), ("$", "$"), ("[", "]"), ("*'", "'*")]

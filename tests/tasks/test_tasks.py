@@ -57,22 +57,6 @@ The answer is then 1 * 5 + 1 = 6
 
 The final answer to your maths question is: 6"""
 
-PRINTED = {
-    "sum": SUM,
-    "count_ones": ONES,
-    "count_bernoulli": ONES,
-    "count_word": WORD,
-    "copy_last": LAST,
-    "copy_first": FIRST,
-    "copy_last_hint": (LAST[0], f"{LAST[1]} {HINT}"),
-    "copy_first_hint": (FIRST[0], f"{FIRST[1]} {HINT}"),
-    "copy_last_alternating": LAST,
-    "copy_first_alternating": FIRST,
-    "copy_last_random": LAST,
-    "copy_first_random": FIRST,
-    "count_alternating": ONES,
-    "count_numbered": ONES,
-}
 LENGTHS = (1, 2, 3, 7, 50, 300)
 SHOWN_BY_HAND: dict[str, Callable[[int], str]] = {
     "sum": lambda n: " + ".join("1" for _ in range(n)),
@@ -80,8 +64,6 @@ SHOWN_BY_HAND: dict[str, Callable[[int], str]] = {
     "count_alternating": lambda n: ("10" * n)[:n],
     "copy_last": lambda n: "1" * (n - 1) + "0",
     "copy_first": lambda n: "0" + "1" * (n - 1),
-    "copy_last_hint": lambda n: "1" * (n - 1) + "0",
-    "copy_first_hint": lambda n: "0" + "1" * (n - 1),
     "copy_last_alternating": lambda n: ("10" * n)[-n:],
     "copy_first_alternating": lambda n: ("01" * n)[:n],
 }
@@ -96,9 +78,13 @@ NAMES = [name for name in sl.tasks.names() if name not in TAUGHT]
 find = sl.tasks.find
 
 
-def sequence_in(prompt: str, printed: tuple[str, str]) -> str:
+def sequence_in(name: str, prompt: str) -> str:
     """What stands where the paper writes seq; everything else must be as printed."""
-    before, after = printed
+    before, after = {"sum": SUM, "count_word": WORD}.get(name, ONES)
+    if name.startswith("copy_"):
+        before, after = LAST if "_last" in name else FIRST
+    if name.endswith("_hint"):
+        after += f" {HINT}"
     assert prompt.startswith(before)
     assert prompt.endswith(after)
     return prompt[len(before) : len(prompt) - len(after)]
@@ -106,26 +92,17 @@ def sequence_in(prompt: str, printed: tuple[str, str]) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_are_the_papers(name: str) -> None:
-    """Character by character, apart from the sequence; and the sequence has as many items as asked for."""
-    task = find(name)
-    for n in LENGTHS:
-        question = task.ask(n, seed=n)
-        written = sequence_in(question.prompt, PRINTED[name])
-        items = WRITTEN.get(name, list)(written)
-        assert len(items) == n == question.length
-        assert tuple(items) == question.items
-        assert (question.task, question.mode, question.seed) == (name, "answer_only", n)
-        if name in SHOWN_BY_HAND:
-            assert written == SHOWN_BY_HAND[name](n)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_right_answers_follow_from_the_prompt(name: str) -> None:
-    task = find(name)
+    """Character by character, apart from the sequence, which has as many items as asked for. The answer follows."""
+    task, by_hand = find(name), SHOWN_BY_HAND.get(name.removesuffix("_hint"))
     for n in LENGTHS:
         for seed in range(3):
             question = task.ask(n, seed=seed)
-            written = sequence_in(question.prompt, PRINTED[name])
+            written = sequence_in(name, question.prompt)
+            items = WRITTEN.get(name, list)(written)
+            assert len(items) == n == question.length
+            assert tuple(items) == question.items
+            assert (question.task, question.mode, question.seed) == (name, "answer_only", seed)
+            assert by_hand is None or written == by_hand(n)
             if name == "sum":
                 right = sum(int(term) for term in written.split("+"))
             elif name == "count_word":

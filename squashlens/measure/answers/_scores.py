@@ -96,10 +96,6 @@ class Answers:
         """For each length: the first sample of each distinct prompt, the prompt of each sample, and their counts."""
         return [np.unique(row, return_index=True, return_inverse=True, return_counts=True)[1:] for row in self.prompt]
 
-    def coords(self) -> dict[str, list[int]]:
-        """The coordinates of results over lengths and seeds."""
-        return {"length": list(self.lengths), "seed": list(self.seeds)}
-
     def split(self, at: int, number: int) -> Split:
         """A numbered split at a length, the same for the model, the random models and the control task.
 

@@ -15,7 +15,7 @@ from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
-from squashlens.measure.answers.ability import ability_variables, judge_ability
+from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
 from squashlens.measure.session import Session, measurement
 from squashlens.prompts import tokenize_after
@@ -71,10 +71,10 @@ def accuracy(
     (('length',), True)
     """
     given = [sequence] if isinstance(sequence, GrowingSequence) else list(sequence)
-    if not all(isinstance(one, GrowingSequence) for one in given) or len({len(one) for one in given}) != 1:
+    if len({len(one) for one in given}) != 1:
         raise InputError(
-            "sequence= has parts that are not growing sequences with equal numbers of content tokens.",
-            "Give at least one sequence from `squashlens.prompts`, all with the same number of content tokens.",
+            f"The {len(given)} sequences of sequence= do not have equal numbers of content tokens.",
+            "Give at least one sequence, all with the same number of content tokens.",
         )
     run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None)
     session = sequence_session(run.model, run, "accuracy")
@@ -83,7 +83,7 @@ def accuracy(
     _, low, high = share_interval(torch.from_numpy(right.T).double())
     able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
     coords = {"length": np.array(run.lengths), "low": ("length", low.numpy()), "high": ("length", high.numpy())}
-    coords |= {"able": able.able} | {name: values for name, (_, values, *_) in ability_variables([able], ()).items()}
+    coords |= able._asdict()
     shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
     return session.array("accuracy", coords, shares, **facts)
 

@@ -4,10 +4,9 @@ Corollary B.10 derives wrong counts from representational collapse. A count may 
 represented, if the model does not read it out. The verdicts distinguish these cases if the evidence allows it. A probe
 counts only by its gain over random weights, over a control task and over the prompt's length.
 
-A verdict is a fixed sequence of decisions. Each asks whether an interval is on one side of a threshold. If it includes
-the threshold, the verdict is *undecided*, and the reason says what would decide it. Two runs with different numbers of
-samples may therefore differ in whether they decide, but not in what they decide, apart from the errors that a 95 %
-interval allows.
+A verdict is a fixed sequence of decisions, each of which asks whether an interval is on one side of a threshold. Two
+runs with different numbers of samples may therefore differ in whether they decide, but not in what they decide, apart
+from the errors that a 95 % interval allows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,10 +22,9 @@ from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import Answers
-from squashlens.measure.answers.ability import ABILITY
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
+from squashlens.measure.answers.frequencies import Ability, score_answers
 from squashlens.measure.answers.frequencies import interval as wilson
-from squashlens.measure.answers.frequencies import score_answers
 from squashlens.measure.answers.probe import N_SEEDS, probe_layers, single, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.session import measurement
@@ -153,14 +151,14 @@ def collapse_vs_readout(
         "same_truth": (over[:1], same_truth.mean(axis=1), "share of pairs with the same right answer", "1"),
         "bit_identical": (over[:1], same_bits.double().mean(dim=1), bits, "1"),
     }
-    for name in ("accuracy", "accuracy_low", "accuracy_high", *ABILITY):
+    for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
         long_name, units = (scores[name].attrs[k] for k in ("long_name", "units"))
         found[name] = (tuple(map(str, scores[name].dims)), scores[name].values, long_name, units)
     coords = {"length": scores["length"].values, "seed": scores["seed"].values, "able": scores["able"].item()}
     if data.probed:
         probes, facts = probe_layers(sound, data, own, v, "own", probing.n_random_models)
         found |= probes
-        session = replace(session, facts={**session.facts, **facts})
+        session = session.knowing(**facts)
         coords |= {"layer": list(range(n_blocks(sound) + 1))}
     of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
     judged = verdicts(
@@ -235,18 +233,11 @@ def judge(evidence: Evidence) -> Judgement:
     return found or _judge_length(e) or _judge_probe(e)
 
 
-def share(count: int, total: int, random: bool) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share; the share itself for a task without random items, which always repeats it."""
-    if not random:
-        return count / total, count / total
-    low, high = wilson(np.array([count / total]), total)
-    return low.item(), high.item()
-
-
 def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str) -> Judgement | None:
     """The verdict if the interval of the share is at least 1/2, undecided if it includes 1/2, else None."""
-    low, high = share(count, total, random)
-    text = f"{count} of {total} {what}"
+    share, text = count / total, f"{count} of {total} {what}"
+    # A task without random items always repeats its share.
+    low, high = map(float, wilson(share, total)) if random else (share, share)
     if low >= HALF:
         return verdict, f"{text}."
     if high >= HALF:

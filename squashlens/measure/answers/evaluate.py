@@ -58,8 +58,15 @@ def prepare_questions(
 
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
-    modes = several(form.mode)
-    asked = task.asked(list(lengths), _seeds(seeds, task, sampled, n_seeds), modes)
+    modes, differ = several(form.mode), task.random or sampled
+    numbers = seeds_of(seeds, n_seeds if differ else 1)
+    if len(numbers) > 1 and not differ:
+        raise InputError(
+            f"The task {task.name!r} has the same question for every seed, and decoding is greedy, so that "
+            f"{len(numbers)} seeds would count one answer several times.",
+            "Give seeds=1, a task with random items, or temperature= to sample answers.",
+        )
+    asked = task.asked(list(lengths), numbers, modes)
     questions = tuple(task.after_examples(question, form.n_examples) for question in asked)
     chosen = {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)
@@ -69,27 +76,13 @@ def prepare_questions(
     call = {**chosen, "prompting": as_dict(replace(form, mode=modes)), **arguments}
     # The template of a chat determines whether it starts with BOS.
     session = Session.without_prompt(sound, ids, function, **call)
-    session = replace(session, facts={**session.facts, "task": describe(task), "token_ids": given})
-    return session, prepared
+    return session.knowing(task=describe(task), token_ids=given), prepared
 
 
 def answers_file(session: Session, task: Task, path: str | Path | None, temperature: float = 0.0) -> Journal:
     """The file from which a run resumes: answers of one model, task and temperature, stored by question."""
     facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "token_ids")}
     return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
-
-
-def _seeds(given: int | Iterable[int] | None, task: Task, sampled: bool, n_seeds: int) -> list[int]:
-    """The seeds as a list. Raises for several seeds that would all give the same answer."""
-    differ = task.random or sampled
-    seeds = seeds_of(given, n_seeds if differ else 1)
-    if len(seeds) > 1 and not differ:
-        raise InputError(
-            f"The task {task.name!r} has the same question for every seed, and decoding is greedy, so that "
-            f"{len(seeds)} seeds would count one answer several times.",
-            "Give seeds=1, a task with random items, or temperature= to sample answers.",
-        )
-    return seeds
 
 
 @measurement("accuracy_by_length", "error_by_length", "answer_frequencies")
@@ -184,25 +177,22 @@ def answer_questions(
         )
         for q, each in ids.items()
     }
-    keys = {question: _key(question, prompt) for question, prompt in prompts.items()}
+    # With a digest of the prompt, so that an edited task gets new answers.
+    keys = {
+        q: f"{q.mode} {q.length} {q.seed} {prompt.max_new_tokens} {digest(prompt.ids)}" for q, prompt in prompts.items()
+    }
     missing = [question for question in keys if keys[question] not in journal.found]
 
     def as_stored(question: Question, said: Continuation) -> list[object]:
         text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return [text, said.ended, len(ids[question]), len(said.ids)]
 
-    with bar(
-        total=len(keys), initial=len(keys) - len(missing), desc=questions.task.name, unit="answer",
-    ) as progress_bar:  # fmt: skip
+    done = len(keys) - len(missing)
+    with bar(total=len(keys), initial=done, desc=questions.task.name, unit="answer") as progress_bar:
         for batch in generate(model, [prompts[q] for q in missing], temperature=temperature):
             journal.keep({keys[missing[place]]: as_stored(missing[place], said) for place, said in batch.items()})
             progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
-
-
-def _key(question: Question, prompt: Prompt) -> str:
-    """The key of a question in the file, with a digest of the prompt, so that an edited task gets new answers."""
-    return f"{question.mode} {question.length} {question.seed} {prompt.max_new_tokens} {digest(prompt.ids)}"
 
 
 def _needed_tokens(model: Bridge, questions: Questions, question: Question, prompt: int) -> int:

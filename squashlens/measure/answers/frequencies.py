@@ -1,22 +1,27 @@
-"""Answers to questions as a labelled result: parsed, compared with the right answers, and counted."""
+"""Answers to questions as a labelled result: parsed, compared with the right answers, and counted.
+
+Answers to short questions say whether a model can do a task at all, against chance, with an exact interval. Only then
+can wrong answers to longer questions be an effect of the length.
+"""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 import xarray as xr
 
 from squashlens.checks.results import takes
 from squashlens.errors import InputError
-from squashlens.measure.answers.ability import ability_variables, judge_ability
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
 from squashlens.tasks.task import SHORT
+from squashlens.theory.statistics.ranks import share_interval
 from squashlens.theory.statistics.trends import with_ends
 
 Z = 1.959964  # normal quantile of a 95 % interval
@@ -116,11 +121,64 @@ def _reader_name(reader: Reader) -> str:
     return getattr(reader, "__name__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(reader))
 
 
-def interval(share: np.ndarray, of: int) -> tuple[np.ndarray, np.ndarray]:
+def interval(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray]:
     """Wilson's 95 % interval of a share of `of` items."""
     middle, weight = (share + Z**2 / (2 * of)) / (1 + Z**2 / of), Z / (1 + Z**2 / of)
     half = weight * np.sqrt(share * (1 - share) / of + Z**2 / (4 * of**2))
     return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
+
+
+HALF = 1 / 2  # least share of right answers with which a model counts as able; our choice
+THEN = {
+    "yes": "the model can do this task at short lengths.",
+    "no": "the model cannot do this task at short lengths, so that longer lengths cannot be judged.",
+    "undecided": "it is undecided whether the model can do this task at short lengths, so that longer lengths cannot "
+    "be judged.",
+}
+
+
+class Ability(NamedTuple):
+    """The verdict and its reason; the share of right answers with its interval, the chance level, and the number."""
+
+    able: str
+    able_reason: str
+    baseline: float
+    baseline_low: float
+    baseline_high: float
+    chance: float
+    baseline_questions: int
+
+
+def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
+    """The verdict from different short questions: whether each was answered correctly, and its right answer.
+
+    Chance is the largest share of the questions with one right answer, which a constant answer gets. The model is able
+    if the whole interval of Clopper and Pearson is above both chance and one half, and not if it is below one of them.
+    """
+    if not answered:
+        reason = f"No short questions were asked: {THEN['undecided']}"
+        return Ability("undecided", reason, np.nan, np.nan, np.nan, np.nan, 0)
+    right, truths = zip(*answered, strict=True)
+    chance = max(truths.count(truth) for truth in truths) / len(truths)
+    share, low, high = map(float, share_interval(torch.tensor(right).double()))
+    needed = max(chance, HALF)
+    able = "yes" if low > needed else "no" if high < needed else "undecided"
+    reason = (
+        f"{sum(right)} of {len(right)} short questions are answered correctly (95 % interval {low:.2f} to {high:.2f}; "
+        f"a constant answer is right for {chance:.2f}): {THEN[able]}"
+    )
+    return Ability(able, reason, share, low, high, chance, len(right))
+
+
+def ability_variables(found: Sequence[Ability], over: tuple[str, ...]) -> dict[str, Variable]:
+    """The variables of a result, but for the verdict: it is a coordinate, so that every row of a table has it."""
+    _, reason, *ends, chance, questions = (np.array(part) for part in zip(*found, strict=True))
+    return {
+        "able_reason": (over, reason.astype(object), "what decides whether the model can do the task", "text"),
+        **with_ends("baseline", over, ends, "share of right answers to short questions"),
+        "chance": (over, chance, "largest share of the short questions that a constant answer gets right", "1"),
+        "baseline_questions": (over, questions, "number of different short questions", "questions"),
+    }
 
 
 @takes("squashlens.evaluate", "value truth: mode length seed", "mode: mode")

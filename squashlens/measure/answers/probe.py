@@ -28,7 +28,7 @@ from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
-from squashlens.tasks import Probing, Prompting, Question, Task
+from squashlens.tasks import Probing, Prompting, Task
 from squashlens.theory.statistics.trends import with_ends
 
 N_SEEDS = 128  # default number of samples at each length
@@ -113,13 +113,12 @@ def probe(
     sound = session.model
     prompts = [questions.ids(sound, question) for question in questions.each]
     data = Answers.of(task, questions.each, prompts, probing.n_train)
-    _require_probed(data, questions.each)
+    _require_probed(data)
     last = at_last_tokens(sound, prompts, residual_sites(sound))
     own = streams(sound, last)
     found, facts = probe_layers(sound, data, own, prompts, direction, probing.n_random_models)
-    session = replace(session, facts={**session.facts, **facts})
-    layers = list(range(n_blocks(sound) + 1))
-    return session.dataset(f"probe of {task.name}", {"layer": layers, **data.coords()}, found)
+    over = {"layer": range(n_blocks(sound) + 1), "length": list(data.lengths), "seed": list(data.seeds)}
+    return session.knowing(**facts).dataset(f"probe of {task.name}", over, found)
 
 
 def single(prompting: Prompting) -> Prompting:
@@ -145,9 +144,7 @@ def probe_layers(
     for seed in range(n_random_models if data.probed else 0):
         other = with_random_weights(model, seed)
         with steady(other):
-            last = at_last_tokens(
-                other, prompts, residual_sites(other), label=f"random weights {seed}",
-            )  # fmt: skip
+            last = at_last_tokens(other, prompts, residual_sites(other), label=f"random weights {seed}")
             proofs.append(status(other))
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()
@@ -184,18 +181,12 @@ def _over_layers(name: str, ends: tuple[np.ndarray, np.ndarray, np.ndarray], tex
     return found
 
 
-def _require_probed(data: Answers, questions: tuple[Question, ...]) -> None:
+def _require_probed(data: Answers) -> None:
     """Raise for right answers that a probe cannot learn anything about."""
-    if len({q.truth for q in questions}) == 1:
-        raise InputError(
-            f"All questions have the same right answer, {questions[0].truth}, so that a probe has nothing to learn.",
-            "Probe a task whose answers differ, such as copy_last_random.",
-        )
     if not any(data.varied):
         raise InputError(
-            "At each length all prompts have the same right answer. The prompt's length gives it away, so that a probe "
-            "would show nothing.",
-            "Probe a task with random items, such as count_bernoulli.",
+            "At each length all prompts have the same right answer, so that only the length can be learned.",
+            "Probe a task with random items, such as count_bernoulli or copy_last_random.",
         )
     if not data.probed:
         at = int(np.argmax(np.where(data.varied, data.prompts, -1)))

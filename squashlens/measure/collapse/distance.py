@@ -2,18 +2,25 @@
 
 v* is the sequence with its last token repeated. The distance is measured at each layer and length, and compared with
 baseline distances and a noise floor.
+
+A distance may be large in a coordinate that no logit reads, and small in one that decides the answer. The next token is
+therefore compared too, in units of its own. Its noise is what two runs of one prompt differ by: by the triangle
+inequality, the noise of v plus that of v* bounds how far rounding moves the difference of v and v*.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 import torch
 import xarray as xr
 from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
 
 from squashlens._typing import Bridge, Heads, dtype_name
 from squashlens.engine.anatomy import dtype_of, windows
 from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
+from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import (
     NOISE,
@@ -21,16 +28,37 @@ from squashlens.measure.collapse.metric import (
     Metric,
     coords,
     find_dtype,
+    next_token_is_known,
     take_pairs,
     with_y,
 )
-from squashlens.measure.collapse.readout import next_token
 from squashlens.measure.session import measurement
 from squashlens.options import DistanceNorm, NormAndScale
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.sequences import GrowingSequence
-from squashlens.theory.distances import identical, relative_median, ulps
+from squashlens.theory.distances import (
+    NOISE_FLOORS,
+    divergence,
+    identical,
+    log_odds,
+    relative_median,
+    total_variation,
+    ulp,
+    ulps,
+)
 from squashlens.theory.statistics.trends import association
+
+Rows = Float[Tensor, "branch d"]
+# How the distributions of the next token are compared, from their log-probabilities; what that is, and its unit.
+COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
+    "total_variation": (lambda p, q: total_variation(p.exp(), q.exp()), "total variation of the next token", "1"),
+    "kl": (divergence, "Kullback–Leibler divergence of the next token, v from v*", "nats"),
+    "log_odds": (log_odds, "largest change of the log odds of two next tokens", "nats"),
+    "same_argmax": (
+        lambda p, q: p.argmax(dim=-1) == q.argmax(dim=-1), "whether the most likely next token is the same", "1",
+    ),
+}  # fmt: skip
+MOVED = {"total_variation": ("total variation", "1"), "log_odds": ("log odds", "nats")}  # by rounding
 
 
 @measurement("collapse_curve", "collapse_heatmap", captured=True)
@@ -112,7 +140,7 @@ def collapse(
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
     found |= _precision(metric, dtype_of(session.model), pairs)
-    found |= next_token(session.model, metric, pairs)
+    found |= _next_token(session.model, metric, pairs)
     if by_head:
         found |= _by_head(metric, int(session.model.cfg.n_heads), by_head, pairs)
     if pairs.contrast is not None:
@@ -148,6 +176,46 @@ def _precision(metric: Metric, own: torch.dtype, pairs: PairCapture) -> dict[str
         **with_y("relative_median", typical, text, "1"),
         **with_y("bit_identical", same, metric.stated("share of coordinates that are bit-identical"), "1"),
     }
+
+
+def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
+    """Comparisons of the next token after v and v*; empty, with a warning, if the logits cannot be computed from y."""
+    if not next_token_is_known(model):
+        return {}
+    y, star = (metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star))
+    found = _compare(model, y, star)
+    variables: dict[str, Variable] = {
+        name: (("length",), found[name], metric.stated(text), units) for name, (_, text, units) in COMPARISONS.items()
+    }
+    if pairs.replay is None:
+        return variables
+    places, own = list(pairs.replay.places), metric.round_to or dtype_of(model)
+    both = ((y[places], pairs.replay.v[-1]), (star[places], pairs.replay.star[-1]))
+    moved = [_noise(model, one, metric.rounded(again), own) for one, again in both]
+    for name, (text, units) in MOVED.items():
+        label = metric.stated(f"how far rounding can move the {text} of v and v*")
+        variables[f"{name}_noise"] = (("replayed",), moved[0][name] + moved[1][name], label, units)
+    floor = variables["total_variation_noise"][1].max()
+    text = f"whether the next token tells v from v*: a total variation above {NOISE_FLOORS} noise floors"
+    told = (found["total_variation"] > NOISE_FLOORS * floor).double()
+    return variables | {"told_apart": (("length",), told, metric.stated(text), "1")}
+
+
+def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
+    """The differences of the next token's distributions from two representations y, for each row."""
+    both = zip(log_probabilities(model, y), log_probabilities(model, other), strict=True)
+    parts = [{name: measure(p, q).cpu() for name, (measure, *_) in COMPARISONS.items()} for p, q in both]
+    return {name: torch.cat([part[name] for part in parts]) for name in COMPARISONS}
+
+
+def _noise(model: Bridge, y: Rows, again: Rows, dtype: torch.dtype) -> dict[str, Tensor]:
+    """How far rounding moves the next token: by a second run, and at least by one unit in the last place of y.
+
+    Two runs can round to the same numbers by chance. The units have alternating signs.
+    """
+    signs = 1 - 2 * (torch.arange(y.shape[-1], device=y.device) % 2)
+    one, two = (_compare(model, y, other) for other in (again, y.double() + signs * ulp(y, dtype)))
+    return {name: torch.maximum(one[name], two[name]) for name in MOVED}
 
 
 def _by_head(metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture) -> dict[str, Variable]:

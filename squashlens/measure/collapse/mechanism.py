@@ -47,12 +47,7 @@ PARTS = ("residual", "attention", "mlp")
 
 
 @measurement("mechanism", captured=True)
-def mechanism(
-    model: Bridge,
-    sequence: SequenceOrCapture,
-    *,
-    norm: Distance = "linf",
-) -> xr.Dataset:
+def mechanism(model: Bridge, sequence: SequenceOrCapture, *, norm: Distance = "linf") -> xr.Dataset:
     """The steps of the collapse proof on the model: attention differences, their bound, and each part's share of D.
 
     Args:
@@ -130,9 +125,7 @@ def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
     return parts
 
 
-def _attention(
-    pairs: PairCapture,
-) -> tuple[Float[Tensor, "block head length"], Float[Tensor, "block head length"]]:
+def _attention(pairs: PairCapture) -> tuple[Float[Tensor, "block head length"], Float[Tensor, "block head length"]]:
     """The total variation δ over the first n positions, and the attention of position n + 1 to itself."""
     blocks = pairs.layers[:-1]
     rows, star = (torch.stack([s.others[pattern_site(b)] for b in blocks]) for s in (pairs.v, pairs.star))

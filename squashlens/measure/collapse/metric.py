@@ -1,6 +1,6 @@
 """How pairs are compared: the session that runs them, norm, scale and rounding, and the noise floor of a distance."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -165,14 +165,14 @@ def take_pairs(
 def sequence_session(model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any) -> Session:
     """The session of a measurement on a growing sequence, whose provenance describes the sequence."""
     session = Session.without_prompt(model, of.ids, function, **arguments)
-    return replace(session, facts={**session.facts, "sequence": _describe(session.model, of.sequence)})
+    return session.knowing(sequence=_describe(session.model, of.sequence))
 
 
 def with_passes(session: Session, *streams: Streams, **facts: Any) -> Session:
     """The session with further facts in its provenance: how the passes were run, and `facts`."""
-    ways = {"passes": {s.route for s in streams}, "attention_implementation": {s.attention for s in streams}}
-    joined = {fact: ", ".join(sorted(values)) for fact, values in ways.items()}
-    return replace(session, facts={**session.facts, **joined, **facts})
+    routes, attention = ({getattr(s, part) for s in streams} for part in ("route", "attention"))
+    ways = {"passes": ", ".join(sorted(routes)), "attention_implementation": ", ".join(sorted(attention))}
+    return session.knowing(**ways, **facts)
 
 
 def coords(of: PairCapture | PairRun) -> dict[str, Any]:

@@ -7,14 +7,14 @@ next token, which may be the same at much shorter lengths, or may still differ.
 from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, choices_of, full_name, one_of, several, short_repr
+from squashlens._typing import Bridge, choices_of, full_name, one_of, several
 from squashlens.bars import bar, quiet
 from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
@@ -143,19 +143,14 @@ def precision(
             "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device.",
         )
     formats = _name(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
-    if isinstance(model, str | Path):
-        raise InputError(
-            f"model={short_repr(str(model))} is a name, and without runs= a loaded model is measured.",
-            "Load it with `load`, or give runs=.",
-        )
-    return _of_model(model, sequence, formats, blocks, metric)
+    return _of_model(cast(Bridge, model), sequence, formats, blocks, metric)
 
 
 def _of_model(
     model: Bridge, sequence: SequenceOrCapture, formats: list[Stored], blocks: Blocks, metric: Metric
 ) -> xr.Dataset:
     """`precision` without runs: representations of a loaded model, rounded to number formats."""
-    require_bridge(model)
+    require_bridge(model)  # which a name is not
     every = range(n_blocks(model))
     rounded_at = list(every) if isinstance(blocks, str) else sorted(set(blocks))
     if not set(rounded_at) <= set(every):

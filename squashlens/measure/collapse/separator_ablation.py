@@ -132,7 +132,7 @@ def _ablate(
     other = substitute_for(run, swap.substitute, swap.seed) if "substitute" in kinds else -1
     inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
     inputs |= {kind: edit(run, kind, other, swap.seed) for kind in get_args(Edit) if kind in kinds}
-    hooks = makers(run, [kind for kind in get_args(Ablation) if kind in kinds], swap.source, swap.seed)
+    hooks = {kind: maker(run, kind, swap.source, swap.seed) for kind in get_args(Ablation) if kind in kinds}
     acting = {(kind, block): hook_separators(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
 
     distances, ways, floors = {}, [], []
@@ -147,48 +147,40 @@ def _ablate(
         ways.append(v)
     floor = torch.stack(floors).amax(dim=0)
 
-    edits = torch.stack([distances[name] for name in inputs])
+    edits, dims = torch.stack([distances[name] for name in inputs]), ("edit", "layer", "length")
     none, separators = distances["none"], distances["separators"]
-    found = with_y(
-        "distance", edits, metric.distance("distance of v and v*"), metric.units, ("edit", "layer", "length")
-    )
-    text = metric.derived("share of the separators' effect that remains")
-    found |= with_y("retained", _retain(edits, none, separators, floor), text, "1", ("edit", "layer", "length"))
+    effect = separators - none
+    found = with_y("distance", edits, metric.distance("distance of v and v*"), metric.units, dims)
+    share = metric.derived("share of the separators' effect that remains")
+    retained = _where_clear(effect.abs(), floor, (edits - none) / effect)
+    found |= with_y("retained", retained, share, "1", dims)
     found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
     if GAP in distances:
-        text = "D with gaps in the positions ÷ D without separators"
-        found |= with_y("gap_factor", _factor(distances[GAP], none, floor), metric.derived(text), "1")
-        text = "D with separators ÷ D with gaps in their place"
-        found |= with_y("attention_factor", _factor(separators, distances[GAP], floor), metric.derived(text), "1")
+        gap = distances[GAP]
+        factor = _where_clear(torch.minimum(gap, none), floor, gap / none)
+        text = metric.derived("D with gaps in the positions ÷ D without separators")
+        found |= with_y("gap_factor", factor, text, "1")
+        factor = _where_clear(torch.minimum(separators, gap), floor, separators / gap)
+        text = metric.derived("D with separators ÷ D with gaps in their place")
+        found |= with_y("attention_factor", factor, text, "1")
     if acting:
         from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
         dims = ("hook", "from_block", "layer", "length")
         found |= with_y("distance_from", from_block, metric.distance(HOOKED), metric.units, dims)
-        found |= with_y("retained_from", _retain(from_block, none, separators, floor), text, "1", dims)
+        retained = _where_clear(effect.abs(), floor, (from_block - none) / effect)
+        found |= with_y("retained_from", retained, share, "1", dims)
     over = coords(run) | {"edit": list(inputs)} | ({"hook": list(hooks), "from_block": blocks} if acting else {})
     counts = [[len(variant.sequence.plain(n)) for n in run.lengths] for variant in inputs.values()]
     over["tokens"] = (("edit", "length"), np.array(counts))
-    over["place_in_group"] = ("length", np.array([place_in_group(sequence.breaks, n) for n in run.lengths]))
+    since = [n - max((after for after in sequence.breaks if after < n), default=0) for n in run.lengths]
+    over["place_in_group"] = ("length", np.array(since))
     facts = {} if other < 0 else {"substitute": display_tokens(run.model, torch.tensor([[other]]))[0][0]}
     return found, over, ways, facts
 
 
-def _retain(ablated: Tensor, none: Tensor, separators: Tensor, floor: Tensor) -> Tensor:
-    """The share of the separators' effect that remains; NaN where the effect may be rounding."""
-    effect = separators - none
-    clear = effect.abs() > NOISE_FLOORS * floor[:, None]
-    return torch.where(clear, (ablated - none) / effect, torch.nan)
-
-
-def _factor(larger: Tensor, smaller: Tensor, floor: Tensor) -> Tensor:
-    """The quotient of two distances; NaN where one may be rounding."""
-    clear = torch.minimum(larger, smaller) > NOISE_FLOORS * floor[:, None]
-    return torch.where(clear, larger / smaller, torch.nan)
-
-
-def place_in_group(breaks: Sequence[int], length: int) -> int:
-    """The number of content tokens since the last separator at this length, the last one included."""
-    return length - max((after for after in breaks if after < length), default=0)
+def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
+    """A quotient; NaN where the size that it rests on may be rounding."""
+    return torch.where(size > NOISE_FLOORS * floor[:, None], quotient, torch.nan)
 
 
 def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
@@ -204,6 +196,9 @@ def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
 
 REFERENCES = 8  # reference sequences to draw when the caller gives none
 
+FACTORIES: dict[str, Callable[..., Hook]] = {
+    "mask": mask_tokens, "zero_pattern": zero_pattern, "zero_values": zero_values, "zero_residual": zero_residual,
+}  # fmt: skip
 # The hooks that ablate separators, given the positions of the separators and the blocks in which the hooks act.
 MakeHooks = Callable[[Sequence[int], tuple[int, ...]], list[Hook]]
 
@@ -242,10 +237,7 @@ def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
 
 
 def require_position_ids(model: Bridge) -> None:
-    """Raise for a model that does not use the position ids of a forward pass, such as BLOOM, Falcon with ALiBi and MPT.
-
-    Without them a gap in the position ids has no effect, and `delete_keep_positions` would be the same as `delete`.
-    """
+    """Raise for a model that does not use the position ids of a forward pass, in which a gap would have no effect."""
     if not proved(model, "given position ids", lambda: _uses_position_ids(model)):
         raise UnsoundModelError(
             f"{type(model.original_model).__name__} does not take position ids and a mask in a forward pass (models "
@@ -292,38 +284,17 @@ def hook_separators(run: PairRun, kind: Ablation, from_block: int, make: MakeHoo
     return Variant(run.sequence, options)
 
 
-def makers(
-    run: PairRun, kinds: Sequence[Ablation], source: Sequence[GrowingSequence] | None, seed: int
-) -> dict[Ablation, MakeHooks]:
-    """A function for each kind that makes its hooks; reference prompts are run only if one of the kinds needs them."""
-    factories: dict[str, Callable[..., Hook]] = {
-        "mask": mask_tokens, "zero_pattern": zero_pattern, "zero_values": zero_values, "zero_residual": zero_residual,
-    }  # fmt: skip
-
-    def inserting(kind: Ablation) -> MakeHooks:
-        """Hooks that put the residual streams of reference prompts at the positions of the separators."""
-        chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
-        inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
-        name = f"{kind} of {inserted.name}"
-        return lambda places, blocks: replacing(name, STREAMS, inserted, blocks, tuple(places), tuple(places))
-
-    def changing(factory: Callable[..., Hook]) -> MakeHooks:
-        return lambda places, blocks: [factory(places, blocks)]
-
-    drawn = [kind for kind in kinds if kind not in factories]
-    ids = _source_ids(run, source, seed).to(device_of(run.model)) if drawn else torch.empty(0)
-    return {kind: changing(factories[kind]) if kind in factories else inserting(kind) for kind in kinds}
-
-
-def _source_ids(run: PairRun, source: Sequence[GrowingSequence] | None, seed: int) -> Tensor:
-    """Token ids of the reference prompts: those that were given, or of the same form with other random content."""
-    sequence, rng = run.sequence, Random(f"reference {seed}")
-    given = [sequence.unrelated(rng) for _ in range(REFERENCES)] if source is None else list(source)
-    if not given or not all(isinstance(one, GrowingSequence) for one in given):
-        raise InputError(
-            "source= is not a list of growing sequences.", "Give at least one sequence from `squashlens.prompts`."
-        )
-    return stacked(given)
+def maker(run: PairRun, kind: Ablation, source: Sequence[GrowingSequence] | None, seed: int) -> MakeHooks:
+    """The function that makes the hooks of a kind. Of some kinds they insert streams of reference prompts, run here."""
+    if kind in FACTORIES:
+        return lambda places, blocks: [FACTORIES[kind](places, blocks)]
+    rng = Random(f"reference {seed}")
+    given = [run.sequence.unrelated(rng) for _ in range(REFERENCES)] if source is None else source
+    ids = stacked(given).to(device_of(run.model))
+    chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
+    inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
+    name = f"{kind} of {inserted.name}"
+    return lambda places, blocks: replacing(name, STREAMS, inserted, blocks, tuple(places), tuple(places))
 
 
 def substitute_for(run: PairRun, token: Token | None, seed: int) -> int:

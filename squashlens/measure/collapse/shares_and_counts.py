@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bridge
 from squashlens.engine.anatomy import device_of, n_blocks, residual_sites, windows
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import measured
@@ -61,7 +61,6 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
     >>> bool(ds["distance_y"].sel(mask="none", positions="none") < 1e-4), bool(ds["distance_y"].max() > 0.1)
     (True, True)
     """
-    positive(times, "times", "a number of repeats")
     if times < 2 or not content:
         raise InputError(
             f"{len(content)} tokens, {times} times each, do not make a prompt with other counts.",

@@ -160,6 +160,8 @@ def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str],
         raise InputError(
             "separator= has no forms.", "Give names with texts, such as separator={'joined': '', 'spaced': ' '}."
         )
+    before = tuple(encode(held, prefix)) if prefix.strip() else ()
+    found: dict[str, list[Text]] = {}
     for form, between in separator.items():
         both = f"{repeat}{between}{repeat}"
         if between and sum(both.startswith(repeat, place) for place in range(len(both))) > 2:
@@ -167,35 +169,27 @@ def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str],
                 f"The form {form!r} of separator= writes two repeats as {both!r}, which has more than two {repeat!r}.",
                 f"Use a separator that does not form {repeat!r}.",
             )
-        if between.strip():
-            _encode(held, form, between)  # a tokenizer without a byte fallback would silently drop it
-    before = tuple(encode(held, prefix)) if prefix.strip() else ()
-    return {
-        form: [_text(held, form, k, between.join([repeat] * k), prefix, before) for k in range(1, n + 2)]
-        for form, between in separator.items()
-    }
+        try:
+            if between.strip():
+                encode(held, between)  # a tokenizer without a byte fallback would silently drop it
+            found[form] = [_text(held, k, between.join([repeat] * k), prefix, before) for k in range(1, n + 2)]
+        except InputError as error:
+            raise InputError(
+                f"The form {form!r} of separator= cannot be tokenized: {error.cause}",
+                f"{error.remedy} Or leave the form out of separator=.",
+            ) from error
+    return found
 
 
-def _text(held: Bridge, form: str, repeats: int, written: str, prefix: str, before: Ids) -> Text:
+def _text(held: Bridge, repeats: int, written: str, prefix: str, before: Ids) -> Text:
     """A text after its prefix. Its own tokens start where the ids differ from those of the prefix alone."""
-    ids = _encode(held, form, prefix + written)
+    ids = tuple(encode(held, prefix + written))
     start = next((k for k, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), min(len(before), len(ids)))
     if start == len(ids):
         raise InputError(
             f"{written!r} adds no token to the prefix.", "Give a repeat= that the tokenizer does not drop."
         )
     return Text(repeats, written, ids, ids[start:])
-
-
-def _encode(held: Bridge, form: str, text: str) -> Ids:
-    """The token ids of a text of a form. Raises an error that names the form."""
-    try:
-        return tuple(encode(held, text))
-    except InputError as error:
-        raise InputError(
-            f"The form {form!r} of separator= cannot be tokenized as {text!r}: {error.cause}",
-            f"{error.remedy} Or leave the form out of separator=.",
-        ) from error
 
 
 def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[str, Variable]:

@@ -5,7 +5,7 @@ samples, so that each difference to the unchanged model is paired, with exact in
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -20,7 +20,7 @@ from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import residual_site
-from squashlens.engine.capturing.pairs import capture_pairs
+from squashlens.engine.capturing.pairs import capture_pairs, prepare_run
 from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import log_probabilities, require_understood
 from squashlens.engine.running.streamed import patterns_written
@@ -50,24 +50,26 @@ Rows = list[Float[Tensor, "position d"]]
 
 @dataclass(frozen=True)
 class Bench:
-    """What interventions are measured on: samples of each family at some lengths, and text for the cost.
+    """What interventions are measured on, and how: samples of each family at some lengths, and text for the cost.
 
     `samples` are the same for every intervention, `texts` token ids of any lengths.
     """
 
+    model: Bridge
     samples: Mapping[str, list[GrowingSequence]]
     answers: Mapping[str, Answer]
     texts: list[Tensor]
     lengths: list[int]
-    seed: int
+    metric: Metric
+    sampling: Sampling
 
     @classmethod
     def of(
         cls, model: Bridge, families: Mapping[str, GrowingSequence], answer: Any, prompts: Prompts | None,
-        lengths: Iterable[int] | None, n_samples: int, seed: int,
+        lengths: Iterable[int] | None, metric: Metric, sampling: Sampling,
     ) -> "Bench":  # fmt: skip
         """Check the families, their answers and the text, and draw the samples."""
-        positive(n_samples, "n_samples", "a number of sequences")
+        positive(sampling.n_samples, "n_samples", "a number of sequences")
         if not families:
             raise InputError("sequence= has no families.", 'Give sequences by name, as {"counting": sequence}.')
         for name, family in families.items():
@@ -76,62 +78,46 @@ class Bench:
                     f"The alphabet of the family {name!r} has one token, so that all its samples are equal.",
                     "Give alphabet= at least two tokens, from which samples are drawn.",
                 )
-        longest = min(len(family) for family in families.values())
-        chosen = [longest] if lengths is None else list(lengths)
-        if not chosen or sorted(set(chosen)) != chosen or not 1 <= chosen[0] <= chosen[-1] <= longest:
-            raise InputError(
-                f"lengths={chosen} are not lengths of all families.", f"Give increasing numbers from 1 to {longest}."
-            )
+        shortest = min(families.values(), key=len)
+        chosen = prepare_run(model, shortest, [len(shortest)] if lengths is None else lengths, "separate", None).lengths
         answers = dict(answer) if isinstance(answer, Mapping) else dict.fromkeys(families, answer)
         unknown = [name for name in answers if name not in families]
         if unknown:
             raise InputError(f"answer= has no family {unknown[0]!r}.", f"The families are {', '.join(families)}.")
         drawn = {
-            name: [family.unrelated(Random(f"asked {seed} {number}")) for number in range(n_samples)]
+            name: [family.unrelated(Random(f"asked {sampling.seed} {number}")) for number in range(sampling.n_samples)]
             for name, family in families.items()
         }
         given = {name: each for name, each in answers.items() if each is not None}
-        return cls(drawn, given, _texts(model, prompts), chosen, seed)
+        return cls(model, drawn, given, _texts(model, prompts), list(chosen), metric, sampling)
 
-    def compared(
-        self, model: Bridge, interventions: Mapping[str, tuple[Any, ...]], metric: Metric, sampling: Sampling
-    ) -> xr.Dataset:
+    def compared(self, interventions: Mapping[str, tuple[Any, ...]]) -> xr.Dataset:
         """All interventions, the first of which is the unchanged model, and their differences to it."""
         if self.texts:
-            require_understood(model)
-        one = _One(self, model, metric, sampling)
+            require_understood(self.model)
         plain: Rows = []
         found = {}
         # A pass that writes patterns and one that does not differ by rounding, and a hook may need them.
         with patterns_written("interventions are compared bit by bit"):
             for name, parts in bar(interventions.items(), desc="interventions"):
-                with applied(model, *hooks_of(parts)):
-                    found[name] = one.measured(parts, plain)
+                with applied(self.model, *hooks_of(parts)):
+                    found[name] = self._measured(parts, plain)
         return restated(with_differences(joined(found, "change")), {})
 
+    def _measured(self, parts: tuple[Any, ...], plain: Rows) -> xr.Dataset:
+        """All quantities of one intervention, whose hooks are on the model.
 
-@dataclass(frozen=True)
-class _One:
-    """The measurements of one intervention, whose hooks are on the model."""
-
-    bench: Bench
-    model: Bridge
-    metric: Metric
-    sampling: Sampling
-
-    def measured(self, parts: tuple[Any, ...], plain: Rows) -> xr.Dataset:
-        """All quantities. `plain` has y of the unchanged model for each text, or gets it if empty."""
-        bench, families = self.bench, list(self.bench.samples)
-        forms = {name: [form_under(parts, one) for one in drawn] for name, drawn in bench.samples.items()}
+        `plain` has y of the unchanged model for each text, or gets it if empty.
+        """
+        forms = {name: [form_under(parts, one) for one in drawn] for name, drawn in self.samples.items()}
         first = next(iter(forms.values()))[0]
-        ids = torch.tensor([first.plain(bench.lengths[-1]).ids(first.trunk)])
-        session = Session.without_prompt(
-            self.model, ids, "compare", norm=self.metric.said, sampling=as_dict(self.sampling), lengths=bench.lengths,
-        )  # fmt: skip
+        ids = torch.tensor([first.plain(self.lengths[-1]).ids(first.trunk)])
         given: dict[str, Any] = {"families": {name: drawn[0].name for name, drawn in forms.items()}}
-        given |= {"forms": {name: stated(drawn[0], drawn=True) for name, drawn in bench.samples.items()}}
-        given |= {"texts": [text.tolist() for text in bench.texts]} if bench.texts else {}
-        session = replace(session, facts={**session.facts, **given})
+        given |= {"forms": {name: stated(drawn[0], drawn=True) for name, drawn in self.samples.items()}}
+        given |= {"texts": [text.tolist() for text in self.texts]} if self.texts else {}
+        session = Session.without_prompt(
+            self.model, ids, "compare", norm=self.metric.said, sampling=as_dict(self.sampling), lengths=self.lengths,
+        ).knowing(**given)  # fmt: skip
         gaps, floors = zip(*(self._collapse(drawn) for drawn in forms.values()), strict=True)
         text = self.metric.distance("distance of v and v* at the last layer")
         variables: dict[str, Variable] = {"distance": (PER_SAMPLE, torch.stack(gaps), text, self.metric.units)}
@@ -142,18 +128,18 @@ class _One:
             norms = torch.stack([self._jacobian(drawn) for drawn in forms.values()])
             what = f"norm of the Jacobian at a content token, {self.sampling.method}"
             variables["jacobian_norm"] = (PER_PLACE, norms, what, "1")
-        if bench.answers:
+        if self.answers:
             right = np.stack([self._right(name, drawn) for name, drawn in forms.items()])
             variables["right"] = (PER_SAMPLE, right, "whether the answer is right, greedy decoding", "1")
-        if bench.texts:
-            rows = [self._before_logits(text) for text in bench.texts]
+        if self.texts:
+            rows = [self._before_logits(text) for text in self.texts]
             plain += rows if not plain else []
             kl = torch.stack([self._divergence(p, q) for p, q in zip(plain, rows, strict=True)])
             if parts and not hooks_of(parts):  # another form of the sequence leaves other text as it is
                 kl = torch.full_like(kl, torch.nan)
             what = "KL divergence of the next token, unchanged model from changed, mean over positions"
             variables["kl"] = (("text",), kl, what, "nats")
-        coords = {"family": families, "length": bench.lengths}
+        coords = {"family": list(forms), "length": self.lengths}
         if self.sampling.method != "none":
             coords["place"] = list(PLACES)
         return session.dataset("interventions on families of prompts", coords, variables)
@@ -163,7 +149,7 @@ class _One:
         gaps, floors = [], []
         for form in drawn:  # hooks decide whether passes can be shared, and rounding differs, so all are separate
             pairs = capture_pairs(
-                self.model, form, lengths=self.bench.lengths, patterns=False,
+                self.model, form, lengths=self.lengths, patterns=False,
                 pairs=Pairs(noise_lengths=self.sampling.noise_lengths, passes="separate"),
             )  # fmt: skip
             gaps.append(self.metric.between(pairs)[-2])  # the last is y
@@ -173,7 +159,7 @@ class _One:
     def _jacobian(self, drawn: list[GrowingSequence]) -> Tensor:
         """Norms of the Jacobian at the content tokens of `PLACES`, (length, place, sample)."""
         found, method = [], Estimation(method=self.sampling.method, seed=self.sampling.seed)
-        for n in self.bench.lengths:
+        for n in self.lengths:
             ids = torch.tensor([form.plain(n).ids(form.trunk) for form in drawn])
             norms = jacobian_norms(self.model, ids, method=method)
             rows = torch.from_numpy(np.atleast_2d(norms.values))
@@ -183,9 +169,9 @@ class _One:
 
     def _right(self, name: str, drawn: list[GrowingSequence]) -> np.ndarray:
         """Whether each sample is answered correctly, (length, sample); NaN for a family without answers."""
-        if name not in self.bench.answers:
-            return np.full((len(self.bench.lengths), len(drawn)), np.nan)
-        right = answered_right(self.model, drawn, self.bench.answers[name], self.bench.lengths)
+        if name not in self.answers:
+            return np.full((len(self.lengths), len(drawn)), np.nan)
+        right = answered_right(self.model, drawn, self.answers[name], self.lengths)
         return right.T.astype(float)
 
     def _before_logits(self, ids: Tensor) -> Float[Tensor, "position d"]:

@@ -105,7 +105,7 @@ def compare(
     >>> ds["change"].values.tolist(), ds["accuracy"].dims
     (['as it is', 'window of 4'], ('change', 'length'))
     >>> ds = sl.compare(
-    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, n_samples=6,
+    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, sampling={"n_samples": 6},
     ... )
     >>> ds["jacobian_norm_ratio"].dims, float(ds["kl_median"][0]), bool(ds["kl_median"][1] > 0)
     (('change', 'family', 'length', 'place'), 0.0, True)
@@ -113,8 +113,7 @@ def compare(
     every, metric = by_name(interventions), Metric.of(norm, "relative")
     drawn = grouped(sampling, Sampling)
     if isinstance(sequence, Mapping):
-        families = Bench.of(model, sequence, answer, prompt, lengths, drawn.n_samples, drawn.seed)
-        return families.compared(model, every, metric, drawn)
+        return Bench.of(model, sequence, answer, prompt, lengths, metric, drawn).compared(every)
     if prompt is not None or drawn.method != "exact" or isinstance(answer, Mapping):
         raise InputError(
             "prompt=, sampling.method and several answers= are for families of sequences, and one sequence is given.",

@@ -15,7 +15,7 @@ Changes = TypeAliasType("Changes", Mapping[str, Change | Iterable[Change]])
 
 
 def by_name(interventions: Changes) -> dict[str, tuple[Any, ...]]:
-    """The parts of each intervention by its name, checked; the first is the unchanged model, without any part."""
+    """The parts of each intervention by its name; the first is the unchanged model, without any part."""
     every: dict[str, tuple[Any, ...]] = {AS_IT_IS: ()}
     for name, change in interventions.items():
         if name in every:
@@ -24,11 +24,6 @@ def by_name(interventions: Changes) -> dict[str, tuple[Any, ...]]:
                 "Give the intervention another name.",
             )
         every[name] = one_or_several(change)
-        if not all(_hooks(part) or _forms(part) for part in every[name]):
-            raise InputError(
-                f"The intervention {name!r} is neither hooks nor a growing sequence.",
-                "Give a hook, a sequence, a function from a sequence to a sequence, or a list of them.",
-            )
     return every
 
 
@@ -63,10 +58,6 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
 
 def _hooks(part: object) -> bool:
     return is_pair(part) or isinstance(part, Hook | Recipe)
-
-
-def _forms(part: object) -> bool:
-    return isinstance(part, GrowingSequence) or (callable(part) and not isinstance(part, type))
 
 
 def stated(sequence: GrowingSequence, *, drawn: bool) -> dict[str, Any] | None:

@@ -89,11 +89,9 @@ def search_separators(
     if n_placements < FEWEST:
         raise InputError(f"n_placements={n_placements} are too few for an interval.", f"Give at least {FEWEST}.")
     tokens = {str(token): one_token(model, token) for token in several(tried.separator)}
-    periods = several(tried.every)
+    periods = list(dict.fromkeys(several(tried.every)))
     if not tokens or not periods:
         raise InputError("separator= or every= is empty.", "Give at least one separator and one number of tokens.")
-    if len(set(periods)) < len(periods):
-        raise InputError(f"every={periods} has a number twice.", "Give each number of tokens once.")
     plain = sequence_of(sequence).separated((), ())
     comparison = Comparison(plain, answer, n_samples, seed)
     # The sequence that is run has no separators, so the lengths of a capture must be taken from the capture itself.

@@ -10,9 +10,9 @@ import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
-from squashlens.measure.answers.ability import judge_ability
-from squashlens.measure.answers.frequencies import Answer, score_answers
+from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.tasks import Prompting, Task
+from tests.odd import counted
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
 LATER = "longer lengths cannot be judged"
@@ -32,18 +32,18 @@ def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
     found = judge_ability([(place < right, truth) for place, truth in enumerate(truths)])
     n = len(truths)
     exact = binomtest(right, n).proportion_ci(method="exact")
-    assert (found.able, found.share, found.questions) == (able, right / n, n)
-    np.testing.assert_allclose([found.low, found.high], exact)
+    assert (found.able, found.baseline, found.baseline_questions) == (able, right / n, n)
+    np.testing.assert_allclose([found.baseline_low, found.baseline_high], exact)
     assert found.chance == max(map(truths.count, truths)) / n
-    assert found.reason.startswith(f"{right} of {n} short questions") == (LATER not in found.reason or able != "yes")
-    assert (LATER in found.reason) == (able != "yes")
+    assert found.able_reason.startswith(f"{right} of {n} short questions")
+    assert (LATER in found.able_reason) == (able != "yes")
 
 
 def test_without_short_questions_nothing_is_decided() -> None:
     found = judge_ability([])
-    assert (found.able, found.questions, np.isnan(found.low)) == ("undecided", 0, True)
-    assert "No short questions" in found.reason
-    assert LATER in found.reason
+    assert (found.able, found.baseline_questions, np.isnan(found.baseline_low)) == ("undecided", 0, True)
+    assert "No short questions" in found.able_reason
+    assert LATER in found.able_reason
 
 
 def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
@@ -139,11 +139,11 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
     form: dict[str, Any] = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
     drawn = [sl.prompts.bernoulli(tiny, 20, seed=seed, **form) for seed in range(3)]
     for model, able, share in ((tiny, "yes", 1), (untrained, "no", 0)):
-        found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[20])
+        found = sl.accuracy(model, drawn, counted, lengths=[20])
         assert (found["able"].item(), found["baseline"].item(), found["baseline_questions"].item()) == (able, share, 16)
         exact = binomtest(round(3 * found.item()), 3).proportion_ci(method="exact")
         np.testing.assert_allclose([found["low"].item(), found["high"].item()], exact)
-    none = sl.accuracy(tiny, drawn, lambda digits: str(digits.count("1")), lengths=[20], n_baseline=0)
+    none = sl.accuracy(tiny, drawn, counted, lengths=[20], n_baseline=0)
     assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
 
 

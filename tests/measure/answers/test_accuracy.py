@@ -1,6 +1,7 @@
 """Accuracy against plain Hugging Face generation, on the bundled model and on random ones that speak its language."""
 
 import copy
+import functools
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -13,36 +14,31 @@ from transformers import AutoModelForCausalLM
 import squashlens as sl
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few, random_model
+from tests.odd import counted
 from tests.references import raw
 
 COUNT = "How many ones are in the following sequence?"
 FORM: dict[str, Any] = {"prefix": COUNT, "suffix": "="}
 
 
-def ones(content: tuple[str, ...]) -> str:
-    return str(content.count("1"))
-
-
 @pytest.fixture(scope="module")
 def worded(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Any]]:
     """A family's random model with the bundled model's tokenizer: as a bridge and as Hugging Face opens it."""
-    held: dict[str, tuple[Any, Any]] = {}
     marks = [number for number in range(99) if not tiny.tokenizer.decode([number]).isalnum()]
 
+    @functools.cache
     def of(family: str) -> tuple[Any, Any]:
-        if family not in held:
-            config = copy.deepcopy((CONFIGS | MORE)[family])
-            config.vocab_size = 99
-            random = random_model(config, seed=1)
-            with torch.no_grad():  # marks are said as often as words are
-                random.get_output_embeddings().weight[marks] *= 1.5
-            folder = tmp_path_factory.mktemp(family)
-            random.save_pretrained(folder)
-            for file in sl.zoo.folder("tiny-gemma").glob("tokenizer*.json"):
-                shutil.copy(file, folder)
-            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-            held[family] = sl.load(folder, device="cpu"), plain
-        return held[family]
+        config = copy.deepcopy((CONFIGS | MORE)[family])
+        config.vocab_size = 99
+        random = random_model(config, seed=1)
+        with torch.no_grad():  # marks are said as often as words are
+            random.get_output_embeddings().weight[marks] *= 1.5
+        folder = tmp_path_factory.mktemp(family)
+        random.save_pretrained(folder)
+        for file in sl.zoo.folder("tiny-gemma").glob("tokenizer*.json"):
+            shutil.copy(file, folder)
+        plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        return sl.load(folder, device="cpu"), plain
 
     return of
 
@@ -55,12 +51,12 @@ def said(plain: Any, ids: tuple[int, ...], tokens: int) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("commas", [{}, {"separator": ",", "every": 3}], ids=["bare", "commas"])
+@pytest.mark.parametrize("commas", [{}, {"separator": ","}], ids=["bare", "commas"])
 def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plain_tiny: Any) -> None:
     """The whole answer up to <eos>, as text: from always right to never."""
     drawn = [sl.prompts.bernoulli(tiny, 64, seed=seed, **FORM, **commas) for seed in range(4)]
     lengths = [3, 20, 44, 54, 64]
-    found = sl.accuracy(tiny, drawn, ones, lengths=lengths)
+    found = sl.accuracy(tiny, drawn, counted, lengths=lengths)
     right = np.zeros((4, len(lengths)))
     for row, sequence in enumerate(drawn):
         for column, length in enumerate(lengths):
@@ -129,21 +125,19 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
 
 def test_refusals(tiny: Any, bridge_of: Any) -> None:
     three, four = (sl.prompts.repeated(tiny, "1", n, **FORM) for n in (3, 4))
-    for given in ([], [three, four], [three, "111"], ["111"]):
-        with pytest.raises(InputError, match="not growing sequences with equal numbers"):
-            raw(sl.accuracy)(tiny, given, ones)
-    one, several = (sl.accuracy(tiny, given, ones) for given in (three, [three]))
+    for given in ([], [three, four]):
+        with pytest.raises(InputError, match="do not have equal numbers of content tokens"):
+            raw(sl.accuracy)(tiny, given, counted)
+    one, several = (sl.accuracy(tiny, given, counted) for given in (three, [three]))
     assert one.equals(several)
     for answer in ("", 7):
         with pytest.raises(InputError, match=r"answer= gave .* for 2 content tokens"):
             raw(sl.accuracy)(tiny, [three], lambda _, answer=answer: answer, lengths=[2])
-    with pytest.raises(InputError, match="Lengths run from 1 to 3"):
-        sl.accuracy(tiny, [three], ones, lengths=[4])
     with pytest.raises(InputError, match="'zebra' is not in this model's vocabulary"):
         sl.accuracy(tiny, [three], lambda _: "zebra")
     model = bridge_of("llama")
     with pytest.raises(InputError, match="has no tokenizer"):
-        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], ones)
+        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], counted)
 
 
 def test_every_prompt_is_checked(worded: Any) -> None:

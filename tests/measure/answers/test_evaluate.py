@@ -1,4 +1,4 @@
-"""Answers on the bundled model against its card, against itself interrupted, and as a chat."""
+"""Answers on the bundled model against its card, against itself interrupted, and as a chat; and what a file is of."""
 
 import functools
 from collections.abc import Iterator
@@ -50,9 +50,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(tiny: An
     ids = {question: put.ids(session.model, question) for question in questions}
     room = 2 * length if name == "copy" else 6  # tokens; a longer answer is wrong
     found = score_answers(
-        task,
-        module.answer_questions(session.model, put, ids, Journal(None, {}), max_new_tokens=room),
-        {},
+        task, module.answer_questions(session.model, put, ids, Journal(None, {}), max_new_tokens=room), {}
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")["accuracy"]
     asked = [pattern for pattern in patterns if pattern in ASKED]
@@ -130,6 +128,55 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
     with sl.applied(tiny, sl.hooks.sliding_window(4)), pytest.raises(InputError, match="ambient_hooks"):
         sl.evaluate(tiny, COUNT, **how)
     assert kept.read_bytes() == before
+
+
+def as_before(text: str, opening: str, ended: bool) -> reading.Reading:
+    return reading.number(text, opening, ended)
+
+
+@pytest.fixture
+def how(tmp_path: Path) -> dict[str, Any]:
+    return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "prompting": {"n_baseline": 0}}
+
+
+def test_a_function_that_may_change_is_refused_before_anything_is_asked(tiny: Any, how: dict[str, Any]) -> None:
+    """Else the file that the first run wrote would be refused by the second."""
+    kept: list[int] = []
+
+    def watch(tensor: Any, hook: Any) -> None:
+        kept.clear()
+
+    with sl.applied(tiny, ("blocks.0.hook_resid_pre", watch)), pytest.raises(InputError, match="which may change"):
+        sl.evaluate(tiny, COUNT, **how)
+    assert not how["resume"].exists()
+    with sl.applied(tiny, ("blocks.0.hook_resid_pre", watch)):
+        under = sl.path_bound(tiny, sl.capture(tiny, "110 ="))  # captures are compared by their activations
+    np.testing.assert_allclose(under, sl.path_bound(tiny, "110 ="), rtol=1e-6)
+
+
+def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[str, Any], monkeypatch: Any) -> None:
+    """Another reader, a view of the same prompts with other thresholds, another room: no answer is lost or taken."""
+    asked: list[int] = []
+    monkeypatch.setattr(module, "generate", stop_after(99, asked))
+    sl.evaluate(tiny, COUNT, **how)
+    other = sl.evaluate(tiny, replace(COUNT, read=as_before), **how)
+    assert sum(asked) == 4
+    assert sl.results.provenance(other)["task"]["read_as"] == "as_before"
+    sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
+    sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
+    assert sum(asked) == 8, "answers with less room are others, and both are kept"
+    joined: dict[str, Any] = how | {"seeds": 12, "resume": how["resume"].with_name("joined.json")}
+    for options in ({}, {"probing": {"n_train": 3}}, {"round_to": "bf16"}):
+        sl.collapse_vs_readout(tiny, COUNT, **joined, **options)
+        assert sum(asked) == 8 + 24
+
+
+def test_a_task_in_other_words_finds_no_old_answer(tiny: Any, how: dict[str, Any]) -> None:
+    edited = replace(COUNT, template=sl.tasks.find("taught_last_bernoulli").template)
+    before = sl.evaluate(tiny, COUNT, **how)
+    after = sl.evaluate(tiny, edited, **how)
+    assert after.drop_attrs().identical(sl.evaluate(tiny, edited, **how | {"resume": None}).drop_attrs())
+    assert (before["answer"] != after["answer"]).any()
 
 
 def test_hooks_are_honoured_and_named(tiny: Any) -> None:

@@ -231,10 +231,10 @@ def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("task", "options", "message"),
     [
-        ("copy_last", {}, "the same right answer, 0"),
+        ("copy_last", {}, "the same right answer, so that only the length"),
         ("taught_copy_repeated", {}, "not numbers"),
-        ("taught_count_repeated", {"lengths": [4, 5, 6]}, "prompt's length gives it away"),
-        ("taught_count_alternating", {"seeds": 20, "lengths": [10, 12]}, "prompt's length gives it away"),
+        ("taught_count_repeated", {"lengths": [4, 5, 6]}, "only the length can be learned"),
+        ("taught_count_alternating", {"seeds": 20, "lengths": [10, 12]}, "only the length can be learned"),
         (
             "taught_count_bernoulli",
             {"seeds": 3},

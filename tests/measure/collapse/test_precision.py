@@ -12,16 +12,12 @@ from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import from_then_on
 from squashlens.measure.collapse.precision import _bits_needed
 from tests import captured
+from tests.captured import sequence_for
 from tests.cases import FAMILIES, few
 from tests.grouped import in_groups
 from tests.references import last_streams, layers_of, raw
 
-CONTENT = [7, 8, 7, 7, 9, 9, 8, 7]
 LENGTHS = [1, 3, 4, 8]
-
-
-def sequence_of(model: Any, family: str, content: Any = CONTENT, **form: Any) -> Any:
-    return sl.prompts.build(model, content, prefix=[*([] if family == "qwen2" else [2]), 5, 11], **form)
 
 
 def in_python(x: float, bits: int) -> float:
@@ -35,7 +31,7 @@ def in_python(x: float, bits: int) -> float:
 def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> None:
     """Collapsed and bits needed from the plain model's own last tokens, number by number."""
     model, plain = bridge_of(family), plain_of(family)
-    sequence = sequence_of(model, family, [7, 7, 7, 7, 7, 7, 7, 7])
+    sequence = sequence_for(model, family, [7, 7, 7, 7, 7, 7, 7, 7])
     ds = captured.precision_and_blocks(model, sequence, lengths=LENGTHS, passes="separate")
     told = []
     for length in LENGTHS:
@@ -78,7 +74,7 @@ def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> Non
 def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
     """PyTorch hooks that round what enters one block of the plain model."""
     model, plain = bridge_of(family), plain_of(family)
-    sequence = sequence_of(model, family)
+    sequence = sequence_for(model, family)
     ds = captured.precision_and_blocks(model, sequence, round_to=["float8_e4m3fn"], lengths=[3, 8], scale="absolute")
     for block in range(3):
         entered = []
@@ -109,7 +105,7 @@ def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
 def test_within_a_window_repeats_are_one_thing(family: str, bridge_of: Any) -> None:
     """Layer ℓ reads ℓ (w − 1) tokens back, and rotations know distances alone: collapse is exact, and no sooner."""
     model = bridge_of(family)
-    ones = sequence_of(model, family, [7] * 14)
+    ones = sequence_for(model, family, [7] * 14)
     with sl.applied(model, sl.hooks.sliding_window(3)):
         ds = captured.precision_and_blocks(model, ones, round_to=["float8_e5m2"])
     assert ds["collapsed_from"].isel(format=0).values.tolist() == [1, 3, 5, 7]
@@ -125,7 +121,7 @@ def test_within_a_window_repeats_are_one_thing(family: str, bridge_of: Any) -> N
 def test_first_block_is_where_two_become_one(bridge_of: Any) -> None:
     """Even attention moves a stream by about 1/n: more than rounding does, and less than eight bits tell."""
     model = bridge_of("gemma")
-    ones = sequence_of(model, "gemma", [7] * 58)
+    ones = sequence_for(model, "gemma", [7] * 58)
     with sl.applied(model, sl.hooks.uniform_attention()):
         ds = captured.precision_and_blocks(model, ones, round_to=["float8_e5m2"], lengths=[1, 2, 20, 40, 58])
     entering = ds["enters_as_one"].isel(format=0).values == 1
@@ -140,7 +136,7 @@ def test_numbers_beyond_a_format_are_not_collapsed(bridge_of: Any) -> None:
     """Formats that would hold their largest number in place of any larger one would make all of them the same."""
     model = bridge_of("gemma")
     louder = sl.hooks.Hook("louder", "blocks.1.hook_resid_pre", lambda stream: 1e4 * stream)
-    sequence = sequence_of(model, "gemma")
+    sequence = sequence_for(model, "gemma")
     with sl.applied(model, louder):
         ds = captured.precision_and_blocks(model, sequence, lengths=[4, 8])
         with pytest.raises(InputError, match="beyond the range of float8_e4m3fn"):
@@ -192,7 +188,7 @@ def test_from_then_on() -> None:
 
 @pytest.mark.slow
 def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
-    sequence = sequence_of(bridge_of("gemma"), "gemma")
+    sequence = sequence_for(bridge_of("gemma"), "gemma")
     ds = sl.precision(
         folder_of("gemma"),
         sequence,
@@ -230,8 +226,6 @@ def test_a_format_has_its_name_its_short_name_and_its_dtype(tiny: Any, form: Any
     assert sl.hooks.rounding(form).name == "rounding(residual to bfloat16)"
     with pytest.raises(InputError, match="round_to"):
         sl.precision(tiny, pairs, round_to=torch.float64)
-    with pytest.raises(InputError, match="round_to"):
-        sl.collapse(tiny, pairs, round_to="bf17")  # pyright: ignore[reportArgumentType]
 
 
 def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
@@ -245,7 +239,7 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
         (tiny, ones, {"round_to": []}, "round_to= is empty"),
         (tiny, ones, {"blocks": [6]}, "not blocks of this model. Use blocks 0 to 5"),
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
-        ("tiny-gemma", ones, {}, "model='tiny-gemma' is a name, and without runs= a loaded model is measured. Load it"),
+        ("tiny-gemma", ones, {}, "model must be a TransformerBridge, not str. Load one"),
         (7, ones, {}, "model must be a TransformerBridge, not int"),
         (tiny, ones, {"lengths": [2]}, "no precisions to run in. Give a `capture`"),
         (tiny, ones, {"device": "cpu"}, "no precisions to run in. .*`load` the model"),

@@ -14,20 +14,13 @@ from squashlens.errors import InputError, UnsoundModelError
 from tests import captured
 from tests.cases import FAMILIES, OTHERS, few, save_random
 from tests.grouped import flat
-from tests.references import last_streams, model_with_streams, model_without
+from tests.references import distances_equal, model_with_streams, model_without
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
 
 
-def separated(model: Any, family: str, content: list[int] = CONTENT, **form: Any) -> Any:
-    start = [] if family == "qwen2" else [2]
-    return sl.prompts.build(model, content, prefix=[*start, 5, 11], separator=13, **form)
-
-
-def distance_of(plain: Any, v: Any, v_star: Any) -> tuple[np.ndarray, float]:
-    """L∞ distances by layer from two plain passes, and the scale they are to be read on."""
-    a, b = last_streams(plain, v).double(), last_streams(plain, v_star).double()
-    return (a - b).abs().amax(-1).numpy(), a.abs().max().item()
+def separated(model: Any, family: str, **form: Any) -> Any:
+    return captured.sequence_for(model, family, CONTENT, separator=13, **form)
 
 
 @pytest.mark.parametrize("suffix", [pytest.param([], marks=pytest.mark.slow), [20, 21]], ids=["bare", "suffix"])
@@ -42,11 +35,8 @@ def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], brid
         for block in (0, 1, 2):
             for length in (2, 3, 13):
                 changed = model_without(plain, sequence.separator_places(length), block, what)
-                pair = sequence.pair(length)
-                expected, scale = distance_of(changed, pair.v, pair.v_star)
                 here = ds.sel(hook=hook, from_block=block, length=length)
-                found = np.append(here["distance_from"], here["distance_from_y"])
-                assert np.abs(found - expected).max() <= 1e-5 * scale, (hook, block, length)
+                distances_equal(here, changed, sequence.pair(length), "distance_from")
     plainly = ds["distance"].sel(edit="separators")
     for hook in kinds:
         changed_by = np.abs(ds["distance_from"].sel(hook=hook, from_block=0) - plainly).sel(layer=3)
@@ -77,12 +67,10 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
     for kind in kinds:
         for block in (0, 2):
             for length in (4, 9, 13):
-                pair, inside = sequence.pair(length), sequence.separator_places(length)
-                changed = model_with_streams(plain, inside, block, rows[kind])
-                expected, scale = distance_of(changed, pair.v, pair.v_star)
-                here = ds.sel(hook=kind, from_block=block, length=length)["distance_from"]
-                assert np.abs(here - expected[:-1]).max() <= 1e-5 * scale, (kind, block, length)
-                found.append(here.sel(layer=3).item())
+                changed = model_with_streams(plain, sequence.separator_places(length), block, rows[kind])
+                here = ds.sel(hook=kind, from_block=block, length=length)
+                distances_equal(here, changed, sequence.pair(length), "distance_from")
+                found.append(here["distance_from"].sel(layer=3).item())
     assert len(set(np.round(found, 4))) > 9
 
 
@@ -126,11 +114,8 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
             "random_places": spell(digits, drawn_places(length, "places 3"), 13),
         }
         for edit, body in by_hand.items():
-            v = [*start, *body]
-            expected, scale = distance_of(plain, v, [*v, v[-1]])
-            here = ds.sel(edit=edit, length=length)
-            found = np.append(here["distance"], here["distance_y"])
-            assert np.abs(found - expected).max() <= 1e-5 * scale, (edit, length)
+            here, v = ds.sel(edit=edit, length=length), (*start, *body)
+            distances_equal(here, plain, sl.prompts.Pair(v, (*v, v[-1])))
             assert here["tokens"].item() == len(v)
 
 
@@ -230,7 +215,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
         ({"from_blocks": [1, 1]}, "not different blocks of this model"),
         ({"substitute": "zebra"}, "not in this model's vocabulary"),
         ({"lengths": [1, 2, 3]}, "no separators to ablate"),
-        ({"kinds": ["mean_residual"], "source": []}, "not a list of growing sequences"),
+        ({"kinds": ["mean_residual"], "source": []}, "Stack at least one sequence"),
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:

@@ -1,5 +1,6 @@
 """How repeats fall into tokens, against closed forms and plain lists; what that does to D, against plain models."""
 
+import functools
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -54,15 +55,11 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], t
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    held: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
-
+    @functools.cache
     def opened(kind: str, family: str) -> tuple[Any, Any, Any]:
-        if (kind, family) not in held:
-            folder = save_random_with(kind, family, tmp_path_factory.mktemp(f"{kind}-{family}"))
-            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-            bridge = sl.load(folder, device="cpu")
-            held[kind, family] = bridge, plain, AutoTokenizer.from_pretrained(folder)
-        return held[kind, family]
+        folder = save_random_with(kind, family, tmp_path_factory.mktemp(f"{kind}-{family}"))
+        plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        return sl.load(folder, device="cpu"), plain, AutoTokenizer.from_pretrained(folder)
 
     return opened
 
@@ -182,7 +179,7 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
         ),
         (
             {"repeat": "car"},
-            "The form 'joined' of separator= cannot be tokenized as 'carcar': The word 'carcar'.*leave the form out",
+            "The form 'joined' of separator= cannot be tokenized: The word 'carcar'.*leave the form out",
         ),
         ({"prefix": "zebra "}, "'zebra' is not in this model's vocabulary"),
     ],
@@ -204,9 +201,9 @@ def test_what_has_no_tokenizer_is_refused(bridge_of: Any) -> None:
 
 def test_what_a_tokenizer_drops_is_refused() -> None:
     """Without bytes to fall back on, BPE leaves out what it has not seen: a repeat of nothing, a form without marks."""
-    with pytest.raises(InputError, match="'joined' of separator= cannot be tokenized as 'é': 'é' has no tokens"):
+    with pytest.raises(InputError, match="'joined' of separator= cannot be tokenized: 'é' has no tokens"):
         tokenization(splitter("single"), repeat="é", separator={"joined": ""})
     with pytest.raises(InputError, match="'éé?' adds no token to the prefix"):
         tokenization(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
-    with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized as '…'.*leave the form out"):
+    with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized: '…'.*leave the form out"):
         tokenization(splitter("single"), separator={"dots": "…"})

@@ -16,16 +16,12 @@ from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_wi
 from squashlens.sequences import GrowingSequence
 from tests import captured
 from tests.grouped import flat
-from tests.odd import together
-from tests.references import fingerprint, last_streams, raw
+from tests.odd import counted, together
+from tests.references import distances_equal, fingerprint, raw
 
 COUNT = "How many ones are in the following sequence?"
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7]
 LENGTHS = [2, 5, 8]
-
-
-def ones(content: tuple[str, ...]) -> str:
-    return str(content.count("1"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +47,7 @@ def several(tiny: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compared(tiny: Any, digits: Any, several: Any) -> Any:
-    how: Any = {"answer": ones, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
+    how: Any = {"answer": counted, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
     return together("interventions side by side", lambda: flat.compare(tiny, digits, several, **how))
 
 
@@ -69,7 +65,7 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
             tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto"
         )
         bound = sl.path_bound(tiny, ids)
-        right = sl.accuracy(tiny, drawn, ones, lengths=[4, 12])
+        right = sl.accuracy(tiny, drawn, counted, lengths=[4, 12])
     here = compared.sel(change=change)
     names = ("distance", "distance_y", "same_argmax", "total_variation", "noise_floor", "noise_floor_y")
     for name in names:
@@ -102,10 +98,7 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
     for length in LENGTHS:
         pair = without.pair(length)
         assert pair.v[0] == 5
-        streams = [last_streams(plain, ids).double() for ids in (pair.v, pair.v_star)]
-        expected = (streams[0] - streams[1]).abs().amax(-1).numpy()
-        found = np.append(dropped["distance"].sel(length=length), dropped["distance_y"].sel(length=length))
-        assert np.abs(found - expected).max() <= 1e-5 * streams[0].abs().max()
+        distances_equal(dropped.sel(length=length), plain, pair)
     masked, plainly = (ds.sel(change=name) for name in ("masked", AS_IT_IS))
     far = 1e-3
     for name in ("distance_y", "total_variation", "bound"):
@@ -125,7 +118,7 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
     bound = sl.path_bound(model, torch.tensor([2, 5, *CONTENT[:6]]))
     np.testing.assert_array_equal(ds["bound"].sel(change=AS_IT_IS), bound[2:])
     with pytest.raises(InputError, match="has no tokenizer"):
-        sl.compare(model, sequence, {}, answer=ones)
+        sl.compare(model, sequence, {}, answer=counted)
     assert sl.compare(model, sequence, {})["length"].values.tolist() == list(range(1, 9))
 
 
@@ -133,7 +126,6 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
     ("changes", "message"),
     [
         ({"as it is": sl.hooks.uniform_attention()}, "reserved for the unchanged model"),
-        ({"text": "mask"}, "'text' is neither hooks nor a growing sequence"),
         ({"far": sl.hooks.mask_tokens([0], (6,))}, "has block 6"),
         ({"own": lambda one: one.content}, "does not return a growing sequence"),
         ({"own": lambda z, hook: z / 2}, r"failed for a growing sequence: TypeError: .* needs its hook point"),
