@@ -41,8 +41,10 @@ class Opened:
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
         self.page.on("request", lambda r: self.requests.append(r.url) if not r.url.startswith("data:") else None)
         self.page.goto(written.as_uri())
-        self.page.wait_for_selector(".heatmaplayer image, .heatmaplayer .hm image")
         self.page.wait_for_selector(".sl-ribbon [role=option]")
+        self.page.wait_for_function(
+            "[...document.querySelectorAll('.plotly-graph-div')].every(one => one.querySelector('.main-svg'))"
+        )
 
 
 @pytest.fixture(scope="module")
