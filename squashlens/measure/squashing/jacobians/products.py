@@ -8,7 +8,7 @@ position; *repeat* keeps the blocks of a few positions and repeats the products 
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Literal, NamedTuple
 
@@ -200,9 +200,10 @@ class Products:
         """The products along `directions`, in batches."""
         return (_joined(parts, 1) for parts in self._batches(directions, lambda rows: rows))
 
-    def _batches(self, directions: Tensor, of: Callable[[Batch], Tensor]) -> Iterable[list[Tensor]]:
+    def _batches(self, directions: Tensor, of: Callable[[Batch], Tensor]) -> Iterator[list[Tensor]]:
         total = -(-len(directions) // self.pullback.batch)
-        return bar(self.pullback.batches(self.query, directions, of), total=total, desc="jacobian", unit="batch")
+        found = self.pullback.batches(self.query, directions, of)
+        return iter(bar(found, total=total, desc="jacobian", unit="batch"))  # a bar itself is no iterator
 
     def rows(self, directions: Float[Tensor, "cotangent *query d"]) -> Float[Tensor, "cotangent prompt position in"]:
         """All products, on the CPU."""
