@@ -13,7 +13,8 @@ TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torc
 # For two passes of one implementation, such as a shared and a separate one: the same operations in another order. Half
 # precision allows no smaller tolerance.
 SAME_OPERATIONS = TOLERANCE | {torch.float64: 1e-6, torch.float32: 2e-5}
-# For two derivatives of a model that runs entirely in float64 (`differentiating.exact`), relative to a norm.
+# For two results of a model that runs entirely in float64 (`wide`): derivatives, relative to a norm, or what the bridge
+# and the plain model compute. What float32 alone made different is smaller there, by 2⁻²⁹.
 IN_FLOAT64 = 1e-8
 # For rotary frequencies, entry by entry; if the rounding of their stored dtype is larger, that is used instead.
 # Computed on another device or in another order, frequencies may differ in their last bits.

@@ -81,13 +81,8 @@ def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp
     sl.path_bound(model, torch.tensor([2, 3, 4]))
     size = 80
     ids = torch.tensor([2, *torch.randint(3, 60, (n - 1,), generator=torch.Generator().manual_seed(0)).tolist()])
-    options: Any = {
-        "constants": "measured",
-        "edges": "local",
-        "from_layer": source,
-        "vjp_batch_size": size,
-    }
-    most = allocated(lambda: flat.path_bound(model, ids, **options))
+    edges: Any = {"edges": "local", "vjp_batch_size": size}
+    most = allocated(lambda: flat.certified_bound(model, ids, edges=edges, from_layer=source))
     vectors = Norms(total=2 * (n + 1), steps=2, seed=0).vectors(128)
     assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
 

@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig,
 
 import squashlens as sl
 from squashlens.engine import live
+from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.proving import premises, proof
+from squashlens.engine.proving.effective import probe_ids
 from squashlens.errors import UnsoundModelError
 from tests.cases import (
     COMMON,
@@ -25,7 +27,9 @@ from tests.cases import (
     NO_HEAD_DIM,
     OTHERS,
     SLIDING,
+    draw,
     few,
+    loaded,
     random_model,
     save_random,
 )
@@ -84,6 +88,21 @@ def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
         sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]))
     unverified = sl.load(tmp_path / "own", verify=False)
     assert proof.status(unverified) == "unverified"
+
+
+def test_rounding_that_weights_magnify_does_not_part_a_bridge_from_its_model(tmp_path: Path) -> None:
+    """Phi-3's own softmax is in float32 even in float64, and the bridge's is not; another softmax is still refused."""
+    _, model = loaded(OTHERS["phi3"], tmp_path, lambda plain: draw(plain, 4, 10.0), torch.float64)
+    assert proof.status(model) == "verified"
+    plain, attn, ids = proof.rebuild_plain(model), model.blocks[1].attn, probe_ids(model)
+    with torch.no_grad():
+        truth = plain(ids, output_attentions=True).attentions[2]
+    seen = sl.capture(model, ids).patterns[2]
+    assert float((seen - truth).abs().max()) > TOLERANCE[torch.float64], "and so it has to be looked at twice"
+    softmax = attn._softmax_dropout_pattern
+    attn._softmax_dropout_pattern = lambda scores: softmax(scores * (1 + 1e-6))
+    with pytest.raises(UnsoundModelError, match="does not reproduce"):
+        proof.prove(model, plain)
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -9,58 +9,26 @@ function, for example a cast to half precision. `squashlens.hooks.rounding` roun
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils.checkpoint import checkpoint
+from torch.overrides import TorchFunctionMode
 
 from squashlens._typing import Bridge, dtype_name
 from squashlens.engine.anatomy import configurations, device_of, dtype_of, quantization
 from squashlens.engine.digests import sample_digest
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
-from squashlens.errors import BusyModelError, InputError, UnsoundModelError
+from squashlens.engine.wide import Wide
+from squashlens.errors import BusyModelError, InputError
 from squashlens.remarks import remark
 
 CERTIFIES = (
     "the exact derivative of the model with its stored weights and buffers, with the hooks on the model and the "
     "constants they hold, computed in float64 throughout"
 )
-ROWS = 2**14  # of a table of embeddings that are widened at a time
 JITTER = 4.0  # units in the last place; correct rounding is within 1/2
-
-
-class _Wide(TorchFunctionMode):
-    """Every torch function of the body with float64 in place of float32 among its arguments."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Every operation of a pass comes by here: no function is called for each of its arguments.
-        args = [torch.float64 if a is torch.float32 else a for a in args]
-        named = {k: torch.float64 if a is torch.float32 else a for k, a in (kwargs or {}).items()}
-        if func is F.linear and args[1].dtype != args[0].dtype:
-            return _head(*args, **named)
-        found = (Tensor.double if func is Tensor.float else func)(*args, **named)
-        if func is F.embedding:
-            return found.double()
-        narrow = isinstance(found, Tensor) and found.is_floating_point() and found.dtype != torch.float64
-        if narrow and args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
-            raise UnsoundModelError(
-                f"This model, or a hook on it, computes in {dtype_name(found.dtype)} "
-                f"({resolve_name(func)}) even when given float64 tensors, so its derivative cannot be certified.",
-                "If a hook rounds, write it with `squashlens.hooks.rounding`; otherwise use `jacobian_norms`.",
-            )
-        return found
-
-
-def _head(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The output head if it is the table of embeddings, which is not widened, in parts that no graph keeps."""
-    parts = table.split(ROWS)
-    wide = [checkpoint(lambda x, rows: F.linear(x, rows.double()), x, rows, use_reentrant=False) for rows in parts]
-    logits = torch.cat([cast(Tensor, part) for part in wide], dim=-1)
-    return logits if bias is None else logits + bias
 
 
 class Jittered(TorchFunctionMode):
@@ -105,7 +73,7 @@ def in_float64(model: Bridge) -> Iterator[None]:
         for config, _ in experts:
             config._experts_implementation = "eager"  # the grouped kernels have no float64
         widened = sample_digest(model.parameters())  # buffers, such as frequencies, are the model's own to change
-        with _Wide():
+        with Wide():
             yield
         if sample_digest(model.parameters()) != widened:
             raise BusyModelError(

@@ -5,7 +5,7 @@ computes something else, and for some it passes hooks a tensor that the model ne
 nothing. This is tested before anything is measured:
 
 * The last logits, every residual stream and every attention pattern equal those of the plain model, which runs with
-  eager attention on a short prompt.
+  eager attention on a short prompt, up to rounding.
 * Tokens depend on earlier tokens only (`premises`).
 
 Whether they are connected only through attention patterns, on which hooks take effect, is found too. Measurements that
@@ -14,13 +14,14 @@ need this ask for it (`require_attention_alone`); others work without. Other hoo
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge, short_repr
-from squashlens.engine.agreement import agree, difference, same_frequencies
+from squashlens.engine.agreement import IN_FLOAT64, TOLERANCE, agree, difference, same_frequencies
 from squashlens.engine.anatomy import (
     device_of,
     dtype_of,
@@ -40,6 +41,7 @@ from squashlens.engine.proving.complete import listed, require_finite
 from squashlens.engine.proving.effective import probe_ids
 from squashlens.engine.proving.fingerprint import BOOKKEEPING
 from squashlens.engine.proving.premises import ATTENTION, require_causal, why_not_attention_alone
+from squashlens.engine.wide import Wide
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
@@ -172,6 +174,27 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
 
 
 def _require_agreement(model: Bridge, plain: Any) -> None:
+    """Raise an error where the bridge and the plain model differ by more than rounding.
+
+    A float64 model may take its softmax in float32 where the bridge takes it in float64. Large weights magnify this
+    difference from block to block, to any size, so one that is too large is looked at again without float32.
+    """
+    problem = _disagreement(model, plain, TOLERANCE)
+    if problem is not None and dtype_of(model) == torch.float64:
+        # Code that rounds further, or cannot go without float32, is judged by what it computed as it is.
+        with suppress(UnsoundModelError, RuntimeError), Wide():
+            problem = _disagreement(model, plain, {torch.float64: IN_FLOAT64}) and problem
+        forget_lengths(model)  # long frequencies may have been made in float64
+    if problem is not None:
+        name = type(model.original_model).__name__
+        raise UnsoundModelError(
+            f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {problem}.",
+            "Use another model, or report the model's configuration to TransformerLens.",
+        )
+
+
+def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]) -> str | None:
+    """The first tensor in which the two differ by more than this tolerance, and by how much."""
     ids, name = probe_ids(model), type(model.original_model).__name__
     seen: dict[str, Tensor] = {}
     y = residual_site("y", model)
@@ -211,17 +234,12 @@ def _require_agreement(model: Bridge, plain: Any) -> None:
     fired = [(site, pattern) for site, pattern in zip(patterns, returned, strict=False) if site in seen]
     pairs += [(site, seen[site], pattern) for site, pattern in fired]
     for what, ours, theirs in pairs:
-        if agree(ours, theirs, dtype_of(model)):
-            continue
         if ours.shape != theirs.shape:
-            problem = f"has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
-        else:
-            error, allowed = difference(ours, theirs, dtype_of(model))
-            problem = f"is off by {error:.2g} (allowed {allowed:.2g})"
-        raise UnsoundModelError(
-            f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {what} {problem}.",
-            "Use another model, or report the model's configuration to TransformerLens.",
-        )
+            return f"{what} has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+        if not agree(ours, theirs, dtype_of(model), tolerance=tolerance):
+            error, allowed = difference(ours, theirs, dtype_of(model), tolerance=tolerance)
+            return f"{what} is off by {error:.2g} (allowed {allowed:.2g})"
+    return None
 
 
 def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:

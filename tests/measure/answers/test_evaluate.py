@@ -1,6 +1,5 @@
 """Answers on the bundled model against its card, against itself interrupted, and as a chat; and what a file is of."""
 
-import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.checks.arguments import as_dict
+from squashlens.engine.running import generate as generating
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers.evaluate import prepare_questions
@@ -93,7 +93,7 @@ def test_interrupted_and_resumed_is_one_run(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
     how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "prompting": Prompting(n_baseline=0)}
-    monkeypatch.setattr(module, "generate", functools.partial(module.generate, batch_size=3))
+    monkeypatch.setattr(generating, "_batch_size", lambda model, n: 3)
     whole = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], **how)
     kept, asked = tmp_path / "answers.json", []
     with monkeypatch.context() as patch:

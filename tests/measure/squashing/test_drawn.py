@@ -91,7 +91,10 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
 
     one, other = measure(), measure()
     seeds = [seed_in(each) for each in (one, other)]
-    assert seeds[0] != seeds[1]
+    if kind.get("method") == "sketch":  # an estimate, which has no probability of failure
+        assert seeds == [0, 0]
+    else:
+        assert seeds[0] != seeds[1]
     np.testing.assert_array_equal(measure(seed=seeds[0]), one)
     np.testing.assert_array_equal(measure(seed=3), measure(seed=3))
     if "edges" not in kind and kind != SKETCHES[2]:  # rounding alone moves a bound by paths

@@ -202,7 +202,8 @@ class Products:
 
     def _batches(self, directions: Tensor, of: Callable[[Batch], Tensor]) -> Iterator[list[Tensor]]:
         total = -(-len(directions) // self.pullback.batch)
-        return bar(self.pullback.batches(self.query, directions, of), total=total, desc="jacobian", unit="batch")
+        found = self.pullback.batches(self.query, directions, of)
+        return iter(bar(found, total=total, desc="jacobian", unit="batch"))  # a bar itself is no iterator
 
     def rows(self, directions: Float[Tensor, "cotangent *query d"]) -> Float[Tensor, "cotangent prompt position in"]:
         """All products, on the CPU."""
