@@ -2,12 +2,14 @@
 
 Each estimate of a token's influence is compared with what the output loses if no later token attends to that token, if
 its embedding is zero, or if another token that the model expects stands there; the same for spans of tokens. BOS,
-attention sinks and the last token are left out. Texts that are in the output folder are not measured again.
+attention sinks and the last token are left out. Texts that are in the output folder are not measured again; each model,
+number of tokens and kind of spans has a folder of its own in it.
 
     python analyses/estimators.py --model gemma-3-270m --texts 12 --spans 2
 """
 
 import argparse
+import re
 from pathlib import Path
 
 import squashlens as sl
@@ -28,13 +30,18 @@ parser.add_argument("--saved", action="store_true", help="measure nothing: print
 parser.add_argument("--certified", action="store_true", help="measure certified bounds too, of tokens; takes long")
 parser.add_argument("--out", type=Path, default=Path("estimators"), help="folder for results (%(default)s)")
 args = parser.parse_args()
-args.out.mkdir(parents=True, exist_ok=True)
+if args.saved and args.model != parser.get_default("model"):
+    parser.error("--saved has the results of the documentation alone; leave --model out")
+if not 1 <= args.texts <= len(TEXTS):
+    parser.error(f"--texts {args.texts} is not a number of texts from 1 to {len(TEXTS)}")
+name = re.sub(r"[^\w.-]+", "_", args.model).strip("._")
+out = args.out / f"{name}-{args.tokens}-{args.spans}"
 some = ESTIMATES + EFFECTS + (CERTIFIED if args.certified else [])
 levels = ("certified bounds",) if args.certified else ("tokens", "spans")
 
 
 def measure(model, number, level):
-    file = args.out / f"{level.replace(' ', '_')}-{number}.nc"
+    file = out / f"{level.replace(' ', '_')}-{number}.nc"
     if not file.exists():
         ids = sl.prompts.tokenize(model, TEXTS[number])[0, : args.tokens].tolist()
         size = int(args.spans) if args.spans.isdigit() else 0
@@ -48,9 +55,10 @@ if args.saved:
     data = Path(__file__).parents[1] / "docs" / "data"
     found = {file.stem.replace("_", " "): sl.results.open(file) for file in sorted(data.glob("*_of_*.nc"))}
 else:
+    out.mkdir(parents=True, exist_ok=True)
     model = sl.load(args.model)
     audits = {level: [measure(model, k, level) for k in range(args.texts)] for level in levels}
-    found = {f"{level} of {args.model}": sl.results.pooled(each) for level, each in audits.items()}  # pyright: ignore
+    found = {f"{level} of {name}": sl.results.pooled(each) for level, each in audits.items()}  # pyright: ignore
     for title, one in found.items():
-        sl.results.save(one, args.out / f"{title.replace(' ', '_')}.nc")
+        sl.results.save(one, out / f"{title.replace(' ', '_')}.nc")
 print(estimators_page(found))

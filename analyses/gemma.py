@@ -1,12 +1,14 @@
 """What Gemma 3 270M does of what the paper claims, beside an untrained model of the same architecture.
 
 Each claim gets an effect over words, texts or questions, its 95 % interval and a verdict. Parts that are in the output
-folder are not measured again, so that a run can be interrupted. All takes about 14 minutes of one CPU core.
+folder are not measured again, so that a run can be interrupted; each model, and a quick run, has a folder of its own in
+it. All takes about 14 minutes of one CPU core.
 
     python analyses/gemma.py --out gemma
 """
 
 import argparse
+import re
 from pathlib import Path
 
 import squashlens as sl
@@ -20,7 +22,10 @@ parser.add_argument("--quick", action="store_true", help="two words, texts and q
 parser.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
 parser.add_argument("--out", type=Path, default=Path("gemma"), help="folder for results (%(default)s)")
 args = parser.parse_args()
-few, file = 2 if args.quick else None, (HERE.parent / "docs" / "data" if args.saved else args.out) / "gemma_claims.csv"
+if args.saved and args.model != parser.get_default("model"):
+    parser.error("--saved has the results of gemma-3-270m alone")
+few, run = 2 if args.quick else None, re.sub(r"[^\w.-]+", "_", args.model).strip("._") + "-quick" * args.quick
+out = HERE.parent / "docs" / "data" if args.saved else args.out / run
 
 
 def measure(model, part):
@@ -48,13 +53,13 @@ def measure(model, part):
     }
 
 
-args.out.mkdir(parents=True, exist_ok=True)
+out.mkdir(parents=True, exist_ok=True)
 for kind in () if args.saved else ("trained", "untrained"):
     model = sl.load(args.model) if kind == "trained" else untrained(sl.load(args.model))
-    for part in [part for part in PARTS if not (args.out / f"{kind}-{part}.nc").exists()]:
+    for part in [part for part in PARTS if not (out / f"{kind}-{part}.nc").exists()]:
         with sl.hooks.lifted_windows(model) if part == "lifted" else sl.quiet():
-            for name, found in measure(model, part).items():
-                sl.results.save(found, args.out / f"{kind}-{name}.nc")
+            for name, found in reversed(measure(model, part).items()):  # the file that says the part is there is last
+                sl.results.save(found, out / f"{kind}-{name}.nc")
 if not args.saved:
-    claims(args.out).to_csv(file, index=False)
-print(claims_page(read_claims(file), args.model))
+    claims(out).to_csv(out / "gemma_claims.csv", index=False)
+print(claims_page(read_claims(out / "gemma_claims.csv"), args.model))

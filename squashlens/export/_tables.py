@@ -103,9 +103,11 @@ def table(
 
 
 def _function(result: Result) -> str:
-    """The measurement that made a result."""
+    """The measurement that made a result; of pooled audits, the function that pooled them."""
     call = provenance(result).get("call")
     name = str(call.get("function") if isinstance(call, dict) else None)
+    if name == "audit" and "gain" in result:
+        return "results.pooled"
     return FAMILIES if name == "compare" and "distance_ratio" in result else name
 
 

@@ -29,6 +29,7 @@ Kind = Literal["factor", "share", "rho", "difference"]
 MODELS = ("trained", "untrained")
 EDGE = {"factor": 1.0, "share": 0.5, "rho": 0.0, "difference": 0.0}
 FAR = 256  # words at which collapse is judged: the longest length well inside the windows of Gemma
+EDGE_OF_WINDOW = 511  # words with which v, but not v*, still has BOS in a window of 512 tokens
 SHORT, LONG = 1, 64  # digits of the questions
 
 
@@ -36,13 +37,14 @@ SHORT, LONG = 1, 64  # digits of the questions
 class Quantity:
     """One number for each word, text or question, in one part of a run, and on which side of its edge it should be."""
 
-    text: str
+    text: str  # with {far} for the length at which collapse is judged
     part: str
     of: Callable[[Any], Any]
     unit: str
     kind: Kind
     predicted: Literal["below", "above", ""] = ""
     premise: str = ""  # the quantity that must be above its edge, or there is nothing that could be lost
+    needs: int | None = None  # a length that the part must have
 
 
 # Words of the questions of three tasks, and the answers of their three examples. No space is before a digit: many
@@ -70,14 +72,15 @@ def _over_first(name: str) -> Callable[..., xr.DataArray]:
     return lambda ds: ds[name].sel(length=_far(ds)) / ds[name].isel(length=0)
 
 
-def _far(ds: xr.Dataset) -> int:
+def _far(ds: xr.Dataset | xr.DataArray) -> int:
     """The length at which collapse is judged, or the longest below it."""
-    return int(ds["length"].values[ds["length"].values <= FAR].max())
+    lengths = np.atleast_1d(ds["length"].values)
+    return int(lengths[lengths <= FAR].max())
 
 
 def _last_step(ds: xr.Dataset) -> xr.DataArray:
-    """The distance at the longest length over that at the length before."""
-    return ds["distance"].isel(length=-1) / ds["distance"].isel(length=-2)
+    """The distance where a window of 512 tokens has just lost BOS over that shortly before."""
+    return ds["distance"].sel(length=EDGE_OF_WINDOW) / ds["distance"].sel(length=500)
 
 
 def _share_of_bos(name: str) -> Callable[..., xr.DataArray]:
@@ -123,28 +126,30 @@ def _edited(one: str, other: str) -> Callable[..., np.ndarray]:
 
 CLAIMS: dict[str, tuple[Quantity, ...]] = {
     "A sequence and the same with its last word repeated get closer with length (Theorem 4.2)": (
-        Quantity("largest difference of a coordinate at the last layer, 256 words ÷ 1 word", "collapse",
+        Quantity("largest difference of a coordinate at the last layer, {far} words ÷ 1 word", "collapse",
                  _over_first("distance"), "words", "factor", "below"),
         Quantity("the same of y, after the final norm", "collapse", _over_first("distance_y"), "words", "factor",
                  "below"),
-        Quantity("relative difference of the median coordinate, 256 ÷ 1", "collapse", _over_first("relative_median"),
+        Quantity("relative difference of the median coordinate, {far} ÷ 1", "collapse", _over_first("relative_median"),
                  "words", "factor", "below"),
-        Quantity("total variation of the next token, 256 ÷ 1", "collapse", _over_first("total_variation"), "words",
+        Quantity("total variation of the next token, {far} ÷ 1", "collapse", _over_first("total_variation"), "words",
                  "factor", "below"),
-        Quantity("share of the largest coordinate in the squared distance, 256 words", "shares", lambda s: s, "words",
+        Quantity("share of the largest coordinate in the squared distance, {far} words", "shares", lambda s: s, "words",
                  "share"),
     ),
     "In bfloat16 the two become identical (section 4.1)": (
-        Quantity("share of coordinates at the last layer that are identical in bfloat16, 256 words", "rounded",
+        Quantity("share of coordinates at the last layer that are identical in bfloat16, {far} words", "rounded",
                  lambda ds: ds["bit_identical"].sel(length=_far(ds)), "words", "share", "above"),
         Quantity("sequences whose coordinates are all identical", "rounded",
                  lambda ds: ds["bit_identical"].sel(length=_far(ds)) == 1, "words", "share", "above"),
-        Quantity("difference of the median coordinate in steps of bfloat16 (1/256 of it), 256 words", "collapse",
+        Quantity("difference of the median coordinate in steps of bfloat16 (1/256 of it), {far} words", "collapse",
                  lambda ds: ds["relative_median"].sel(length=_far(ds)) * 256, "words", "factor", "below"),
     ),
     "The distance goes on falling where a window of 512 tokens loses BOS": (
-        Quantity("distance at 511 words ÷ at 500", "collapse", _last_step, "words", "factor", "below"),
-        Quantity("the same with the windows lifted", "lifted", _last_step, "words", "factor", "below"),
+        Quantity("distance at 511 words ÷ at 500", "collapse", _last_step, "words", "factor", "below",
+                 needs=EDGE_OF_WINDOW),
+        Quantity("the same with the windows lifted", "lifted", _last_step, "words", "factor", "below",
+                 needs=EDGE_OF_WINDOW),
     ),
     "Commas keep the two apart (section 4.2)": (
         Quantity("distance with a comma after every third word ÷ without", "separators",
@@ -203,8 +208,8 @@ def claims(folder: str | Path) -> pd.DataFrame:
     """A row for each quantity and model: n, the effect with the ends of its 95 % interval, and the verdict.
 
     Args:
-        folder: where a run saved its parts, as ``trained-collapse.nc`` and the like; a part that is missing leaves its
-            quantities out.
+        folder: where a run saved its parts, as ``trained-collapse.nc`` and the like; a part that is missing, or lacks
+            the lengths of a quantity, leaves it out.
     """
     rows, runs = [], {}
     for model in MODELS:
@@ -212,7 +217,7 @@ def claims(folder: str | Path) -> pd.DataFrame:
     for claim, quantities in CLAIMS.items():
         for model, given in runs.items():
             parts = _with_derived(given)
-            found = {one: _row(claim, one, model, parts[one.part]) for one in quantities if one.part in parts}
+            found = {one: _row(claim, one, model, parts[one.part]) for one in quantities if _measured(one, parts)}
             able = {one.text: row["high"] >= EDGE[one.kind] for one, row in found.items()}
             for one, row in found.items():
                 row["verdict"] = row["verdict"] if able.get(one.premise, True) else "untestable"
@@ -231,12 +236,18 @@ def _with_derived(parts: Mapping[str, xr.Dataset | xr.DataArray]) -> dict[str, x
     return found
 
 
+def _measured(quantity: Quantity, parts: Mapping[str, xr.Dataset | xr.DataArray]) -> bool:
+    part = parts.get(quantity.part)
+    return part is not None and (quantity.needs is None or quantity.needs in part["length"].values)
+
+
 def _row(claim: str, quantity: Quantity, model: str, part: xr.Dataset | xr.DataArray) -> dict[str, Any]:
     values = np.asarray(quantity.of(part), dtype=float)
     values = values[np.isfinite(values)]
     effect, low, high = _estimate(values, quantity.kind)
+    text = quantity.text.format(far=_far(part)) if "{far}" in quantity.text else quantity.text
     return {
-        "claim": claim, "quantity": quantity.text, "model": model, "n": len(values), "unit": quantity.unit,
+        "claim": claim, "quantity": text, "model": model, "n": len(values), "unit": quantity.unit,
         "kind": quantity.kind, "effect": effect, "low": low, "high": high,
         "verdict": _verdict(low, high, EDGE[quantity.kind], quantity.predicted),
     }  # fmt: skip
@@ -252,8 +263,8 @@ def _estimate(values: np.ndarray, kind: Kind) -> tuple[float, float, float]:
     used = np.log(values[values > 0]) if kind == "factor" else values
     _, low, high = mean_interval(torch.from_numpy(used))
     ends = (float(used.mean()) if len(used) else np.nan, float(low), float(high))
-    if kind == "share":
-        return ends[0], max(ends[1], 0.0), min(ends[2], 1.0)
+    if kind in ("share", "rho"):
+        return ends[0], max(ends[1], 0.0 if kind == "share" else -1.0), min(ends[2], 1.0)
     return tuple(np.exp(ends).tolist()) if kind == "factor" else ends  # pyright: ignore[reportReturnType]
 
 

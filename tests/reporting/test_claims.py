@@ -1,7 +1,9 @@
 """Claims and estimators in words: effects and intervals by hand, verdicts, and the pages that were drawn from files."""
 
+import runpy
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from squashlens.reporting.claims import ANSWERS, claims, claims_page, question, 
 from squashlens.reporting.estimators import advice, estimator_table, estimators_page
 
 DATA = Path(__file__).parents[2] / "docs" / "data"
+ANALYSES = Path(__file__).parents[2] / "analyses"
 SAVED = {file.stem.replace("_", " "): file for file in sorted(DATA.glob("*_of_*.nc"))}
 
 
@@ -35,14 +38,15 @@ def test_effects_are_geometric_means_and_their_intervals(folder: Path) -> None:
     found = sl.results.open(folder / "trained-collapse.nc")["distance"]
     logs = np.log((found.sel(length=16) / found.sel(length=1)).values)
     reach = t.ppf(0.975, 2) * logs.std(ddof=1) / 3**0.5
-    row = table.loc["largest difference of a coordinate at the last layer, 256 words ÷ 1 word"]
+    row = table.loc["largest difference of a coordinate at the last layer, 16 words ÷ 1 word"]
     np.testing.assert_allclose(
         row[["effect", "low", "high"]].astype(float), np.exp(logs.mean() + np.array([0, -reach, reach]))
     )
     assert row["n"] == 3
     assert row["verdict"] == ("holds" if row["high"] < 1 else "fails" if row["low"] > 1 else "undecided")
-    share = table.loc["share of the largest coordinate in the squared distance, 256 words"]
+    share = table.loc["share of the largest coordinate in the squared distance, 16 words"]
     assert 0 < share["effect"] < 1
+    assert not [text for text in table.index if "511" in text or "lifted" in text]  # lengths that the run has not
     assert share["verdict"] == ""
 
 
@@ -97,6 +101,47 @@ def test_the_best_estimate_and_the_cheapest_that_is_as_good_are_named(tiny: Any)
     table = estimator_table(pool, gain=True)
     assert "| sketch of 64, spectral |" not in table  # its difference from itself
     assert len(table.splitlines()) == 2 + len(pool["estimate"]) - 2
+
+
+def analysis(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [name, *arguments])
+    runpy.run_path(str(ANALYSES / name), run_name="__main__")
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="the tests run without the documentation")
+@pytest.mark.parametrize("name", ["gemma.py", "estimators.py"])
+def test_saved_results_are_under_the_name_of_their_model_and_leave_no_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    analysis(name, "--saved", monkeypatch=monkeypatch)
+    assert "gemma-3-270m" in capsys.readouterr().out
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(SystemExit):
+        analysis(name, "--saved", "--model", "tiny-gemma", monkeypatch=monkeypatch)
+    assert "--saved has the results of" in capsys.readouterr().err
+
+
+def test_a_part_that_was_interrupted_is_measured_again_and_runs_do_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop_at_the_third(found: Any, path: Path) -> None:
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        saved.append(path)
+
+    saved: list[Path] = []
+    for name in ("load", "capture", "collapse"):
+        monkeypatch.setattr(f"squashlens.{name}", MagicMock())
+    monkeypatch.setattr("squashlens.prompts.repeated", MagicMock())
+    monkeypatch.setattr("squashlens.results.concat", MagicMock())
+    monkeypatch.setattr("squashlens.results.save", stop_at_the_third)
+    for of in (["tiny-prose"], ["tiny-prose", "--quick"], ["some/where"]):
+        saved.clear()
+        with pytest.raises(KeyboardInterrupt):
+            analysis("gemma.py", "--out", str(tmp_path), "--model", *of, monkeypatch=monkeypatch)
+        assert "trained-collapse.nc" not in {file.name for file in saved}
+    assert {one.name for one in tmp_path.iterdir()} == {"tiny-prose", "tiny-prose-quick", "some_where"}
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the tests run without the documentation")

@@ -5,7 +5,6 @@ tokens.
 """
 
 import itertools
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, Freezable, SpansOfTokens, choices_of, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import grouped, validated
-from squashlens.checks.results import require_reference, takes
+from squashlens.checks.results import require, require_reference, takes
 from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.errors import InputError, UnsoundModelError
@@ -44,6 +43,7 @@ from squashlens.measure.squashing.substitution import require_choices, require_r
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform
 from squashlens.options import Estimation, Replaced, Replacements
+from squashlens.records.facts import of_several
 from squashlens.records.results import facts_of, signed
 from squashlens.theory.probes import seed_of
 from squashlens.theory.spread import are_sinks
@@ -270,16 +270,16 @@ def _assemble(
             "seconds": (("estimate",), [seconds[n] for n in names], "time that the estimate took", "s"),
             "prompt_agreement": ((*GRID, "prompt"), each, RHO, "1"),
             CEILING: (("reference", "prompt"), ceiling, CEILING_TEXT, "1"),
-            **_means(each, each[names.index(TRUTH)], "agreement_over_jacobian", "the Jacobian", most=1),
+            **_means(each, each[names.index(TRUTH)], "agreement_over_jacobian", "the Jacobian"),
         },
     )  # fmt: skip
 
 
-def _means(each: Tensor, base: Tensor, gain: str, of_base: str, most: float = math.inf) -> Labelled:
-    """Mean agreement over prompts, with ends up to `most`, and its mean difference from that of `base`."""
+def _means(each: Tensor, base: Tensor, gain: str, of_base: str) -> Labelled:
+    """Mean agreement over prompts, with ends from -1 to 1, and its mean difference from that of `base`."""
     ahead = each - base  # in pairs: what all methods find hard in a prompt cancels
     text = f"{RHO}, mean over prompts"
-    means = with_ends("agreement", GRID, [end.clamp(-most, most) for end in mean_interval(each)], text)
+    means = with_ends("agreement", GRID, [end.clamp(-1, 1) for end in mean_interval(each)], text)
     return means | with_ends(gain, GRID, mean_interval(ahead), f"{text}, minus that of {of_base}")
 
 
@@ -299,10 +299,16 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
         references, `seconds` of the estimates, and `places`, the numbers of tokens or spans that were compared.
 
     Raises:
-        InputError: no audits, audits with different estimates, or a `base` that is none of them.
+        InputError: no audits, results of other measurements, audits of different models or with different estimates, or
+            a `base` that is none of these.
     """
+    for one in audits:
+        require(one, "audits", "squashlens.audit", {"prompt_agreement": "estimate prompt reference way"})
     if not audits or any(not one["estimate"].equals(audits[0]["estimate"]) for one in audits):
         raise InputError("The audits have different estimates, or there is none.", "Give the same estimates= to each.")
+    facts = of_several([facts_of(one) for one in audits])
+    if isinstance(facts.get("fingerprint"), list):
+        raise InputError("The audits are of different models.", "Pool the audits of each model.")
     names = audits[0]["estimate"].values.tolist()
     if base not in names:
         raise InputError(f"base={base!r} is not an estimate.", f"Choose from: {', '.join(names)}.")
@@ -325,7 +331,7 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
     coords = {name: audits[0][name].values for name in GRID} | {
         "kind": ("estimate", audits[0]["kind"].values), "prompt": np.arange(each.shape[-1])
     }  # fmt: skip
-    return signed("agreement of estimates over prompts", coords, variables, facts_of(audits[0]))
+    return signed("agreement of estimates over prompts", coords, variables, facts)
 
 
 @takes(

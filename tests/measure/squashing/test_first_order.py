@@ -98,13 +98,28 @@ def test_a_pool_has_the_means_and_intervals_of_its_texts(tiny: Any) -> None:
     each = np.array([float(one["agreement"].sel(at)) for one in audits])
     behind = each - [float(one["agreement"].sel(at | {"estimate": "paper form"})) for one in audits]
     for name, values in {"agreement": each, "gain": behind}.items():
-        expected = values.mean(), *t.interval(0.95, 2, values.mean(), sem(values))
+        low, high = t.interval(0.95, 2, values.mean(), sem(values))
+        expected = [values.mean(), *(np.clip([low, high], -1, 1) if name == "agreement" else (low, high))]
         np.testing.assert_allclose([float(pool[name + end].sel(at)) for end in ("", "_low", "_high")], expected)
     assert pool["places"].values.tolist() == [int(one["content"].sum()) for one in audits]
     again = sl.results.pooled([pool], base="paper form")
     assert again.drop_attrs().equals(pool.drop_attrs())
+    assert sl.results.provenance(pool)["call"]["prompt"] == texts
+    assert (np.abs(pool["agreement_low"]) <= 1).where(pool["agreement_low"].notnull(), True).all()
+    table = sl.results.table(pool)
+    rows = table[(table["variable"] == "agreement") & (table["estimate"] == "Jacobian") & (table["way"] == "raw")]
+    assert rows[rows["reference"] == "knockout KL"]["value"].item() == float(pool["agreement"].sel(at))
     assert np.isnan(pool["noise_ceiling"].sel(reference="knockout KL")).all()
     with pytest.raises(InputError, match="is not an estimate"):
         raw(sl.results.pooled)(audits, base="guess")
     with pytest.raises(InputError, match="different estimates"):
         raw(sl.results.pooled)([audits[0], sl.audit(tiny, texts[0], estimates=["rollout"])])
+
+
+def test_a_pool_is_of_one_model_and_of_audits_alone(tiny: Any) -> None:
+    audit = sl.audit(tiny, "1101101 =", estimates=["paper form", "expected"], seed=0)
+    other = sl.audit(sl.load("tiny-prose"), "1101101 =", estimates=["paper form", "expected"], seed=0)
+    with pytest.raises(InputError, match="of different models"):
+        raw(sl.results.pooled)([audit, other])
+    with pytest.raises(InputError, match="the result of another measurement"):
+        raw(sl.results.pooled)([audit, sl.knockout_effect(tiny, "1101101 =")])
