@@ -193,7 +193,7 @@ def certified(s: Subject) -> Calls:
         "frozen": lambda: sl.certified_bound(m, ids, freeze=["attention", "norms", "gates"]),
         "norms": lambda: sl.certified_bound(m, ids, freeze="norms", between={"to_layer": [1, "y"]}),
         "attention": lambda: sl.certified_bound(m, ids, edges="attention"),
-        "local": lambda: sl.certified_bound(m, ids, edges="local"),
+        "local": lambda: sl.certified_bound(m, ids, edges={"edges": "local", "seed": 0}),
     }
 
 
