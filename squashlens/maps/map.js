@@ -861,16 +861,19 @@ class View {
         most,
         ` (${order[0]}) is the furthest above what uniform attention gives: ${shown(values[order[0]])} times.`,
       ];
+    const count = values.length - (apart ? 1 : 0);
+    const beside = apart ? [" Apart: ", quoted(this.tokens[0]), `, with ${percent(apart)} of all.`] : [];
+    if (count === 1) return ["The only ", apart ? "other " : "", "earlier token is ", most, ` (${order[0]}).`, ...beside];
     const jacobian = label[0].toLowerCase() === "j";
     let [half, held] = [0, 0];
     while (held < sum / 2) held += values[order[half++]];
     return [
-      `Of the ${values.length - (apart ? 1 : 0)} earlier tokens, `,
+      `Of the ${count} earlier tokens, `,
       most,
       ` (${order[0]}) has the most influence (${jacobian ? `${label}, of small changes` : label.toLowerCase()}, ${percent(values[order[0]] / sum)} of the sum)`,
       ...(order[0] === 0 && values[order[1]] > 0 ? [", then ", quoted(this.tokens[order[1]]), ` (${order[1]})`] : []),
       `; half of it is in ${half === 1 ? "one token" : `${half} tokens`}.`,
-      ...(apart ? [" Apart: ", quoted(this.tokens[0]), `, with ${percent(apart)} of all.`] : []),
+      ...beside,
     ];
   }
 

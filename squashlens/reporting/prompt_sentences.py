@@ -83,13 +83,16 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
     """The tokens with half of the dependence, the next ones, the first token apart, and how sure that is."""
     values, ds = dependence(given)[0], given.measured
     inside = compared(ds)
-    own = values[inside]
+    own, knocked = values[inside], given.knockout is not None
+    said, of, size = ("Probability that moves", "without", percent) if knocked else ("Jacobian norm", "for", number)
+    apart = ", ".join(f"{size(float(values[at]))} {of} {_name(ds, at)}" for at in range(inside.start))
     if not own.sum() > 0:
-        return "It depends on no token before the last one.", (_certainty(given),)
+        if not values[: inside.start].sum() > 0:
+            return "It depends on no token before the last one.", (_certainty(given),)
+        return "Of the tokens before the last one, only on the first.", (f"{said}: {apart}.", _certainty(given))
     order = np.argsort(own)[::-1]
     half = int(np.searchsorted(np.cumsum(own[order]), own.sum() / 2) + 1)
     names = [_name(ds, inside.start + int(at)) for at in order[:SHOWN]]
-    knocked = given.knockout is not None
     if half == 1:
         moved = (
             f": if no later token can read it, {percent(float(own[order[0]]))} of the probability moves to other tokens"
@@ -98,9 +101,7 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
     else:
         many = "a few tokens" if half <= max(2, FEW * len(own)) else "many tokens"
         verdict = f"On {many}: {half} of {len(own)} have half of the dependence, {names[0]} the most."
-    said, of, size = ("Probability that moves", "without", percent) if knocked else ("Jacobian norm", "for", number)
     each = ", ".join(f"{size(float(own[at]))} {of} {name}" for name, at in zip(names, order, strict=False))
-    apart = ", ".join(f"{size(float(values[at]))} {of} {_name(ds, at)}" for at in range(inside.start))
     beside_it = f" Apart, because every prompt begins with it: {apart}." if apart else ""
     return verdict, (f"{said}: {each}.{beside_it}", _certainty(given))
 

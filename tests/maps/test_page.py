@@ -129,6 +129,9 @@ def test_the_prediction_is_on_top_and_the_address_keeps_the_view(watched: Any, w
     assert f"({norms.argmax()}) has the most influence (path bound, {percent(norms.max() / norms.sum())} of" in (
         says.inner_text()
     )
+    page.click("[data-start='1']")
+    assert f"The only earlier token is “{found['token'].values[0]}” (0)." in says.inner_text()
+    page.click("[data-start='9']")
     layer_of(page).select_option("2")
     again = watched().open(path, page.evaluate("location.hash"))
     assert again.locator("[aria-selected=true]").get_attribute("data-start") == "9"

@@ -45,6 +45,8 @@ SAID: list[tuple[say.Evidence, str, str]] = [
     (evidence(moved=ONE), "depends", "each knockout was measured, on this prompt. Whether knockouts and small changes"),
     (evidence(moved=[0.5] * N), "depends", "On many tokens: 3 of 6 have half of the dependence"),
     (evidence(moved=[0.0] * N), "depends", "It depends on no token before the last one."),
+    (evidence([9.0, 8.0], moved=[0.5, 0.0]), "depends", "Of the tokens before the last one, only on the first. "
+     "Probability that moves: 50 % without “␣t0” at position 0."),
     (evidence(), "depends", "cannot be knocked out of this model, so that these are derivatives. The norms are exact"),
     (evidence(), "depends", "Jacobian norm: 8 for"),
     (evidence(), "lost", "Nothing is lost, and nothing is close to it."),
