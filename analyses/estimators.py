@@ -9,11 +9,11 @@ number of tokens and kind of spans has a folder of its own in it.
 """
 
 import argparse
-import re
 from pathlib import Path
 
 import squashlens as sl
 from squashlens.reporting.estimators import estimators_page
+from squashlens.saving.files import run_folder
 
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
 ESTIMATES = ["paper form", "mean attention row", "value-weighted attention", "gradient times input", "first order",
@@ -22,25 +22,20 @@ CERTIFIED = ["sketch of 64, certified", "analytic edges"]
 EFFECTS = ["knockout KL", "leave-one-out KL", "expected replacement KL"]
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-prose", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--texts", type=int, default=50, help="number of texts, up to 50 (%(default)s)")
+either = parser.add_mutually_exclusive_group()
+either.add_argument("--model", default="tiny-prose", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument("--texts", type=int, default=50, choices=range(1, 51), metavar="N", help="of 50 (%(default)s)")
 parser.add_argument("--tokens", type=int, default=20, help="first tokens of each text that are used (%(default)s)")
 parser.add_argument("--spans", default="words", help="words, or a number of tokens (%(default)s)")
-parser.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
+either.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
 parser.add_argument("--certified", action="store_true", help="measure certified bounds too, of tokens; takes long")
 parser.add_argument("--out", type=Path, default=Path("estimators"), help="folder for results (%(default)s)")
 args = parser.parse_args()
-if args.saved and args.model != parser.get_default("model"):
-    parser.error("--saved has the results of the documentation alone; leave --model out")
-if not 1 <= args.texts <= len(TEXTS):
-    parser.error(f"--texts {args.texts} is not a number of texts from 1 to {len(TEXTS)}")
-name = re.sub(r"[^\w.-]+", "_", args.model).strip("._")
-out = args.out / f"{name}-{args.tokens}-{args.spans}"
 some = ESTIMATES + EFFECTS + (CERTIFIED if args.certified else [])
 levels = ("certified bounds",) if args.certified else ("tokens", "spans")
 
 
-def measure(model, number, level):
+def measure(model, out, number, level):
     file = out / f"{level.replace(' ', '_')}-{number}.nc"
     if not file.exists():
         ids = sl.prompts.tokenize(model, TEXTS[number])[0, : args.tokens].tolist()
@@ -55,10 +50,9 @@ if args.saved:
     data = Path(__file__).parents[1] / "docs" / "data"
     found = {file.stem.replace("_", " "): sl.results.open(file) for file in sorted(data.glob("*_of_*.nc"))}
 else:
-    out.mkdir(parents=True, exist_ok=True)
-    model = sl.load(args.model)
-    audits = {level: [measure(model, k, level) for k in range(args.texts)] for level in levels}
-    found = {f"{level} of {name}": sl.results.pooled(each) for level, each in audits.items()}  # pyright: ignore
+    model, out = sl.load(args.model), run_folder(args.out, args.model, args.tokens, args.spans)
+    audits = {level: [measure(model, out, k, level) for k in range(args.texts)] for level in levels}
+    found = {f"{level} of {Path(args.model).name}": sl.results.pooled(each) for level, each in audits.items()}  # pyright: ignore
     for title, one in found.items():
         sl.results.save(one, out / f"{title.replace(' ', '_')}.nc")
 print(estimators_page(found))

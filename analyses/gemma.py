@@ -1,31 +1,27 @@
 """What Gemma 3 270M does of what the paper claims, beside an untrained model of the same architecture.
 
 Each claim gets an effect over words, texts or questions, its 95 % interval and a verdict. Parts that are in the output
-folder are not measured again, so that a run can be interrupted; each model, and a quick run, has a folder of its own in
-it. All takes about 14 minutes of one CPU core.
-
-    python analyses/gemma.py --out gemma
+folder, by model, are not measured again after an interruption. All takes about 14 minutes of one CPU core.
 """
 
 import argparse
-import re
 from pathlib import Path
 
 import squashlens as sl
 from squashlens.reporting.claims import claims, claims_page, question, read_claims, untrained
+from squashlens.saving.files import run_folder
 
 WORDS, LENGTHS = ["1", "0", " the", " and", " water", " blue"], [1, 4, 16, 64, 128, 256, 500, 511]
 HERE, PARTS = Path(__file__).parent, ("collapse", "sensitivity", "separators", "last", "first", "lifted", "ones")
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="gemma-3-270m", help="bundled name, folder or Hugging Face name (%(default)s)")
+either = parser.add_mutually_exclusive_group()
+either.add_argument("--model", default="gemma-3-270m", help="bundled name, folder or Hugging Face name (%(default)s)")
 parser.add_argument("--quick", action="store_true", help="two words, texts and questions, up to 64 words")
-parser.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
+either.add_argument("--saved", action="store_true", help="measure nothing: print what the documentation has")
 parser.add_argument("--out", type=Path, default=Path("gemma"), help="folder for results (%(default)s)")
 args = parser.parse_args()
-if args.saved and args.model != parser.get_default("model"):
-    parser.error("--saved has the results of gemma-3-270m alone")
-few, run = 2 if args.quick else None, re.sub(r"[^\w.-]+", "_", args.model).strip("._") + "-quick" * args.quick
-out = HERE.parent / "docs" / "data" if args.saved else args.out / run
+few = 2 if args.quick else None
+out = HERE.parent / "docs" / "data" if args.saved else run_folder(args.out, args.model, "quick" * args.quick)
 
 
 def measure(model, part):
@@ -53,7 +49,6 @@ def measure(model, part):
     }
 
 
-out.mkdir(parents=True, exist_ok=True)
 for kind in () if args.saved else ("trained", "untrained"):
     model = sl.load(args.model) if kind == "trained" else untrained(sl.load(args.model))
     for part in [part for part in PARTS if not (out / f"{kind}-{part}.nc").exists()]:

@@ -119,7 +119,7 @@ def test_saved_results_are_under_the_name_of_their_model_and_leave_no_folder(
     assert not [*tmp_path.iterdir()]
     with pytest.raises(SystemExit):
         analysis(name, "--saved", "--model", "tiny-gemma", monkeypatch=monkeypatch)
-    assert "--saved has the results of" in capsys.readouterr().err
+    assert "not allowed with argument --saved" in capsys.readouterr().err
 
 
 def test_a_part_that_was_interrupted_is_measured_again_and_runs_do_not_mix(
