@@ -77,7 +77,7 @@ def accuracy(
             "Give at least one sequence, all with the same number of content tokens.",
         )
     run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None)
-    session = sequence_session(run.model, run, "accuracy")
+    session = sequence_session(run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline)
     right = answered_right(run.model, given, answer, run.lengths)
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     _, low, high = share_interval(torch.from_numpy(right.T).double())

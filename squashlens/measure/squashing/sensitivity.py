@@ -133,7 +133,7 @@ def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
     over_null = f"rank agreement of the path bound with {of_jacobian} minus that of its null"
     return {
         **agreement.variables("rank_agreement", f"Spearman correlation with {of_jacobian}", "estimate"),
-        **trend.variables("position_trend", f"Spearman correlation of {of_jacobian} with the position", "estimate"),
+        **trend.variables("position_trend", "Spearman correlation of the estimate with the position", "estimate"),
         **with_ends("agreement_over_null", (), ends, over_null),
         "compared_tokens": ((), tokens, "tokens in the correlations", "1"),
     }
