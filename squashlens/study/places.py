@@ -151,7 +151,7 @@ class Remote:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turn an error while `path` is read into an error of squashlens; a file that is missing is none."""
+    """Turn an error while `path` is read into an error of squashlens; a file that is missing is not one."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +192,7 @@ def _rewrite(handle: int, text: str) -> None:
 
 
 def _causes(text: str) -> list[str]:
-    """What killed the workers that left this text in a claim; a signal from outside is none."""
+    """What killed the workers that left this text in a claim; a signal from outside is not one of them."""
     head, _, crash = text.partition("\n")
     try:
         before = json.loads(head)

@@ -31,6 +31,7 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
     "candidates": (list[int], lambda ids: f"{len(ids)} candidate{'s' * (len(ids) > 1)}"),
     "freeze": (list[str], frozen),
+    "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
 SELECTED = ("prompt", "layer", "block", "hop", "run", "sink", "window", "change", *PLACES)  # dimensions to name

@@ -90,11 +90,11 @@ def audit(
         prompt: the prompt as text or token ids of shape (position), several of equal length, or a `capture` of them.
             Useful confidence intervals need at least about twenty prompts.
         positions: positions over which agreement is computed, as indices into the tokens; by default all except BOS,
-            the query and attention sinks (as in `attention_sinks`). Leave out the words of the task, since they differ
-            in kind from its digits. Spans of a single prompt, as in `jacobian_norms`, are measured in place of tokens:
-            ``"words"``, ``"sentences"``, …; or positions by name. Spans with BOS or the query are left out, those with
-            a sink are not compared. Derivatives, bounds and effects are of all tokens of a span at once. Attention
-            weights are summed over it, and gradients have their root of the sum of squares.
+            the query and the tokens that `attention_sinks` finds. Leave out the words of the task, since they differ
+            in kind from its digits. Spans of a single prompt, as `jacobian_norms` takes them, are measured in place of
+            tokens: ``"words"``, ``"sentences"``, …; or positions by name. Spans with BOS or the query are left out,
+            those with a sink are not compared. Derivatives, bounds and effects are of all tokens of a span at once.
+            Attention weights are summed over it, and gradients have their root of the sum of squares.
         estimates: estimates to include, given as names or starts of names; all by default. ``["analytic"]`` includes
             the eight bounds with analytic edges and the Jacobians that they bound. The Jacobian and the null are always
             included.
@@ -300,7 +300,7 @@ def pooled(audits: Sequence[xr.Dataset], *, base: str = TRUTH) -> xr.Dataset:
 
     Raises:
         InputError: no audits, results of other measurements, audits of different models or with different estimates, or
-            a `base` that is none of these.
+            a `base` that is not among these.
     """
     for one in audits:
         require(one, "audits", "squashlens.audit", {"prompt_agreement": "estimate prompt reference way"})
