@@ -48,10 +48,12 @@ def test_its_steps_alone_add_a_measurement_a_figure_and_a_hook(tmp_path: Path) -
     python = ".venv/bin/python"
     instead = {"make names": f"{python} -m tests.names", ".venv/bin/pytest": f"{python} -m pytest -q"}
     _, _, steps = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Add a measurement")
+    new: list[str] = []
     for language, name, text in STEP.findall(steps):
         if language == "python":
             assert not (tmp_path / name).exists()
             (tmp_path / name).write_text(text, encoding="utf-8")
+            new += [name] * name.startswith(("squashlens/", "hooks/"))
             continue
         for said, done in instead.items():
             text = text.replace(said, done)
@@ -61,3 +63,4 @@ def test_its_steps_alone_add_a_measurement_a_figure_and_a_hook(tmp_path: Path) -
     run(sys.executable, "-m", "pytest", "-q", "-m", "not slow and not cuda", *GENERIC, "-k", NAMED)
     run(sys.executable, "-m", "ruff", "check", "squashlens", "hooks")
     run(sys.executable, "-m", "ruff", "format", "--check", "squashlens", "hooks")
+    run(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *new)
