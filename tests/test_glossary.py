@@ -33,7 +33,11 @@ def test_every_parameter_is_in_the_glossary_and_no_other() -> None:
     signatures = [inspect.signature(one, eval_str=True) for one in functions if inspect.isfunction(one)]
     parameters = [one for signature in signatures for one in signature.parameters.values()]
     used = {name for one in parameters for name in (one.name, *options_of(one.annotation))}
-    assert listed("## Parameters") == sorted(used)
+    rows_now = listed("## Parameters")
+    missing, unused = sorted(used - {*rows_now}), sorted({*rows_now} - used)
+    assert rows_now == sorted(used), (
+        f"In docs/glossary.md, under Parameters, add rows for {missing} and remove {unused}, in alphabetical order."
+    )
 
 
 def test_every_parameter_has_a_meaning_and_a_unit() -> None:

@@ -195,7 +195,10 @@ def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str,
         with pytest.raises(InputError, match="is not the same quantity"):
             sl.results.concat({"a": one, "b": other}, dim="option")
     usually, figure = usual_figure(name), sl.figures.of(other)
-    assert drawn(figure) == usually[0] or telling(figure) != usually[1]
+    assert drawn(figure) == usually[0] or telling(figure) != usually[1], (
+        f"The figure of {name} with {option} draws other numbers under the same words. Say the option in the long "
+        "name, or add it to PLACES or OPTIONS in squashlens/figures/drawing/notes.py."
+    )
 
 
 def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
@@ -220,4 +223,8 @@ def test_every_parameter_is_varied_or_has_its_kind(name: str) -> None:
     """A new option whose values have no names must be said to be an estimate's or a place's, or be varied above."""
     varied = {option for case, *options in EACH if case.split(",")[0] == name for option, _ in options}
     known = varied | KNOWN | {option for case, option in LABELS if case == name}
-    assert options_in(measurements()[name]).keys() <= known
+    new = [*options_in(measurements()[name]).keys() - known]
+    assert not new, (
+        f"{name}: what does {new} change? Add it in tests/test_options.py: to ESTIMATE if only how a quantity is "
+        "computed; to PLACE if where it is measured; or, if what is measured, as values to try to CASES."
+    )

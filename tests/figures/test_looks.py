@@ -97,6 +97,7 @@ def listed(figure: go.Figure) -> list[Any]:
 def style_of(trace: Any) -> tuple[str, str, str, str]:
     """Colour, kind, dash or pattern, and symbol of an entry of a legend."""
     if trace.type == "bar":
+        assert trace.marker.color, f"Give the bars {trace.name!r} a colour from COLOURS in figures/drawing/themes.py."
         edge = trace.marker.line.color or ""
         return trace.marker.color, "bar", trace.marker.pattern.shape or "", edge if "rgba" in trace.marker.color else ""
     colour = trace.line.color if "lines" in trace.mode else trace.marker.color
@@ -133,7 +134,7 @@ def test_entries_that_look_alike_differ_in_dash_or_mark(sight: str) -> None:
                 else np.linalg.norm(seen(one[0], sight) - seen(two[0], sight)) < APART
             )
             alike += [(name, first.name, second.name)] * bool(near)
-    assert alike == []
+    assert alike == [], "Give one of each two another dash or symbol, or to bars another pattern_shape."
 
 
 def seen(colour: str, sight: str) -> np.ndarray:
