@@ -8,9 +8,11 @@ from .measure.answers.accuracy import accuracy, top_tokens
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
 from .measure.answers.probe import probe
+from .measure.answers.verdict import verdict
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
 from .measure.collapse.precision import precision
+from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
@@ -67,6 +69,7 @@ __all__ = [
     "results",
     "search_separators",
     "sensitivity",
+    "separation",
     "separator_ablation",
     "squash_map",
     "statements",
@@ -75,5 +78,6 @@ __all__ = [
     "tasks",
     "tokenization",
     "top_tokens",
+    "verdict",
     "zoo",
 ]
