@@ -147,12 +147,3 @@ def test_what_has_no_number_for_each_token_or_would_be_shown_as_something_else_i
     assert drawn_by_circuitsvis(several.isel(prompt=1))[1]["values"] == [4, 5]  # without padding
     for one in small:
         drawn_by_circuitsvis(one.isel(layer=1))
-
-
-def test_the_page_about_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("circuitsvis")
-    monkeypatch.chdir(tmp_path)
-    text = (HERE.parent / "docs" / "howto" / "captum.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    exec(code, {})  # noqa: S102
-    assert {path.suffix for path in tmp_path.iterdir()} == {".html"}
