@@ -12,9 +12,9 @@ take a limited number of tokens. Such parts are not looked up by name; propertie
 * **Block by block**, tested where it is needed: if the graph of each residual stream is cut off, no block depends on an
   earlier stream than the one that enters it. Blocks that share keys and values (Gemma 4) do.
 
-The first two are one forward pass each, of a batch: a short prompt, and copies in which some tokens are replaced. After a comparison,
-the streams of all other tokens are set to those of the prompt, since rounding in one block may send a token to other
-experts in the next.
+The first two are one forward pass each, of a batch: a short prompt, and copies in which some tokens are replaced. After
+a comparison, the streams of all other tokens are set to those of the prompt, since rounding in one block may send a
+token to other experts in the next.
 """
 
 from collections.abc import Callable
