@@ -8,6 +8,7 @@ another computation than the whole prompt. There the other runs write whole patt
 several.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -25,6 +26,7 @@ from squashlens.engine.running.streamed import patterns_written
 from squashlens.sequences import Ids
 
 PIECES = (7, 64)  # tokens in a pass: few, so that other kernels run, and more
+REASON = "a prompt is run again in another grouping"
 COPIES = (1, 3)  # copies of a prompt in a batch, where it cannot be cut
 
 
@@ -52,14 +54,45 @@ def grouped_streams(
         tensor = torch.tensor([ids], device=device_of(model))
         for kept, streams in zip(runs, _in_each(model, tensor, sites), strict=True):
             kept.append(streams[:, list(wanted)].cpu())
-    found = torch.stack([torch.cat(kept, dim=1) for kept in runs])
-    return found if found.dtype == torch.float64 else found.float()
+    return _wide(torch.stack([torch.cat(kept, dim=1) for kept in runs]))
+
+
+def continued_streams(
+    model: Bridge, ids: Ids, continuations: Sequence[Ids]
+) -> tuple[Float[Tensor, "run layer d"], list[Float[Tensor, "run token d"]]]:
+    """A prompt's v⁽⁰⁾ … v⁽ᴸ⁾ and y, and y before each token of several continuations, in every grouping, on the CPU.
+
+    A piece of the prompt is run once, and continuations follow on copies of its cache.
+    """
+    sites, last = residual_sites(model), len(ids) - 1
+    if empty_cache(model) is None:
+        rows = [(*ids, *tokens[:-1]) for tokens in continuations]
+        places = [range(last, len(row)) for row in rows]
+        found = grouped_streams(model, rows, places, label="answers")
+        return found[:, :, 0], list(found[:, -1].split([len(tokens) for tokens in continuations], dim=1))
+    prompt, device = torch.tensor([ids], device=device_of(model)), device_of(model)
+    parts = [torch.tensor([tokens[:-1]], dtype=torch.long, device=device) for tokens in continuations]
+    whole = [_read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:] for part in parts]
+    streams, answered = [whole[0][:, 0]], [[one[-1]] for one in whole]
+    with patterns_written(REASON):
+        for size in PIECES:
+            cache = empty_cache(model)
+            start = _read(model, prompt.split(size, dim=1), sites, cache)[:, -1]
+            streams.append(start)
+            for kept, part in zip(answered, parts, strict=True):
+                after = [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]] if part.shape[1] else []
+                kept.append(torch.cat([start[-1:], *after]))
+    return _wide(torch.stack(streams).cpu()), [_wide(torch.stack(kept).cpu()) for kept in answered]
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def _in_each(model: Bridge, ids: Tensor, sites: Sequence[str]) -> Iterator[Tensor]:
     """The streams at all positions, of shape (layer, position, d), in each grouping."""
     yield _read(model, [ids], sites, None)
-    with patterns_written("a prompt is run again in another grouping"):
+    with patterns_written(REASON):
         if empty_cache(model) is None:
             for copies in COPIES:
                 yield _read(model, [ids.expand(copies, -1).clone()], sites, None)

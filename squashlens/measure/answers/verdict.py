@@ -17,10 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, positive
+from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, n_blocks
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.running.forward import logits_of, require_understood
-from squashlens.engine.running.groupings import grouped_streams, groupings
+from squashlens.engine.running.groupings import continued_streams, grouped_streams, groupings
 from squashlens.engine.text.tokens import display_tokens, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
@@ -69,7 +70,8 @@ def verdict(
 
     Returns:
         Dataset. Over (pair), with P the prompt of the pair and P′ the next one: `log_odds` and `log_odds_after`, λ(P)
-        and λ(P′), in nats; `log_odds_noise`, the larger of their two noises; `margin_y`; and the coordinate `verdict`.
+        and λ(P′), in nats; `log_odds_noise`, the larger of their two noises; `probability` and `probability_after`, of
+        the right answer after each prompt; `margin_y`; and the coordinate `verdict`.
         Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, the share of runs in which the prompt that was
         run is the nearer one (chance ½), with `recovered_y`; and over (random_model, pair, layer) `margin_random`, with
         `margin_random_y`. The coordinates `answer` and `answer_after` have the two right answers; for a sequence
@@ -90,13 +92,16 @@ def verdict(
     session, asked, right, labels = _questions(model, prompts, answers, lengths)
     session = session.knowing(groupings=groupings(session.model))
     require_understood(session.model)
-    forced = [_forced(session.model, ids, right[max(0, at - 1) : at + 2]) for at, ids in enumerate(asked)]
+    numbered = bar([*enumerate(asked)], desc="answers", unit="prompt")
+    forced = [_forced(session.model, ids, right[max(0, at - 1) : at + 2]) for at, ids in numbered]
     pairs = range(len(asked) - 1)
-    odds, noise, agreeing = np.zeros((2, len(pairs))), np.zeros(len(pairs)), np.zeros(len(pairs), dtype=bool)
+    odds, chances, noise = *np.zeros((2, 2, len(pairs))), np.zeros(len(pairs))
+    agreeing = np.zeros(len(pairs), dtype=bool)
     for pair in pairs:
         both = [one.log_odds(right[pair], right[pair + 1]) for one in forced[pair : pair + 2]]
         odds[:, pair] = [float(runs[0]) for runs, _ in both]
         noise[pair] = max(least for _, least in both)
+        chances[:, pair] = forced[pair].probability(right[pair]), forced[pair + 1].probability(right[pair + 1])
         agreeing[pair] = bool((both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all())
     own = torch.stack([one.streams for one in forced], dim=2)
     margins, shares = _apart(own)
@@ -106,6 +111,8 @@ def verdict(
     variables: dict[str, Variable] = {
         "log_odds": (("pair",), odds[0], "log-odds of the two answers after the first prompt", "nats"),
         "log_odds_after": (("pair",), odds[1], "log-odds of the two answers after the second prompt", "nats"),
+        "probability": (("pair",), chances[0], "probability of the first answer after the first prompt", "1"),
+        "probability_after": (("pair",), chances[1], "probability of the second answer after the second prompt", "1"),
         "log_odds_noise": (("pair",), noise, "how far rounding moves the log-odds", "nats"),
         **_by_layer("margin", margins, "L2 distance of the two prompts ÷ the sum of their noises"),
         **_by_layer("recovered", shares, "share of runs whose nearer representation is that of their own prompt"),
@@ -190,6 +197,10 @@ class _Forced:
         runs = found[0][0] - found[1][0]
         return runs, max(float((runs[1:] - runs[0]).abs().max()), found[0][1] + found[1][1])
 
+    def probability(self, text: str) -> float:
+        """The probability of an answer, or of a longer one that begins with it, in the first run."""
+        return float(torch.stack([one.log_p[0].sum() for one in self.spellings[text]]).logsumexp(dim=0).exp())
+
     def _whole(self, text: str, other: str) -> tuple[Float[Tensor, " run"], float]:
         """log p of an answer in every run, over its spellings, and the least that rounding does to it.
 
@@ -210,12 +221,10 @@ class _Forced:
 def _forced(model: Bridge, ids: Ids, answers: Sequence[str]) -> _Forced:
     """Run a prompt with each spelling of each answer after it."""
     spelled = {text: _spellings(model, ids, text) for text in answers}
-    rows = list(dict.fromkeys(tokens for forms in spelled.values() for tokens in forms))
-    places = [range(len(ids) - 1, len(ids) + len(tokens) - 1) for tokens in rows]
-    streams = grouped_streams(model, [(*ids, *tokens) for tokens in rows], places, label="answers")
-    answered = dict(zip(rows, streams[:, -1].split([len(tokens) for tokens in rows], dim=1), strict=True))
-    read = {tokens: _read(model, tokens, y) for tokens, y in answered.items()}
-    return _Forced(streams[:, :, 0], {text: [read[tokens] for tokens in forms] for text, forms in spelled.items()})
+    every = list(dict.fromkeys(tokens for forms in spelled.values() for tokens in forms))
+    streams, answered = continued_streams(model, ids, every)
+    read = {tokens: _read(model, tokens, y) for tokens, y in zip(every, answered, strict=True)}
+    return _Forced(streams, {text: [read[tokens] for tokens in forms] for text, forms in spelled.items()})
 
 
 def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
