@@ -21,6 +21,7 @@ from squashlens.figures.influence import (
 )
 from squashlens.figures.pair_distances import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
 from squashlens.figures.readouts import collapse_vs_readout, probe
+from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
 from squashlens.figures.synthetic import statements, survey, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.texts import splits, tokenization
 from squashlens.figures.token_values import attribution, by_token, jacobian, substitution, token_map, top_tokens
@@ -55,6 +56,7 @@ __all__ = [
     "retained_by_kind",
     "runs",
     "save",
+    "separation_curve",
     "separator_search",
     "splits",
     "statements",
@@ -67,6 +69,8 @@ __all__ = [
     "token_map",
     "tokenization",
     "top_tokens",
+    "verdict_margins",
+    "verdict_odds",
 ]
 
 

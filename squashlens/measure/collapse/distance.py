@@ -46,6 +46,7 @@ from squashlens.theory.distances import (
     ulp,
     ulps,
 )
+from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import association
 
 Rows = Float[Tensor, "branch d"]
@@ -95,7 +96,8 @@ def collapse(
         units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
         `relative_median`, the median over coordinates of |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules;
         `bit_identical`, the share of coordinates that are equal; `rms`, the root mean square of v's coordinates, by
-        which a relative distance is divided. Over (layer): `length_trend`, Spearman's ρ of D with
+        which a relative distance is divided. Over (layer): `length_slope`, the least-squares slope of log D over log
+        length, NaN with a D of 0 or fewer than two lengths; `length_trend`, Spearman's ρ of D with
         the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
         dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
         number of layers. Each of these also has a variable with `_y`, for y.
@@ -139,6 +141,9 @@ def collapse(
     correlation = metric.derived("Spearman correlation of D with the length")
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
+    slopes = torch.tensor([log_slope(pairs.lengths, row.tolist()) for row in gaps], dtype=torch.float64)
+    text = metric.derived("slope of log D over log length")
+    found |= with_y("length_slope", slopes, text, "1", ("layer",))
     found |= _precision(metric, dtype_of(session.model), pairs)
     found |= _next_token(session.model, metric, pairs)
     if by_head:

@@ -24,7 +24,7 @@ from squashlens.measure.session import Session, measurement, require_seen
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
-from squashlens.reporting.collapse_sections import check_n
+from squashlens.reporting.collapse_sentences import FEWEST
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder, write
@@ -133,7 +133,8 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
     """Raise an error for settings that suit no model, and for a given prompt that this model cannot read."""
     if not wanted:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
-    check_n(chosen.n)
+    if positive(chosen.n, "n", "a number of content tokens") < FEWEST:
+        raise InputError(f"n={chosen.n} is too small: a curve needs several lengths.", f"Give at least {FEWEST}.")
     positive(chosen.seeds, "seeds", "a number of samples")
     for name, values in (("lengths", chosen.lengths), ("mode", several(chosen.prompting.mode))):
         if not values or len({*values}) != len(values):
