@@ -12,7 +12,7 @@ from squashlens.reporting.sentences import number, sentence
 
 EFFECTS = {KNOCKOUT: "knockout", LEFT_OUT: "zero embedding", EXPECTED: "expected replacement"}
 DEFAULT, OTHER = "sketch of 64, spectral", "sketch of 64, Frobenius"  # norms of `sensitivity`, at the same cost
-NAMES = {"paper form": "path bound as printed, which is rollout times a constant", NULL: "its null, uniform attention"}
+NAMES = {"paper form": "path bound as printed", NULL: "its null, uniform attention"}
 
 
 def estimator_table(audits: xr.Dataset) -> str:
@@ -79,7 +79,7 @@ def default_norm(audits: xr.Dataset) -> str:
 def size(audits: xr.Dataset) -> str:
     """How many texts and tokens or spans a table is of."""
     places = audits["places"].values
-    return f"{len(places)} texts, {int(places.sum())} places compared, {int(np.median(places))} in a typical text"
+    return f"{len(places)} texts, {int(places.sum())} places"
 
 
 def estimators_page(audits: Mapping[str, Any]) -> str:
