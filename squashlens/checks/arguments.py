@@ -93,8 +93,7 @@ def group_in(hint: Any) -> Any:
     """The class of options in an annotation: a frozen dataclass in which all fields have defaults; None without one.
 
     A function takes several options that belong together as one such value. Its annotation may be an alias that also
-    allows a mapping from the fields, or one field alone. The command line has an option for each field, such as
-    `--prompting.mode`, and a study gives them as a mapping.
+    allows a mapping from the fields, or one field alone. A study gives them as a mapping.
     """
     hint = getattr(hint, "__value__", hint)  # of an alias
     for one in get_args(hint) or (hint,):

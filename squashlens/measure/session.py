@@ -40,15 +40,19 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def measurement(
-    *figures: str, captured: bool = False, command: bool = True
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator for a function that is public as `squashlens.NAME`, runs a model, and is a verb of the command line.
+def measurement(*figures: str, captured: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator for a public function that runs a model.
 
-    `make names` and the command line read its arguments in the source: the names of figures in `squashlens.figures`,
-    the usual one first; whether the command line has the options of `capture` too, and the function at all.
+    `figures` are the names of functions of `squashlens.figures` that draw its result, the usual one first; `captured`
+    says whether it measures a capture of a sequence. The function has both as `__measures__`.
     """
-    return registry.measured  # what else it says is read in the source, before anything is imported
+
+    def register(function: Callable[P, T]) -> Callable[P, T]:
+        measure = registry.measured(function)
+        setattr(measure, "__measures__", (figures, captured))  # noqa: B010
+        return measure
+
+    return register
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ form they were given in. A missing or doubled BOS changes the numbers of models 
 Padding changes positions and sums: what an attention mask leaves out is removed, and other padding raises an error.
 """
 
+import difflib
 import itertools
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +22,6 @@ from squashlens.engine.anatomy import device_of, longest_prompt
 from squashlens.engine.digests import digest
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.vocabulary import refuse_unknown_words
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
@@ -355,3 +355,18 @@ def escape(text: str) -> str:
     """
     hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)
+
+
+def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
+    """Raise an error for words that a word-level tokenizer does not know, or would replace by its unknown token."""
+    if core.pre_tokenizer is None or type(core.model).__name__ != "WordLevel":
+        return
+    for token in special:  # special tokens are read before the text is split into words
+        text = text.replace(token, " ")
+    unknown = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(text) if core.token_to_id(piece) is None]
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], core.get_vocab(), n=3, cutoff=0.5)
+    hint = f"Similar words: {', '.join(near)}." if near else "`model.tokenizer.get_vocab()` lists the words."
+    plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
+    raise InputError(f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint)

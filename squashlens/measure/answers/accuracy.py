@@ -27,7 +27,7 @@ from squashlens.theory.statistics.ranks import share_interval
 Answer = Callable[[tuple[str, ...]], str]
 
 
-@measurement(command=False)
+@measurement()
 def accuracy(
     model: Bridge,
     sequence: GrowingSequence | Iterable[GrowingSequence],
