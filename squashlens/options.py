@@ -285,7 +285,7 @@ class Runs:
         runs: ``"float32"``, ``"bfloat16"``, ``"float16"`` (or ``"fp32"``, ``"bf16"``, ``"fp16"``, or their dtypes), and
             ``"int8"``, float32 with 8-bit weights, which needs ``squashlens[quant]``. By default the loaded model is
             measured.
-        lengths: numbers of content tokens at which D is measured, in increasing order; all from 1 by default.
+        lengths: numbers of content tokens at which D is measured; all from 1 by default.
         noise_lengths: number of lengths at which each prompt is also run by itself, for the noise floor: a D below it
             may be rounding. 6 by default.
         device: device of the model, such as ``"cpu"`` or ``"cuda"``; CUDA if available by default.

@@ -51,7 +51,8 @@ def path_bound(
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
-            (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
+            (prompt, position), what a tokenizer of transformers returns, or a `capture` of them. Prompts of unequal
+            lengths are measured one by one.
         constants: ``"paper"`` (the default), all β and σ_ψ 1; or a dict with some of ``"beta1"``, ``"beta2"`` and
             ``"beta3"``, the effects of the norms before attention, before the MLP and at the end, and ``"sigma_psi"``,
             the Lipschitz constant of the MLPs, which may be 0.
