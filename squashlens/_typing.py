@@ -41,7 +41,7 @@ else:  # the same name for `help`; importing the class itself takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-MethodName = Literal["auto", "exact", "sketch", "sketch_upper", "lanczos", "none"]
+MethodName = Literal["auto", "exact", "sketch", "sketch_upper", "none"]
 Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
 Attribution = Literal[

@@ -63,30 +63,27 @@ class Estimation:
 
     Args:
         method: ``"exact"``; ``"sketch"``, an estimate with an interval from `n_probes` products; ``"sketch_upper"``, a
-            certified upper bound from `n_probes` products; ``"lanczos"``, the spectral norm at a few positions up to
-            `rtol`, from products in backward and forward mode; ``"none"``, no norms; or ``"auto"`` (the default), the
+            certified upper bound from `n_probes` products; ``"none"``, no norms; or ``"auto"`` (the default), the
             exact norm if it takes at most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch otherwise. It
             depends on the model only, and the provenance says which it was (`call`).
         n_probes: number of random directions of a sketch; 64 by default. With d or more, the exact norm is no slower.
         rtol: relative half-width of the 95 % interval at which a sketched Frobenius norm stops taking more probes (at
             most d), between 0 and 1; by default exactly `n_probes` are taken. The interval is then that of each norm
-            alone. For ``"lanczos"``, how far the norm may be above the coordinate `low`; 0.01 by default.
+            alone.
         tightness: a certified upper bound on the spectral norm divided by that norm, above 1: the upper bound takes
             more directions until the quotient is estimated to be at most this at every position, and `n_probes` is not
             used; by default exactly `n_probes` are taken. With 3, it took 79 to 99 directions on a random model with d
             of 512, which is 0.15 to 0.19 of the cost of the exact norm.
-        positions: positions that ``"lanczos"`` measures; only the query by default. The others are NaN.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
-        seed: random seed of the directions of a sketch and of Lanczos iteration; 0 by default. For certified bounds and
-            Lanczos iteration it is by default drawn from the system's entropy, and the provenance has it (`call`): a
-            failure probability holds for directions that nobody knew when the model was made.
+        seed: random seed of the directions of a sketch; 0 by default. For certified bounds it is by default drawn from
+            the system's entropy, and the provenance has it (`call`): a failure probability holds for directions that
+            nobody knew when the model was made.
     """
 
     method: MethodName = "auto"
     n_probes: int = PROBES
     rtol: float | None = None
     tightness: float | None = None
-    positions: Iterable[int] | None = None
     vjp_batch_size: int | None = None
     seed: int | None = None
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import grouped, validated
 from squashlens.engine.locks import exclusive
-from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
+from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize, vocabulary_of
 from squashlens.errors import InputError
 from squashlens.options import Separator, WithSeparator
 from squashlens.sequences import GrowingSequence, Ids, Pair
@@ -211,7 +211,9 @@ def build(
         suffix=tail,
         ending=None if ending is None else one_token(model, ending),
     )
-    return plain if between.separator is None else plain.every(between.every, one_token(model, between.separator))
+    if between.separator is not None:
+        plain = plain.every(between.every, one_token(model, between.separator))
+    return replace(plain, texts=vocabulary_of(model, plain.used))
 
 
 def _drawn(

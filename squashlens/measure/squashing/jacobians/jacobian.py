@@ -6,7 +6,6 @@ of one block only.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
@@ -17,12 +16,10 @@ from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
-from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.jacobians import sketch
-from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.options import Between, BetweenLayers, Estimation, Method
@@ -60,8 +57,8 @@ def jacobian_norms(
         freeze: parts of the model held constant, one or several: ``"attention"``, the attention patterns, as Theorem
             5.1 assumes; ``"norms"``, the denominators of all norms; ``"gates"``, the nonlinearities of the MLPs.
             With all three the model is linear at this input, up to its biases. Nothing by default.
-        method: ``"auto"`` (the default), ``"exact"``, ``"sketch"``, ``"sketch_upper"`` or ``"lanczos"``, and their
-            options; see `options.Estimation`.
+        method: ``"auto"`` (the default), ``"exact"``, ``"sketch"`` or ``"sketch_upper"``, and their options; see
+            `options.Estimation`.
         spans: groups of tokens of a single prompt that are measured at once, with their blocks side by side:
             ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
             keys), or positions by name. By default every token is measured by itself.
@@ -76,8 +73,8 @@ def jacobian_norms(
         its tokens; the provenance has all positions (`spans`).
 
     Raises:
-        UnsoundModelError: with an upper bound or Lanczos iteration, terms of the derivative that cancel so that
-            rounding may change it by more than a tenth.
+        UnsoundModelError: with an upper bound, terms of the derivative that cancel so that rounding may change it by
+            more than a tenth.
         InputError: options that the method does not have, a query, layer or span that does not exist, or spans of
             several prompts.
         CapacityError: the rows for a spectral norm do not fit into memory or a temporary file.
@@ -91,17 +88,17 @@ def jacobian_norms(
     True
     """
     method, between = grouped(method, Estimation), grouped(between, Between)
-    _require_possible(method, norm, spans)
+    _require_possible(method, norm)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     model = require_sound(model)
-    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper", "lanczos"))
+    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper"))
     session = Session.start(
         model, prompt, "jacobian_norms",
         norm=norm, freeze=parts, method=method, query=query, between=between, spans=spans,
     )  # fmt: skip
     layers, (session, groups) = session.spans(between), Spans.of(session, spans)
-    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
+    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
     long_name = f"{kinds[method.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, start, found = session.query(query), between.from_layer, {}
@@ -116,22 +113,19 @@ def jacobian_norms(
         remark("In half precision, small Jacobian entries are several times too large. Load the model in float32.")
     for to, top in layers.items():
         pullback = Pullback(session, [start], hooks, top, to, method.vjp_batch_size)
-        values, ends, facts = _estimated(Products(pullback, n, groups), norm, method, hooks, len(layers))
+        values, ends, facts = _estimated(Products(pullback, n, groups), norm, method, len(layers))
         ran = {"attention_implementation": pullback.attention}
         found[to] = session.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
         for name, end in ends.items():
-            kind = "lower bound on the norm" if method.method == "lanczos" else f"{name} end of the 95 % interval"
-            found[to][name] = session.label(end, name, kind, "1")
+            found[to][name] = session.label(end, name, f"{name} end of the 95 % interval", "1")
     return session.by_layer(between.to_layer, found)
 
 
 def _estimated(
-    products: Products, norm: Norm, method: Estimation, hooks: Sequence[Hook | Recipe], targets: int
+    products: Products, norm: Norm, method: Estimation, targets: int
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """The norms for one target, the ends of their intervals, and what the provenance says of them."""
     session, d = products.session, width(products.session.model)
-    if method.method == "lanczos":
-        return lanczos_norms(products, hooks, method, targets)
     if method.rtol is not None:
         return sketch.until(products, method.rtol, sketch.seed_in(method))
     if method.method == "sketch":
@@ -144,24 +138,18 @@ def _estimated(
     return products.exact(kept), {}, {} if kept is None else {"rows": kept.way}
 
 
-def _require_possible(given: Estimation, norm: Norm, spans: Any) -> None:
+def _require_possible(given: Estimation, norm: Norm) -> None:
     """Raise for options that do not belong to the method, or a goal that cannot be reached."""
     method, rtol, tightness = given.method, given.rtol, given.tightness
-    stops = method == "lanczos" or (method == "sketch" and norm == "frobenius")
-    if rtol is not None and not (stops and 0 < rtol < 1):
+    if rtol is not None and not (method == "sketch" and norm == "frobenius" and 0 < rtol < 1):
         raise InputError(
             f"rtol={rtol!r} cannot be used here.",
-            "Give a number between 0 and 1, with method='lanczos', or with method='sketch' and norm='frobenius'.",
+            "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
         )
     if tightness is not None and not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
         raise InputError(
             f"tightness={tightness!r} cannot be used here.",
             "Give a number above 1, with method='sketch_upper' and norm='spectral'.",
         )
-    if method != "lanczos" and given.positions is not None:
-        raise InputError("positions= is for method='lanczos' only.", "Leave it out: all positions cost the same.")
-    if method == "lanczos" and (norm != "spectral" or spans is not None):
-        what = f"norm={norm!r}" if norm != "spectral" else "spans="
-        raise InputError(f"{what} cannot be used with method='lanczos'.", "Use method='exact'.")
     if given.vjp_batch_size is not None:
         positive(given.vjp_batch_size, "vjp_batch_size", "a batch size")

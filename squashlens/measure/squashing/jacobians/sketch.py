@@ -65,9 +65,8 @@ def resolved(given: Estimation, model: Bridge, allowed: Collection[str], *, cert
         most = EXACT["cpu" if device_of(model).type == "cpu" else "cuda"]
         exact = width(model) <= given.n_probes or 2 * width(model) * weights <= most
         method = "exact" if exact else "sketch"
-    certifies = certifies or method in ("sketch_upper", "lanczos")
-    positions = None if given.positions is None else list(given.positions)
-    return replace(given, method=method, positions=positions, seed=seed_of(given.seed, certifies=certifies))
+    certifies = certifies or method == "sketch_upper"
+    return replace(given, method=method, seed=seed_of(given.seed, certifies=certifies))
 
 
 def seed_in(method: Estimation) -> int:
