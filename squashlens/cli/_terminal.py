@@ -201,7 +201,7 @@ def _ability_notes(found: Any) -> list[str]:
     modes, reasons = np.atleast_1d(found["mode"]), np.atleast_1d(found["able_reason"])
     lines = [f"{mode}: {reason}" if len(modes) > 1 else reason for mode, reason in zip(modes, reasons, strict=True)]
     more = "solved examples in the prompt may help: --prompting.n-examples 4"
-    examples = provenance(found)["call"].get("prompting", {}).get("n_examples")
+    examples = provenance(found)["call"].get("n_examples")
     return lines + [more] * (examples == 0 and bool((found["able"] != "yes").any()))
 
 

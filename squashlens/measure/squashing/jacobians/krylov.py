@@ -28,8 +28,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import require_places
 from squashlens.measure.squashing.jacobians.products import ByToken, Products
-from squashlens.measure.squashing.jacobians.sketch import seed_in
-from squashlens.options import Estimation
+from squashlens.measure.squashing.jacobians.sketch import Estimation, seed_in
 from squashlens.theory.lanczos import certified_spectral_norms, lanczos_steps
 
 FAILURE = 1e-6  # probability that any norm is outside its bounds
