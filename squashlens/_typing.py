@@ -41,7 +41,7 @@ else:  # the same name for `help`; importing the class itself takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-MethodName = Literal["auto", "exact", "sketch", "sketch_upper", "lanczos", "none"]
+Method = TypeAliasType("Method", Literal["auto", "exact", "sketch", "sketch_upper", "lanczos", "none"])
 Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
 Attribution = Literal[
@@ -67,6 +67,7 @@ Passes = Literal["auto", "shared", "separate"]
 Edit = Literal["delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
 Ablation = Literal["mask", "zero_pattern", "zero_values", "zero_residual", "mean_residual", "resample_residual"]
 Kind = Literal[Edit, Ablation]
+Kinds = TypeAliasType("Kinds", Collection[Kind])
 Pieces = Literal["words", "sentences", "lines", "fields"]
 SpansOfTokens = TypeAliasType("SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None)
 FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])

@@ -106,8 +106,16 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
     return _single(value, hint, argument) if isinstance(hint, type) else value
 
 
+def _alternatives(hint: Any) -> list[Any]:
+    """The kinds that an annotation allows, without aliases."""
+    hint = getattr(hint, "__value__", hint)
+    if get_origin(hint) not in (Union, UnionType):
+        return [hint]
+    return [kind for part in get_args(hint) for kind in _alternatives(part)]
+
+
 def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
-    options = get_args(hint)
+    options = _alternatives(hint)
     if str in options and any(getattr(option, "__name__", "") == "Tensor" for option in options):
         return _prompts(value, options, argument)
     errors = []
@@ -123,7 +131,7 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     raise next((e for e in errors if e.cause not in outermost(value, argument)), wrong_kind(value, hint, argument))
 
 
-def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
+def _prompts(value: Any, options: Sequence[Any], argument: str) -> Any:
     """Text, texts or ids; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
     if any(isinstance(option, type) and isinstance(value, option) for option in options):
         if hasattr(value, "is_meta"):
@@ -187,7 +195,7 @@ def _items(value: Any, hint: Any, argument: str) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     of = inner[0] if inner else Any
     if isinstance(value, str):
-        tokens = get_origin(of) in (Union, UnionType) and {str, int} <= set(get_args(of))
+        tokens = {str, int} <= {*filter(inspect.isclass, _alternatives(of))}
         return _text(_require(value, tokens, hint, argument), argument)
     fixed = origin is tuple and inner and inner[-1] is not Ellipsis
     if of is int and origin in (Iterable, tuple) and not fixed and plain_type(value) is int:
@@ -277,7 +285,7 @@ NAMES = {
 
 def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
     """The error for a value that an annotation does not allow: it is of another type, or none of the choices."""
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    options = _alternatives(hint)
     literals = [option for option in options if get_origin(option) is Literal]
     choices = list(itertools.chain.from_iterable(map(get_args, literals)))
     not_chosen, wrong = outermost(value, argument)
@@ -300,7 +308,8 @@ def description(hint: Any) -> str:
     hint = getattr(hint, "__value__", hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(description(option) for option in inner if option is not NoneType))
+        kinds = (kind for kind in _alternatives(hint) if kind is not NoneType)
+        return " or ".join(dict.fromkeys(map(description, kinds)))
     if origin is Literal:
         return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
     if origin is Callable or hint is Callable:

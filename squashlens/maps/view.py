@@ -13,7 +13,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bridge, MethodName, Norm, SpansOfTokens
+from squashlens._typing import Bridge, Method, Norm, SpansOfTokens
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
@@ -206,7 +206,7 @@ def squash_map(
     *,
     interventions: xr.Dataset | None = None,
     query: int = -1,
-    method: MethodName = "auto",
+    method: Method = "auto",
     n_probes: int = PROBES,
     norm: Norm = "spectral",
     certified: bool = False,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bos, Bridge, one_of, short_repr
 from squashlens.engine.anatomy import device_of, longest_prompt
@@ -24,7 +25,10 @@ from squashlens.errors import InputError, ModelAccessError
 from squashlens.remarks import remark
 
 Id = int | np.integer
-Prompts = str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray] | np.ndarray | Tensor
+Prompts = TypeAliasType(
+    "Prompts",
+    str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray] | np.ndarray | Tensor,
+)
 
 ALLOWED = (
     "Give text, a list of texts, token ids as a list, nested list, NumPy array or tensor of integers, or several such "

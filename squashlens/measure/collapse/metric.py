@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.engine.capturing.pairs import PairCapture, PairRun, Pairs, Replay, SequenceOrCapture, Streams, pairs_of
@@ -20,7 +21,7 @@ from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import NOISE_FLOORS, distance, noise, rms
 
-Dtype = DtypeName | torch.dtype  # as a user may give it
+Dtype = TypeAliasType("Dtype", DtypeName | torch.dtype)  # as a user may give it
 NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
 
 

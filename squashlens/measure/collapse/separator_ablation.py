@@ -18,7 +18,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Scale, positive
+from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Kinds, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of
@@ -41,6 +41,7 @@ from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
 
+ALL: tuple[Kind, ...] = get_args(Kind)
 GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
@@ -50,7 +51,7 @@ def separator_ablation(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    kinds: Collection[Kind] = get_args(Kind),
+    kinds: Kinds = ALL,
     lengths: Iterable[int] | None = None,
     from_blocks: Iterable[int] | None = None,
     substitute: Token | None = None,

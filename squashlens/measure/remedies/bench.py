@@ -16,7 +16,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, MethodName, positive
+from squashlens._typing import Bridge, Method, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.capturing.pairs import Pairs, capture_pairs, prepare_run
@@ -51,7 +51,7 @@ class Sampling:
     """How many sequences are drawn, and what is measured on them: keywords of `compare`, which describes them."""
 
     n_samples: int
-    method: MethodName
+    method: Method
     noise_lengths: int
     seed: int
 

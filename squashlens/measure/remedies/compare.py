@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Distance, MethodName, Scale, positive
+from squashlens._typing import Bridge, Distance, Method, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import windows
 from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
@@ -44,7 +44,7 @@ def compare(
     norm: Distance = "linf",
     scale: Scale = "relative",
     n_samples: int = 16,
-    method: MethodName = "exact",
+    method: Method = "exact",
     noise_lengths: int = 0,
     seed: int = 0,
 ) -> xr.Dataset:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Candidates, FrozenParts, MethodName, Norm, SpansOfTokens
+from squashlens._typing import Bridge, Candidates, FrozenParts, Method, Norm, SpansOfTokens
 from squashlens.bars import bar
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -42,7 +42,7 @@ def sensitivity(
     norm: Norm = "spectral",
     query: int = -1,
     spans: SpansOfTokens = None,
-    method: MethodName = "auto",
+    method: Method = "auto",
     n_probes: int = PROBES,
     rtol: float | None = None,
     vjp_batch_size: int | None = None,

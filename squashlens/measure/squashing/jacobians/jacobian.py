@@ -12,7 +12,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bridge, FrozenParts, MethodName, Norm, SpansOfTokens, Targets, positive
+from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets, positive
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.budget import tell
@@ -43,7 +43,7 @@ def jacobian_norms(
     from_layer: int = 0,
     to_layer: Targets = "y",
     spans: SpansOfTokens = None,
-    method: MethodName = "auto",
+    method: Method = "auto",
     n_probes: int = sketch.PROBES,
     rtol: float | None = None,
     tightness: float | None = None,

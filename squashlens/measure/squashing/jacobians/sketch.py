@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, MethodName, Norm, Target, positive
+from squashlens._typing import Bridge, Method, Norm, Target, positive
 from squashlens.engine.anatomy import device_of, n_blocks, width
 from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.exact import CERTIFIES, certifying
@@ -55,7 +55,7 @@ EXACT = {"cpu": 2e10, "cuda": 2e12}
 class Estimation:
     """How norms of the Jacobian are computed: keywords of `jacobian_norms`, which describes them."""
 
-    method: MethodName = "auto"
+    method: Method = "auto"
     n_probes: int = PROBES
     rtol: float | None = None
     tightness: float | None = None

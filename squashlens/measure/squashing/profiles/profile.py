@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, MethodName, Norm, positive
+from squashlens._typing import Bridge, Method, Norm, positive
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
@@ -57,7 +57,7 @@ def profile(
     *,
     queries: Literal["all"] | Sequence[int] = "all",
     layers: Sequence[int] | None = None,
-    method: MethodName = "auto",
+    method: Method = "auto",
     n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
     keep: Kept = "positions",
