@@ -18,7 +18,7 @@ PAPER = [f"copy_{end}{how}" for how in ("", "_hint", "_alternating") for end in 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
+parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `sl.tasks.names()`")
 parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 161, 4)], help="numbers of digits")
 parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
 parser.add_argument("--dtype", default="float32", help="dtype that the model runs in (%(default)s)")

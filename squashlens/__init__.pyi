@@ -1,4 +1,4 @@
-from . import errors, export, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
+from . import errors, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
 from .bars import quiet
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
@@ -45,7 +45,6 @@ __all__ = [
     "compare",
     "errors",
     "evaluate",
-    "export",
     "figures",
     "hooks",
     "jacobian",

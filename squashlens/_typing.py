@@ -41,7 +41,7 @@ else:  # the same name for `help`; importing the class itself takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-Method = TypeAliasType("Method", Literal["auto", "exact", "sketch", "sketch_upper", "lanczos", "none"])
+Method = TypeAliasType("Method", Literal["auto", "exact", "sketch", "sketch_upper", "none"])
 Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
 Attribution = Literal[
@@ -72,6 +72,7 @@ Pieces = Literal["words", "sentences", "lines", "fields"]
 SpansOfTokens = TypeAliasType("SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None)
 FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])
 Quantized = Literal["int8"]
+EngineName = Literal["local", "ray", "slurm"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 Modes = TypeAliasType("Modes", Mode | Sequence[Mode])

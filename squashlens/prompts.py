@@ -19,7 +19,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
-from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize
+from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize, vocabulary_of
 from squashlens.errors import InputError
 from squashlens.sequences import GrowingSequence, Ids, Pair
 from squashlens.tasks.paper import COPY, COUNT
@@ -249,7 +249,9 @@ def build(
         suffix=tail,
         ending=None if ending is None else one_token(model, ending),
     )
-    return plain if separator is None else plain.every(every, one_token(model, separator))
+    if separator is not None:
+        plain = plain.every(every, one_token(model, separator))
+    return replace(plain, texts=vocabulary_of(model, plain.used))
 
 
 def _drawn(

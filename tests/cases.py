@@ -102,8 +102,10 @@ MULTIMODAL: dict[str, Any] = {
         ),
     ),
     "gemma4": CONFIG["gemma4"](
-        text_config=TOWER | WINDOWED | dict(
-            global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=99, num_kv_shared_layers=0
+        text_config=TOWER | dict(
+            num_hidden_layers=4, sliding_window=5, layer_types=["sliding_attention", "full_attention"] * 2,
+            global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=99, num_kv_shared_layers=2,
+            use_double_wide_mlp=True, final_logit_softcapping=5.0,
         ),
         vision_config=IMAGES | {"head_dim": 8, "num_key_value_heads": 2},
         audio_config=None,

@@ -8,8 +8,9 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from squashlens.cli._verbs import measurements
+import squashlens as sl
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "figures.md"
@@ -75,14 +76,21 @@ def written(root: Path, listing: str) -> str:
     return "\n".join([*rows[:first], *lines, *between, "__all__ = [", *every, "]", *after, ""])
 
 
+def measurements() -> dict[str, Any]:
+    """The functions under `@measurement`, by their public name."""
+    public = {name: getattr(sl, name) for name in sl.__all__}
+    public |= {f"paths.{name}": getattr(sl.paths, name) for name in sl.paths.__all__}
+    return {name: one for name, one in public.items() if hasattr(one, "__measures__")}
+
+
 def page_of_figures() -> str:
     """The page of figures, with a row for each measurement that its table lacks."""
     before, head, after = PAGE.read_text(encoding="utf-8").partition("| measurement | `of` draws | also |\n")
     table, end, after = after.partition("\n\n")
-    for verb in measurements():
-        name = f"{verb.where}.{verb.name}".lstrip(".")
-        if verb.figures and f"`{name}`" not in table:
-            first, *others = (f"`{figure}`" for figure in verb.figures)
+    for name, function in measurements().items():
+        figures, _ = function.__measures__
+        if figures and f"`{name}`" not in table:
+            first, *others = (f"`{figure}`" for figure in figures)
             table += f"\n| `{name}` | {first} | {', '.join(others)} |"
     return before + head + table + end + after
 

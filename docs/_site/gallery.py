@@ -208,7 +208,7 @@ def build(app: Sphinx) -> None:
 
 
 RUNS: dict[str, str] = {}  # by page: the scripts that it discusses
-TUTORIALS = ("squash", "collapse", "ablation", "figures")
+TUTORIALS = ("squash", "collapse", "ablation")
 FIRST = "# In a new environment, such as Colab: clone squashlens, and install it with `%pip install -q ./squashlens`."
 
 

@@ -137,15 +137,15 @@ def _prompts(value: Any, options: Sequence[Any], argument: str) -> Any:
         if hasattr(value, "is_meta"):
             _require_dense(value, argument)
         return _text(value, argument) if isinstance(value, str) else value
-    if hasattr(value, "__array__") and getattr(value, "ndim", 0):
+    if is_tokenized(value) or (hasattr(value, "__array__") and getattr(value, "ndim", 0)):
         return value
     try:
         items = _listed(value, False, list[str], argument)
     except InputError as error:
         raise InputError(
             f"{argument}={short_repr(value)} ({type(value).__name__}) is not a prompt.",
-            "Give text, a list of texts, token ids or the capture of a prompt. The ids of a tokenizer's output are in "
-            '["input_ids"], and those of a growing sequence are `sequence.plain(n).ids(sequence.trunk)`.',
+            "Give text, a list of texts, token ids, what a tokenizer returns, or the capture of a prompt. The ids of a "
+            "growing sequence are `sequence.plain(n).ids(sequence.trunk)`.",
         ) from error
     return [_text(item, argument) if isinstance(item, str) else item for item in items]
 
@@ -211,6 +211,11 @@ def _items(value: Any, hint: Any, argument: str) -> Any:
         kinds = inner if fixed else itertools.repeat(of)
         made = [converted(item, kind, f"{argument}[{k}]") for k, (item, kind) in enumerate(zip(items, kinds))]  # noqa: B905
     return tuple(made) if origin is tuple or isinstance(value, tuple) else list(made)
+
+
+def is_tokenized(value: object) -> bool:
+    """Whether a value is what a tokenizer of transformers returns: token ids, often with an attention mask."""
+    return isinstance(value, Mapping) and "input_ids" in value
 
 
 def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:

@@ -39,18 +39,20 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def measurement(
-    *figures: str, captured: bool = False, command: bool = True
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator for a function that is public as `squashlens.NAME`, runs a model, and is a verb of the command line.
+def measurement(*figures: str, captured: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator for a public function that runs a model.
 
-    `make names` and the command line read its arguments in the source: the names of figures in `squashlens.figures`,
-    the usual one first; whether it takes captures of sequences, beside which it refuses the keywords of `capture`; and
-    whether the command line has it at all.
+    `figures` are the names of functions of `squashlens.figures` that draw its result, the usual one first; `captured`
+    says whether it measures a capture of a sequence, beside which it then refuses the keywords of `capture`. The
+    function has both as `__measures__`.
     """
-    if not captured:
-        return registry.measured
-    return lambda function: registry.measured(refusing_capture_keywords(function))
+
+    def register(function: Callable[P, T]) -> Callable[P, T]:
+        measure = registry.measured(refusing_capture_keywords(function) if captured else function)
+        setattr(measure, "__measures__", (figures, captured))  # noqa: B010
+        return measure
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -71,21 +73,22 @@ class Session:
         """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
         given = tokens.each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
+        if not isinstance(prompts, Capture):  # whose prompts were checked before they were run
+            prompts = tokens.tokenize(proof.require_sound(model), prompts)
         session = cls.without_prompt(model, prompts, function, prompt=recorded, **arguments)
-        if not isinstance(given[0], str) and not isinstance(prompts, Capture):
-            tokens.warn_of_start(session.model, session.ids)
         ids = session.ids.tolist()
         return session.knowing(token_ids=ids[0] if len(ids) == 1 else ids)
 
     @classmethod
-    def without_prompt(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
-        """Check the model and the prompts, and collect the facts for the provenance of the result.
+    def without_prompt(cls, model: object, ids: Tensor | Capture, function: str, **arguments: Any) -> "Session":
+        """Check the model, and collect the facts for the provenance of the result.
 
-        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
+        For ids that were checked as prompts, or made of a sequence or a task, which a measurement records instead.
         """
         sound = proof.require_sound(model)
-        held = prompts if isinstance(prompts, Capture) else None
-        ids = tokens.tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts)
+        held = ids if isinstance(ids, Capture) else None
+        ids = ids.ids if isinstance(ids, Capture) else ids
+        ids = tokens.checked_ids(sound, ids if ids.ndim == 2 else ids[None])
         config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),

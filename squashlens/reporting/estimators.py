@@ -20,26 +20,18 @@ DEFAULT, OTHER = "sketch of 64, spectral", "sketch of 64, Frobenius"  # norms of
 NAMES = {"paper form": "path bound as printed, which is rollout times a constant", NULL: "its null, uniform attention"}
 
 
-def estimator_table(audits: xr.Dataset, *, way: str = "raw", gain: bool = False) -> str:
-    """A Markdown table of agreement with the three effects, or of its gain over the default, and of seconds a text.
-
-    Args:
-        audits: a result of `squashlens.results.pooled`.
-        way: ``"raw"``, or ``"partial"``, which holds the position constant.
-        gain: whether differences from `DEFAULT` in the same text are shown in place of agreement.
-    """
-    found = pooled([audits], base=DEFAULT) if gain else audits
-    name = "gain" if gain else "agreement"
-    effects = [effect for effect in EFFECTS if effect in found["reference"].values]
+def estimator_table(audits: xr.Dataset) -> str:
+    """A Markdown table of the raw agreement of a `pooled` audit with the three effects, and of seconds a text."""
+    effects = [effect for effect in EFFECTS if effect in audits["reference"].values]
     lines = [f"| estimate | {' | '.join(EFFECTS[effect] for effect in effects)} | seconds |", "|---|" + "---:|" * 4]
     # The Jacobian of a large model was sketched, as the default is.
     both = [audits["prompt_agreement"].sel(estimate=name).values for name in (TRUTH, DEFAULT)]
-    left_out = [TRUTH] * np.array_equal(*both, equal_nan=True) + [DEFAULT, *EFFECTS] * gain
-    for estimate in found["estimate"].values:
+    left_out = [TRUTH] * np.array_equal(*both, equal_nan=True)
+    for estimate in audits["estimate"].values:
         if estimate in left_out:
             continue
-        cells = [_cell(found.sel(estimate=estimate, reference=effect, way=way), name) for effect in effects]
-        seconds = number(found["seconds"].sel(estimate=estimate).median())
+        cells = [_cell(audits.sel(estimate=estimate, reference=effect, way="raw"), "agreement") for effect in effects]
+        seconds = number(audits["seconds"].sel(estimate=estimate).median())
         lines.append(f"| {NAMES.get(estimate, estimate)} | {' | '.join(cells)} | {seconds} |")
     return "\n".join(lines)
 
@@ -76,9 +68,8 @@ def _advised(audits: xr.Dataset, effect: str) -> str:
         f"{_cell(audits.sel(estimate=cheap, **at), 'agreement')}, in {number(seconds.sel(estimate=cheap))} s"
     )
     return (
-        f"**{QUESTIONS[effect]}** Measure it ({EFFECTS[effect]}): {number(seconds.sel(estimate=effect))} s a text. Of "
-        f"the estimates, {NAMES.get(best, best)} agrees best with it: {says}, in "
-        f"{number(seconds.sel(estimate=best))} s; {same}."
+        f"**{QUESTIONS[effect]}** Measured ({EFFECTS[effect]}): {number(seconds.sel(estimate=effect))} s a text. Best "
+        f"estimate: {NAMES.get(best, best)}, {says}, in {number(seconds.sel(estimate=best))} s; {same}."
     )
 
 
@@ -107,8 +98,6 @@ def estimators_page(audits: Mapping[str, Any]) -> str:
     for title, one in audits.items():
         parts += [f"### {sentence(title)}", f"{size(one)}."]
         parts.append("\n".join(f"- {said}" for said in [*advice(one), default_norm(one)]))
-        parts += ["Spearman's ρ, mean over texts, with its 95 % interval:", estimator_table(one)]
         if title.startswith("tokens"):
-            parts += ["The same with the position held constant:", estimator_table(one, way="partial")]
-        parts += [f"Agreement minus that of the {DEFAULT} norm in the same text:", estimator_table(one, gain=True)]
+            parts += ["Spearman's ρ, mean over texts, with its 95 % interval:", estimator_table(one)]
     return "\n\n".join(parts) + "\n"

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -55,13 +55,6 @@ def require_output(path: str | Path, endings: Sequence[str] = (), argument: str 
         partial.touch()
         partial.unlink(missing_ok=True)
     return path
-
-
-def require_distinct(paths: Iterable[Path]) -> None:
-    """Raise an error if two outputs have the same file, because the later would replace the earlier."""
-    targets = [os.path.realpath(path) for path in paths]
-    if twice := [target for target in targets if targets.count(target) > 1]:
-        raise InputError(f"{twice[0]!r} is given for two outputs.", "Give a different file for each.")
 
 
 def require_folder(path: str | Path) -> Path:

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from squashlens._typing import EngineName
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
@@ -30,7 +31,7 @@ from squashlens.study.cells import Cell
 from squashlens.study.describing.description import from_yaml
 from squashlens.study.describing.measurements import call
 from squashlens.study.places import Folder, extra, place_of
-from squashlens.study.study import EngineName, Study
+from squashlens.study.study import Study
 
 ABOUT = ("checkpoint", "licence", "dtype", "cell", "squashlens", "torch", "transformers")
 

@@ -41,7 +41,7 @@ from squashlens.study.describing.measurements import (
     sequence_of,
 )
 from squashlens.study.placement import device_for
-from squashlens.study.scans import shard
+from squashlens.study.scans import reason_of, shard
 from squashlens.study.store import Store
 
 DEATHS = 3  # workers that a cell may kill, by a crash or its memory, before it counts as failed
@@ -120,7 +120,7 @@ class Worker:
         except Exception as error:
             if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
                 raise  # its journal is in the store
-            self._fail(cell, _reason(error), error)
+            self._fail(cell, reason_of(error), error)
             return
         cell.require_described()
         try:
@@ -131,7 +131,7 @@ class Worker:
         except OutputError:
             raise
         except Exception as error:  # a result that no file can hold
-            self._fail(cell, _reason(error), error)
+            self._fail(cell, reason_of(error), error)
 
     def _measure(self, cell: Cell) -> Any:
         from squashlens.engine.proving.effective import applied
@@ -158,10 +158,7 @@ class Worker:
 
             def measure(prompt: Any) -> Any:
                 grows = scanned_argument(cell.measurement) == "sequence"
-                try:
-                    return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
-                except Exception as error:
-                    raise InputError(_reason(error), "") from error
+                return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
 
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
             several = getattr(function_of(cell.measurement), "takes_several", False)
@@ -218,11 +215,6 @@ def threads_set(number: int) -> Any:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split()) or "no message"
-    return text if isinstance(error, SquashlensError) else f"{type(error).__name__}: {text}"
 
 
 def digest(cells: Sequence[Cell]) -> str:

@@ -83,9 +83,6 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
         "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),
-        '`jacobian_norms(method="lanczos")` at 3 positions': lambda: sl.jacobian_norms(
-            model, PROMPT, method={"method": "lanczos", "positions": [5, 10, 15]}
-        ),
         "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT),
         "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG),
         "`certified_bound`": lambda: sl.certified_bound(model, PROMPT),

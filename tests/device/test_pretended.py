@@ -51,9 +51,6 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "natural": lambda s, f: sl.substitution_effect(
         s.model, [s.short], replacements={"candidates": "predicted", "n_replacements": 2}, seed=0
     ),
-    "lanczos": lambda s, f: sl.jacobian_norms(
-        s.model, [s.short], method={"method": "lanczos", "positions": [1], "rtol": 0.3, "seed": 0}
-    ),
     "local": lambda s, f: sl.certified_bound(
         s.model, [s.short[:3]], edges={"edges": "local", "seed": 0}, between={"from_layer": 5}
     ),

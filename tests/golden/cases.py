@@ -16,7 +16,6 @@ import torch
 
 import squashlens as sl
 from squashlens.checks.arguments import converted
-from squashlens.cli._verbs import PACKAGE, measurements
 from tests import captured
 from tests import cases as families
 
@@ -99,7 +98,8 @@ MEASUREMENTS: dict[str, Callable[[Subject], Calls]] = {}
 def others() -> dict[str, Callable[[Subject], Any]]:
     """The usual call of each public measurement, and of each hook, that has no case in this file."""
     text = Path(__file__).read_text(encoding="utf-8")
-    measuring = {one.name: one.function for one in measurements() if one.source.is_relative_to(PACKAGE / "measure")}
+    public = [getattr(module, name) for module in (sl, sl.paths) for name in module.__all__]
+    measuring = {one.__name__: one for one in public if hasattr(one, "__measures__") and ".measure." in one.__module__}
     made = {name: getattr(sl.hooks, name) for name in sl.hooks.__all__}
     hooks = {name: one for name, one in made.items() if returns(one) in ("Hook", "Recipe")}
     return {

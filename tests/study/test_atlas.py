@@ -11,7 +11,6 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import squashlens as sl
-from squashlens.cli import main
 from squashlens.errors import InputError
 from squashlens.study import atlas as module
 
@@ -83,7 +82,7 @@ def test_a_model_is_compared_and_drawn_beside_the_others(made: Path, capsys: pyt
     assert len({trace.line.color for trace in figure.data}) == 2  # pyright: ignore[reportAttributeAccessIssue]
     drawn = {trace.name for trace in figure.data}  # pyright: ignore[reportAttributeAccessIssue]
     assert drawn == {f"{label}, {weights}" for label in ("deep", "shallow") for weights in ("trained", "untrained")}
-    main(["atlas", "page", "--folder", str(made / "atlas"), "--out", str(made / "atlas.html"), "--model", "deep"])
+    atlas.page(made / "atlas.html", "deep")
     assert "tiny-gemma" not in capsys.readouterr().err
     assert "share_lower" in (made / "atlas.html").read_text(encoding="utf-8")
     with pytest.raises(InputError, match="It has: deep, shallow"):
@@ -96,7 +95,6 @@ def test_a_replaced_checkpoint_is_refused_and_what_is_there_stays(made: Path, tm
     text = config.read_text()
     config.write_text(text + "\n")
     try:
-        main(["atlas", str(made / "models.yaml"), "--folder", str(made / "atlas")])
         found = sl.Atlas(made / "atlas", made / "models.yaml").run().set_index("label")
     finally:
         config.write_text(text)

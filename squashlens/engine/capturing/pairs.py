@@ -24,7 +24,7 @@ from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import read
-from squashlens.engine.text.tokens import checked_ids
+from squashlens.engine.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
@@ -58,6 +58,9 @@ class PairRun:
     ids: Int[Tensor, "prompt position"]
     passes: Passes = "auto"
     tokens_per_pass: int | None = None
+
+    def __post_init__(self) -> None:
+        require_same_vocabulary(self.model, self.sequence)
 
     @property
     def layers(self) -> list[int]:
@@ -240,13 +243,13 @@ def prepare_run(
     sequence, sound = sequence_of(given), require_sound(model)
     if lengths is None:
         lengths = given.lengths if isinstance(given, PairCapture) else range(1, len(sequence) + 1)
-    chosen = tuple(lengths)
+    chosen = tuple(sorted(lengths))
     if not chosen:
         raise InputError("lengths is empty.", "Give at least one number of content tokens.")
-    if list(chosen) != sorted(set(chosen)):
-        raise InputError(f"lengths={chosen!r} are not increasing numbers.", "Give each length once, in order.")
+    if len(set(chosen)) < len(chosen):
+        raise InputError(f"lengths={chosen!r} has a number twice.", "Give each length once.")
     longest = [sequence.doubled(n) for n in chosen][-1]  # raises an error for a length outside the sequence
-    ids = checked_ids(sound, torch.tensor([longest.ids(sequence.trunk)]))
+    ids = checked_prompts(sound, torch.tensor([longest.ids(sequence.trunk)]))
     return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass)
 
 

@@ -19,7 +19,7 @@ PLACES = {  # options of a measurement: what is usual, and the text for other va
     "from_layer": (0, "from layer "), "to_layer": ("y", "to layer "), "query": (-1, "query at position "),
 }  # fmt: skip
 HEADS = {"value": "heads: their outputs", "slice": "heads: slices of the stream"}
-WAYS = {"sketch": "estimates", "sketch_upper": "upper bounds", "lanczos": "lower bounds"}
+WAYS = {"sketch": "estimates", "sketch_upper": "upper bounds"}
 # Further options that change what is measured: what they are, of one part, and the text.
 OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "round_to": (str, lambda form: f"rounded to {form}"),

@@ -14,7 +14,7 @@ from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
-from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import display_tokens, require_same_vocabulary, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
@@ -28,7 +28,7 @@ from squashlens.theory.statistics.ranks import share_interval
 Answer = TypeAliasType("Answer", Callable[[tuple[str, ...]], str])
 
 
-@measurement(command=False)
+@measurement()
 def accuracy(
     model: Bridge,
     sequence: GrowingSequence | Iterable[GrowingSequence],
@@ -78,6 +78,8 @@ def accuracy(
             "Give at least one sequence, all with the same number of content tokens.",
         )
     run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None)
+    for one in given[1:]:
+        require_same_vocabulary(run.model, one)
     session = sequence_session(run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline)
     right = answered_right(run.model, given, answer, run.lengths)
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}

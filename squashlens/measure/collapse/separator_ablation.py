@@ -21,7 +21,7 @@ from torch import Tensor
 from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Kinds, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import device_of, dtype_of
+from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
 from squashlens.engine.hooking.hook import Hook
 from squashlens.engine.hooking.standing import without_ambient
@@ -29,7 +29,7 @@ from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.engine.running.streamed import patterns_written
-from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.text.tokens import checked_prompts, display_tokens, require_same_vocabulary
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
@@ -304,7 +304,9 @@ def maker(run: PairRun, kind: Ablation, source: Sequence[GrowingSequence] | None
         return lambda places, blocks: [FACTORIES[kind](places, blocks)]
     rng = Random(f"reference {seed}")
     given = [run.sequence.unrelated(rng) for _ in range(REFERENCES)] if source is None else source
-    ids = stacked(given).to(device_of(run.model))
+    for sequence in given:
+        require_same_vocabulary(run.model, sequence)
+    ids = checked_prompts(run.model, stacked(given))
     chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
     inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
     name = f"{kind} of {inserted.name}"

@@ -158,7 +158,7 @@ SIDES = {
 TOGETHER = 16  # prompts of one length that are measured together
 
 
-@measurement("needle", command=False)
+@measurement("needle")
 def needle(
     model: Bridge,
     prompt: Sequence[Sequence[int]],

@@ -15,7 +15,7 @@ from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positiv
 from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
-from squashlens.engine.proving.premises import require_attention_alone
+from squashlens.engine.proving.premises import require_attention_alone, require_paths
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
@@ -53,6 +53,7 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
 
 def top_down(session: Session, attention: AttentionKind, from_layer: int, top: int) -> list[Pattern]:
     """The attention patterns between two layers, from the top block down, in the order in which rows are multiplied."""
+    require_paths(session.model)
     return [*reversed(patterns_of(session, attention, range(from_layer, top)).values())]
 
 

@@ -27,6 +27,7 @@ from squashlens.engine.differentiating.spans import Span, open_spans
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import human, require_room
+from squashlens.engine.proving.premises import why_not_block_by_block
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.certificates.edges import (
@@ -112,6 +113,9 @@ def certified_rows(
     """
     group = options.n_composed
     chains: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in targets.items()}
+    if any(len(chain) > 1 for chain in chains.values()) and (reason := why_not_block_by_block(session.model)):
+        whole = n_blocks(session.model)
+        raise UnsoundModelError(reason, f"Use edges={{'edges': 'exact', 'n_composed': {whole}}}, or `jacobian_norms`.")
     # Rows of the product need all edges, except in the last stretch, where they need only those into the queries.
     n, wanted = max(queries) + 1, {chain[-1]: range(min(queries), max(queries) + 1) for chain in chains.values()}
     wanted |= {stretch: range(n) for chain in chains.values() for stretch in chain[:-1]}

@@ -6,7 +6,6 @@ of one block only.
 """
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,12 +17,10 @@ from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
-from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.proving.proof import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.jacobians import sketch
-from squashlens.measure.squashing.jacobians.krylov import lanczos_norms
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.remarks import remark
@@ -47,7 +44,6 @@ def jacobian_norms(
     n_probes: int = sketch.PROBES,
     rtol: float | None = None,
     tightness: float | None = None,
-    positions: Iterable[int] | None = None,
     vjp_batch_size: int | None = None,
     seed: int | None = None,
 ) -> xr.DataArray:
@@ -71,23 +67,21 @@ def jacobian_norms(
             ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
             keys), or positions by name. By default every token is measured by itself.
         method: ``"exact"``; ``"sketch"``, an estimate with an interval from `n_probes` products; ``"sketch_upper"``, a
-            certified upper bound from `n_probes` products; ``"lanczos"``, the spectral norm at a few positions up to
-            `rtol`, from products in backward and forward mode; or ``"auto"`` (the default), the exact norm if it takes
-            at most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch otherwise. It depends on the model only,
-            and the provenance says which it was (`call`).
+            certified upper bound from `n_probes` products; or ``"auto"`` (the default), the exact norm if it takes at
+            most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch otherwise. It depends on the model only, and
+            the provenance says which it was (`call`).
         n_probes: number of random directions of a sketch; 64 by default. With d or more, the exact norm is no slower.
         rtol: relative half-width of the 95 % interval at which a sketched Frobenius norm stops taking more probes (at
             most d), between 0 and 1; by default exactly `n_probes` are taken. The interval is then that of each norm
-            alone. For ``"lanczos"``, how far the norm may be above the coordinate `low`; 0.01 by default.
+            alone.
         tightness: a certified upper bound on the spectral norm divided by that norm, above 1: the upper bound takes
             more directions until the quotient is estimated to be at most this at every position, and `n_probes` is not
             used; by default exactly `n_probes` are taken. With 3, it took 79 to 99 directions on a random model with d
             of 512, which is 0.15 to 0.19 of the cost of the exact norm.
-        positions: positions that ``"lanczos"`` measures; only the query by default. The others are NaN.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
-        seed: random seed of the directions of a sketch and of Lanczos iteration; 0 by default. For certified bounds and
-            Lanczos iteration it is by default drawn from the system's entropy, and the provenance has it (`call`): a
-            failure probability holds for directions that nobody knew when the model was made.
+        seed: random seed of the directions of a sketch; 0 by default. For certified bounds it is by default drawn from
+            the system's entropy, and the provenance has it (`call`): a failure probability holds for directions that
+            nobody knew when the model was made.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
@@ -99,8 +93,8 @@ def jacobian_norms(
         its tokens; the provenance has all positions (`spans`).
 
     Raises:
-        UnsoundModelError: with an upper bound or Lanczos iteration, terms of the derivative that cancel so that
-            rounding may change it by more than a tenth.
+        UnsoundModelError: with an upper bound, terms of the derivative that cancel so that rounding may change it by
+            more than a tenth.
         InputError: options that the method does not have, a query, layer or span that does not exist, or spans of
             several prompts.
         CapacityError: the rows for a spectral norm do not fit into memory or a temporary file.
@@ -114,20 +108,19 @@ def jacobian_norms(
     True
     """
     way = sketch.Estimation(
-        method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, positions=positions,
-        vjp_batch_size=vjp_batch_size, seed=seed,
-    )  # fmt: skip
-    _require_possible(way, norm, spans)
+        method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, vjp_batch_size=vjp_batch_size, seed=seed
+    )
+    _require_possible(way, norm)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     model = require_sound(model)
-    way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "lanczos"))
+    way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper"))
     session = Session.start(
         model, prompt, "jacobian_norms",
         norm=norm, freeze=parts, query=query, from_layer=from_layer, to_layer=to_layer, spans=spans, **asdict(way),
     )  # fmt: skip
     layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
-    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the ", "lanczos": ""}
+    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
     long_name = f"{kinds[way.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, found = session.query(query), {}
@@ -142,22 +135,19 @@ def jacobian_norms(
         remark("In half precision, small Jacobian entries are several times too large. Load the model in float32.")
     for to, top in layers.items():
         pullback = Pullback(session, [from_layer], hooks, top, to, vjp_batch_size)
-        values, ends, facts = _estimated(Products(pullback, n, groups), norm, way, hooks, len(layers))
+        values, ends, facts = _estimated(Products(pullback, n, groups), norm, way, len(layers))
         ran = {"attention_implementation": pullback.attention}
         found[to] = session.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
         for name, end in ends.items():
-            kind = "lower bound on the norm" if way.method == "lanczos" else f"{name} end of the 95 % interval"
-            found[to][name] = session.label(end, name, kind, "1")
+            found[to][name] = session.label(end, name, f"{name} end of the 95 % interval", "1")
     return session.by_layer(to_layer, found)
 
 
 def _estimated(
-    products: Products, norm: Norm, method: sketch.Estimation, hooks: Sequence[Hook | Recipe], targets: int
+    products: Products, norm: Norm, method: sketch.Estimation, targets: int
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """The norms for one target, the ends of their intervals, and what the provenance says of them."""
     session, d = products.session, width(products.session.model)
-    if method.method == "lanczos":
-        return lanczos_norms(products, hooks, method, targets)
     if method.rtol is not None:
         return sketch.until(products, method.rtol, sketch.seed_in(method))
     if method.method == "sketch":
@@ -170,24 +160,18 @@ def _estimated(
     return products.exact(kept), {}, {} if kept is None else {"rows": kept.way}
 
 
-def _require_possible(given: sketch.Estimation, norm: Norm, spans: Any) -> None:
+def _require_possible(given: sketch.Estimation, norm: Norm) -> None:
     """Raise for options that do not belong to the method, or a goal that cannot be reached."""
     method, rtol, tightness = given.method, given.rtol, given.tightness
-    stops = method == "lanczos" or (method == "sketch" and norm == "frobenius")
-    if rtol is not None and not (stops and 0 < rtol < 1):
+    if rtol is not None and not (method == "sketch" and norm == "frobenius" and 0 < rtol < 1):
         raise InputError(
             f"rtol={rtol!r} cannot be used here.",
-            "Give a number between 0 and 1, with method='lanczos', or with method='sketch' and norm='frobenius'.",
+            "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
         )
     if tightness is not None and not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
         raise InputError(
             f"tightness={tightness!r} cannot be used here.",
             "Give a number above 1, with method='sketch_upper' and norm='spectral'.",
         )
-    if method != "lanczos" and given.positions is not None:
-        raise InputError("positions= is for method='lanczos' only.", "Leave it out: all positions cost the same.")
-    if method == "lanczos" and (norm != "spectral" or spans is not None):
-        what = f"norm={norm!r}" if norm != "spectral" else "spans="
-        raise InputError(f"{what} cannot be used with method='lanczos'.", "Use method='exact'.")
     if given.vjp_batch_size is not None:
         positive(given.vjp_batch_size, "vjp_batch_size", "a batch size")

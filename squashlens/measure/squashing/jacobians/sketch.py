@@ -19,7 +19,7 @@ bounds of all stages hold together, wherever the sketch stops, and the smallest 
 
 import math
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -59,7 +59,6 @@ class Estimation:
     n_probes: int = PROBES
     rtol: float | None = None
     tightness: float | None = None
-    positions: Iterable[int] | None = None
     vjp_batch_size: int | None = None
     seed: int | None = None
 
@@ -78,9 +77,8 @@ def resolved(given: Estimation, model: Bridge, allowed: Collection[str], *, cert
         most = EXACT["cpu" if device_of(model).type == "cpu" else "cuda"]
         exact = width(model) <= given.n_probes or 2 * width(model) * weights <= most
         method = "exact" if exact else "sketch"
-    certifies = certifies or method in ("sketch_upper", "lanczos")
-    positions = None if given.positions is None else list(given.positions)
-    return replace(given, method=method, positions=positions, seed=seed_of(given.seed, certifies=certifies))
+    certifies = certifies or method == "sketch_upper"
+    return replace(given, method=method, seed=seed_of(given.seed, certifies=certifies))
 
 
 def seed_in(method: Estimation) -> int:

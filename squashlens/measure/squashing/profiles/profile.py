@@ -21,7 +21,7 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import visibilities
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
-from squashlens.engine.proving.premises import besides_attention, require_attention_alone
+from squashlens.engine.proving.premises import require_paths, why_no_paths
 from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
@@ -208,9 +208,9 @@ class _Work:
     def measured(self, *, null: bool = True, certified: bool = False) -> "_Work":
         """Path bound, null and norms of the model."""
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
-        if reason := besides_attention(self.session.model):
+        if reason := why_no_paths(self.session.model):
             if self.method == "none":
-                require_attention_alone(self.session.model)
+                require_paths(self.session.model)
             remark(f"No path bound: {reason}")
             paths = ()
         for name, attention in paths:
