@@ -79,7 +79,7 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
         "`path_bound` of 6 prompts": lambda: sl.path_bound(model, many),
         "`collapse` of 1 to 32 repeated ones": lambda: sl.collapse(model, ones),
         "the same with contrast, under an own hook": under_own_hook,
-        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", extras={"n_random_models": 0}),
+        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", n_random_models=0),
         "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),

@@ -57,7 +57,7 @@ def test_every_model_has_its_own_last_layer(made: Path) -> None:
     table = sl.Atlas(made / "atlas").table()
     for label, name, depth in (("deep", "tiny-gemma", 6), ("shallow", str(made / "model"), 2)):
         model = sl.load(name)
-        result = sl.collapse(model, sl.prompts.repeated(model, "1", 8), norm=sl.options.NormAndScale(scale="relative"))
+        result = sl.collapse(model, sl.prompts.repeated(model, "1", 8), scale="relative")
         rows = table[(table["model"] == label) & (table["quantity"] == "distance at the last layer")]
         own = rows[rows["weights"] == "trained"]
         assert own["x"].tolist() == list(range(1, 9))
