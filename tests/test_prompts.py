@@ -17,7 +17,6 @@ import squashlens as sl
 from squashlens import zoo
 from squashlens.errors import InputError
 from squashlens.prompts import GrowingSequence, Pair
-from tests import captured
 from tests.references import raw
 
 QUESTION = "How many ones are in the following sequence?"
@@ -147,8 +146,8 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
         (lambda m: sl.prompts.repeated(m, "1 1", 3), "is 2 tokens"),
         (lambda m: sl.prompts.repeated(m, "zebra", 3), "'zebra' is not in this model's vocabulary"),
         (lambda m: sl.prompts.build(m, ""), "no content"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, separator={"separator": ",", "every": 0}), "every=0"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, separator={"every": 4}), "every=4 has no effect without a separator"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0), "every=0"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, every=4), "every=4 has no effect without a separator"),
         (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
         (lambda m: sl.prompts.words(m, 3, [], seed=0), "alphabet is empty"),
         (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token for a contrast"),
@@ -166,7 +165,7 @@ def test_refusals(tiny: Any, make: Any, message: str) -> None:
 
 def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
     model = bridge_of("llama")
-    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator={"separator": 11, "every": 2})
+    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator=11, every=2)
     assert sequence.pair(3).v == (2, 5, 7, 8, 11, 7, 9)
     assert sequence.alphabet == (7, 8)
     for text in ({"content": ["1"]}, {"content": [7], "prefix": "Hello"}, {"content": [7], "suffix": "="}):
@@ -181,7 +180,7 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
     assert list(sequence.pair(4).v) == whole
     assert sequence.pair(4).suffix == 4
     assert Path(chatty.tokenizer.name_or_path).name == "model"
-    ds = captured.collapse(chatty, sequence)
+    ds = sl.collapse(chatty, sequence)
     assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]
 
 

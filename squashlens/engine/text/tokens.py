@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bos, Bridge, one_of, short_repr
 from squashlens.checks.arguments import is_tokenized
@@ -28,9 +29,10 @@ from squashlens.sequences import GrowingSequence
 
 Id = int | np.integer
 Tokenized = Mapping[str, Any]  # what a tokenizer of transformers returns
-Prompts = (
+Prompts = TypeAliasType(
+    "Prompts",
     str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray | Tokenized] | np.ndarray | Tensor
-    | Tokenized
+    | Tokenized,
 )  # fmt: skip
 
 ALLOWED = (

@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import torch
 import xarray as xr
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, positive
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -24,7 +25,7 @@ from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import share_interval
 
 # Computes the text of the right answer from the texts of the content tokens.
-Answer = Callable[[tuple[str, ...]], str]
+Answer = TypeAliasType("Answer", Callable[[tuple[str, ...]], str])
 
 
 @measurement()
