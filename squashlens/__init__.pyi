@@ -11,7 +11,6 @@ from .measure.answers.probe import probe
 from .measure.answers.verdict import verdict
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
-from .measure.collapse.precision import precision
 from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import tokenization
@@ -56,7 +55,6 @@ __all__ = [
     "paper",
     "path_bound",
     "paths",
-    "precision",
     "probe",
     "profile",
     "prompts",

@@ -26,6 +26,7 @@ PROMPT = "110 ="
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
     "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "estimates", "runs",
+    "prompts", "answers",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
@@ -33,9 +34,9 @@ ESTIMATE = {
     "tightness", "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
     "max_new_tokens", "n_baseline", "n_examples",
 }  # fmt: skip
-# How much of a result is kept: its labels say it, and the formats of `precision` are labels.
+# How much of a result is kept: its labels say it.
 EXTENT = {"k", "keep", "certified"}
-LABELS = {("precision", "round_to")}
+LABELS: set[tuple[str, str]] = set()
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
          "prefill", "temperature", "direction"}  # fmt: skip
@@ -94,7 +95,6 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
     "collapse": ((pairs,), {}, ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16})),
     "collapse, heads": ((pairs,), {"by_head": "slice"}, ({"by_head": "value"},)),
     "mechanism": ((pairs,), {}, ({"norm": "l2"},)),
-    "precision": ((pairs,), {"blocks": [1], "round_to": "bfloat16"}, NORM_SCALE),
     "separator_ablation": (
         (commas,), {"kinds": ["substitute", "mask"], "from_blocks": [0, 5]},
         ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),

@@ -19,7 +19,7 @@ from squashlens.figures.influence import (
     profile,
     strongest_paths,
 )
-from squashlens.figures.pair_distances import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
+from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, mechanism
 from squashlens.figures.readouts import collapse_vs_readout, probe
 from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
 from squashlens.figures.synthetic import statements, survey, synthetic_convergence, synthetic_total_variation
@@ -33,7 +33,6 @@ __all__ = [
     "attention_sinks",
     "attribution",
     "audit",
-    "bits_needed",
     "by_token",
     "changes",
     "collapse_curve",
@@ -54,7 +53,6 @@ __all__ = [
     "profile",
     "remedies",
     "retained_by_kind",
-    "runs",
     "save",
     "separation_curve",
     "separator_search",

@@ -155,20 +155,6 @@ def mechanism() -> Pairs:
         yield named(figure, "y4")[part].y, found["share"].sel(part=part, length=16)
 
 
-def precision() -> Pairs:
-    found = MEASUREMENTS["precision"]()
-    yield sl.figures.bits_needed(found).data[0].customdata, found["bits_per_coordinate"]
-
-
-def runs() -> Pairs:
-    found = MEASUREMENTS["runs"]()
-    for layer in (LAST, 3):
-        lines = named(sl.figures.runs(found, layer=layer), mode="markers")
-        for run in found["run"].values:
-            yield lines[run].y, found["distance"].sel(run=run, layer=layer)
-            yield lines[f"{run}, noise floor"].y, found["noise_floor"].sel(run=run, layer=layer)
-
-
 def separator_ablation() -> Pairs:
     found = specimens.ablation()
     figure = sl.figures.layer_trace(found, length=16, from_block=2)

@@ -318,11 +318,6 @@ def separator_ablation(s: Subject) -> Calls:
 
 
 @measurement
-def precision(s: Subject) -> Calls:
-    return {"all": lambda: sl.precision(s.model, s.sequence(), lengths=[2, 6], noise_lengths=2, blocks="all")}
-
-
-@measurement
 def compare(s: Subject) -> Calls:
     changes = {
         "masked": sl.hooks.mask_tokens([1]),
@@ -411,6 +406,29 @@ def under_hooks(s: Subject) -> Calls:
 
 
 @measurement
+def separation(s: Subject) -> Calls:
+    """Only distances in float32 of one run, since what rounding does is no number to keep."""
+
+    def steps() -> Any:
+        found = sl.separation(s.model, s.sequence(), lengths=[2, 4, 6], n_random_models=0)
+        return (found["step_y"] * found["noise_y"]).isel(length=slice(2))
+
+    return {"steps": steps}
+
+
+@measurement
+def verdict(s: Subject) -> Calls:
+    if not s.speaks:
+        return {}
+    asked = [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]
+
+    def odds() -> Any:
+        return sl.verdict(s.model, asked, ["2", "3", "4"], n_random_models=0)[["log_odds", "log_odds_after"]]
+
+    return {"odds": odds}
+
+
+@measurement
 def tokenization(s: Subject) -> Calls:
     if not s.speaks:
         return {}
@@ -419,14 +437,6 @@ def tokenization(s: Subject) -> Calls:
         "tokenization": lambda: sl.tokenization(s.model, n=4, prefix=COUNT),
         "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm="l2", scale="absolute"),
     }
-
-
-@measurement
-def runs(s: Subject) -> Calls:
-    if not s.speaks:
-        return {}
-    two = ["bfloat16", "int8"]
-    return {"two": lambda: sl.precision(s.opened, s.sequence(), runs=two, lengths=[2, 6], noise_lengths=2)}
 
 
 @measurement

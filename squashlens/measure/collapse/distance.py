@@ -36,7 +36,6 @@ from squashlens.measure.session import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import (
-    NOISE_FLOORS,
     divergence,
     identical,
     log_odds,
@@ -114,9 +113,7 @@ def collapse(
 
         Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
         change of the log odds of two tokens (nats), and `same_argmax`. If lengths were replayed:
-        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two; and
-        `told_apart` over (length), whether the total variation is above three times the largest noise. With
-        `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
+        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two. With `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
         at least half a unit in the last place: how far rounding can move D. The coordinate `tokens` is the number of
@@ -213,10 +210,7 @@ def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, 
     for name, (text, units) in MOVED.items():
         label = metric.stated(f"how far rounding can move the {text} of v and v*")
         variables[f"{name}_noise"] = (("replayed",), moved[0][name] + moved[1][name], label, units)
-    floor = variables["total_variation_noise"][1].max()
-    text = f"whether the next token tells v from v*: a total variation above {NOISE_FLOORS} noise floors"
-    told = (found["total_variation"] > NOISE_FLOORS * floor).double()
-    return variables | {"told_apart": (("length",), told, metric.stated(text), "1")}
+    return variables
 
 
 def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
