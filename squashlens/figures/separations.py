@@ -21,7 +21,7 @@ VERDICTS = {  # symbol and colour
 }
 
 
-@draws("squashlens.separation", "recovery: layer", "recovery_y chance:")
+@draws("squashlens.separation", "recovery: ... layer", "recovery_y chance: ...")
 def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     """Draw the share of lengths that another run recovers, by layer, with random weights and chance beside it.
 
