@@ -56,9 +56,9 @@ def path_bound(
             ``"beta3"``, the effects of the norms before attention, before the MLP and at the end, and ``"sigma_psi"``,
             the Lipschitz constant of the MLPs, which may be 0.
         attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
-            each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
-            visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the
-            residual stream are two different edges).
+            each token attends evenly to all tokens that its block lets it see, and to the block's learned sink if it
+            has one; ``"topological"``, weight 1 for each visible token, which with σ_ψ = 0 counts the paths from i to n
+            (attending to itself and staying in the residual stream are two different edges).
         query: query position n; negative values count from the end. The last token by default.
         between: layers at which the paths start and end, from the embeddings to y by default; see `options.Between`.
         spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds.
@@ -245,7 +245,7 @@ def composition(
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
-        row sums to 1.
+        row sums to 1, or to less in a model with learned sinks, which end paths.
 
     Raises:
         InputError: a query outside the prompt, or prompts of unequal lengths.
