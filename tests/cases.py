@@ -46,12 +46,15 @@ MORE: dict[str, Any] = {
     "neox_sequential": CONFIG["gpt_neox"](**NEOX, use_parallel_residual=False),
 }
 
-# Mixtures of experts.
+# Mixtures of experts; the last one has learned sinks.
 ROUTED: dict[str, Any] = dict(num_experts_per_tok=2, moe_intermediate_size=8)
 EXPERTS: dict[str, Any] = {
     "mixtral": CONFIG["mixtral"](**COMMON, num_local_experts=4, num_experts_per_tok=2),
     "qwen2_moe": CONFIG["qwen2_moe"](**NO_HEAD_DIM, **ROUTED, num_experts=4, shared_expert_intermediate_size=8),
     "qwen3_moe": CONFIG["qwen3_moe"](**COMMON, **ROUTED, num_experts=4),
+    "gpt_oss": CONFIG["gpt_oss"](
+        **COMMON, sliding_window=5, layer_types=SLIDING, num_local_experts=4, num_experts_per_tok=2
+    ),
 }
 
 # Families that nothing here was written for.

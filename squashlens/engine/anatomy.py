@@ -140,6 +140,12 @@ def residual_site(layer: Target, model: Bridge) -> str:
     return f"blocks.{layer}.hook_resid_pre" if layer < top else f"blocks.{top - 1}.hook_resid_post"
 
 
+def learned_sink(model: Bridge, block: int) -> Tensor | None:
+    """The logits of a block's learned sink, one for each head (gpt-oss): a key that has no value. None without one."""
+    attention = model.blocks[block]._modules.get("attn")
+    return getattr(getattr(attention, "original_component", None), "sinks", None)
+
+
 def pattern_site(block: int) -> str:
     """The hook point of a block's attention patterns."""
     return f"blocks.{block}.attn.hook_pattern"
