@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from typing_extensions import TypeAliasType  # which torch requires; typing has it from Python 3.12 on
 
-from squashlens._typing import Distance, EdgeKind, MethodName, Passes, Scale, Target
+from squashlens._typing import Distance, MethodName, Passes, Scale, Target
 from squashlens.checks.arguments import validated
 from squashlens.sequences import GrowingSequence
 
@@ -94,19 +94,13 @@ class Edges:
     """How the edges of a certified path bound are computed.
 
     Args:
-        edges: method for the edges, from loosest to tightest: ``"local"`` uses norms of the maps of single tokens and
-            memory linear in the prompt length, for long prompts; ``"analytic"`` (the default) uses norms of value and
-            key terms; ``"attention"`` uses the exact norm of the attention's derivative; ``"exact"`` uses the norm of
-            each block's Jacobian, by autograd for blocks of an unknown form.
         n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from
-            the top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
-        vjp_batch_size: number of cotangents per batch, or of tokens per batch with local edges; chosen to fit into
-            memory by default.
+            the top; 1 by default. All L blocks give the norm of the Jacobian itself.
+        vjp_batch_size: number of cotangents per batch; chosen to fit into memory by default.
         seed: random seed of the probes and of Lanczos iteration. By default it is drawn from the system's entropy,
             since no model can be built to avoid such probes; the provenance has it (`call`).
     """
 
-    edges: EdgeKind = "analytic"
     n_composed: int = 1
     vjp_batch_size: int | None = None
     seed: int | None = None
@@ -218,13 +212,10 @@ class ProfileExtras:
     """What `profile` measures beside the path bound and the Jacobian.
 
     Args:
-        certified: whether to compute the certified path bound, with analytic edges, which are computed once for all
-            queries; no by default.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose influence by distance
             is measured as well; 1 by default. They have none of the hooks of the model.
     """
 
-    certified: bool = False
     n_random_models: int = 1
 
 
@@ -234,12 +225,10 @@ class MapExtras:
     """What `squash_map` measures beside the path bound and the Jacobian.
 
     Args:
-        certified: whether to compute the certified path bound, with analytic edges; no by default.
         n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
             measures no substitution effects.
     """
 
-    certified: bool = False
     n_replacements: int = 0
 
 
@@ -300,7 +289,7 @@ class Runs:
 # What functions take: a value of the class, a mapping of its fields, or the field with the name of the parameter.
 BetweenLayers = TypeAliasType("BetweenLayers", Between | Mapping[str, Any])
 Method = TypeAliasType("Method", Estimation | MethodName | Mapping[str, Any])
-EdgeMethod = TypeAliasType("EdgeMethod", Edges | EdgeKind | Mapping[str, Any])
+EdgeMethod = TypeAliasType("EdgeMethod", Edges | Mapping[str, Any])
 Replaced = TypeAliasType("Replaced", Replacements | Mapping[str, Any])
 DistanceNorm = TypeAliasType("DistanceNorm", NormAndScale | Distance | Mapping[str, Any])
 HowPairs = TypeAliasType("HowPairs", Pairs | Mapping[str, Any])

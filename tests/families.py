@@ -93,7 +93,7 @@ def _mask(model: Any) -> None:
 
 TRIED: dict[str, Callable[[Any], object]] = {
     "path_bound": lambda model: sl.path_bound(model, IDS),
-    "certified": lambda model: sl.certified_bound(model, IDS, edges="exact"),
+    "certified": lambda model: sl.certified_bound(model, IDS),
     "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
     "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),

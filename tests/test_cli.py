@@ -168,7 +168,6 @@ WRONG = [
     (["path_bound", "--model", "tiny-gema"], "Did you mean 'tiny-gemma' or 'tiny-prose'?"),
     (["path_bound", "--prompt", b"a\xff".decode("utf-8", "surrogateescape")], "half of a surrogate pair"),
     (["path_bound", "--prompt", PROMPT, "--query", "9"], "--query 9 is not a position"),
-    (["certified_bound", "--edges.n-composed", "2"], "--edges.n-composed 2 is possible only with exact edges."),
 ]
 # What no model has is refused before one is loaded.
 WRONG_FOR_ALL = [

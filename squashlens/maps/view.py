@@ -25,7 +25,6 @@ from squashlens.measure.squashing.map_cells import joined, measure
 from squashlens.options import Estimation, MapExtras, Method, OfMap
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
-from squashlens.theory.probes import seed_of
 
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
 
@@ -233,16 +232,16 @@ def squash_map(
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
-            for no norms. Its seed is that of replacements and certificates too.
+            for no norms. Its seed is that of replacements too.
         norm: as in `jacobian_norms`.
-        extras: certified bounds and replacements of tokens, neither by default; see `options.MapExtras`.
+        extras: replacements of tokens, none by default; see `options.MapExtras`.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
-        Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian`, `certified` over (query, layer, position),
-        NaN where not measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
+        Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian` over (query, layer, position), NaN where not
+        measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
         head; and for prompts of up to 1,024 tokens, over (traced), the strongest paths and the most important ways of
         every cell.
 
@@ -270,7 +269,6 @@ def squash_map(
         return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
-    method = replace(method, seed=seed_of(method.seed, certifies=extras.certified))
     chosen: dict[str, Any] = {"method": method, "norm": norm, "extras": extras, "spans": spans}
     accept = None if changes is None else changes.require
     held = measure(model, prompt, query=query, accept=accept, **chosen)

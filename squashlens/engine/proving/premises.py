@@ -75,7 +75,7 @@ def require_attention_alone(model: Bridge) -> None:
         raise UnsoundModelError(
             reason,
             "Bounds from attention patterns would miss the rest. Use `collapse`, `jacobian_norms`, "
-            '`substitution_effect` or `path_bound(edges="exact")`, which need no patterns, or another model.',
+            "`substitution_effect` or `certified_bound`, which need no patterns, or another model.",
         )
 
 

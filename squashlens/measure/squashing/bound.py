@@ -17,7 +17,7 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.certificates.certified import certified_rows
+from squashlens.measure.squashing.certified import certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.options import Between, BetweenLayers, EdgeMethod, Edges
@@ -109,63 +109,55 @@ def certified_bound(
 ) -> xr.DataArray:
     """A certified upper bound on ‖∂y_n/∂v⁽⁰⁾_i‖₂ for each token i, as a sum over attention paths.
 
-    It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is computed from the model at this
-    input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative of
-    the model with its stored weights in exact arithmetic; all steps run in float64. On every call, random probes
-    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos iteration
-    each fail with half of one in a million at most, over all edges of the call.
+    It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is the norm of a block's Jacobian at
+    this input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative
+    of the model with its stored weights in exact arithmetic; all steps run in float64, and an allowance for rounding is
+    added, which random probes find. Probes, and Lanczos iteration for norms of large matrices, each fail with half of
+    one in a million at most, over all edges of the call. An edge takes d vector–Jacobian products for each token of
+    each block: ``jacobian_norms(method="sketch_upper")`` is certified too, tighter, and far cheaper.
 
     Args:
         model, prompt, query, between: as in `path_bound`.
-        edges: ``"local"``, ``"analytic"`` (the default), ``"attention"`` or ``"exact"``; see `options.Edges`.
+        edges: composed blocks, none by default, and how edges are computed; see `options.Edges`.
         freeze: parts of the model held constant, as in `jacobian_norms`.
         spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
 
     Returns:
         DataArray as of `path_bound`. The attribute `rounding` is the relative allowance for rounding that the values
         include, and `failure_probability` the chance that any value is too low. The provenance has the whole
-        `certificate`: what is certified, how norms were computed, and how much the derived edges did not cover.
+        `certificate`: what is certified, and how norms were computed.
 
     Raises:
-        InputError: a query or layer that does not exist, composed blocks without exact edges, or quantized weights.
-        UnsoundModelError: a block of an unknown form (unless with exact edges), hooks that let later tokens influence
-            earlier ones, numbers of which float64 leaves no correct digit; with local edges also a model that has
-            hooks, or cannot run without materialised attention patterns.
-        CapacityError: the matrices do not fit into memory.
+        InputError: a query or layer that does not exist, or quantized weights.
+        UnsoundModelError: hooks that let later tokens influence earlier ones, or numbers of which float64 leaves no
+            correct digit.
+        CapacityError: the rows of one query do not fit into memory.
 
-    Source: Barbero et al. 2024, Theorem 5.1; the edges are derived in docs/certificates.md.
+    Source: Barbero et al. 2024, Theorem 5.1; docs/certificates.md says why it holds.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> prompt = "How many ones are in the following sequence? 110 ="
-    >>> certified = sl.certified_bound(model, prompt)
-    >>> bool((certified >= sl.jacobian_norms(model, prompt)).all())
+    >>> certified = sl.certified_bound(model, "110 =")
+    >>> bool((certified >= sl.jacobian_norms(model, "110 =")).all())
     True
     """
     edges, between = grouped(edges, Edges), grouped(between, Between)
     positive(edges.n_composed, "n_composed", "a number of blocks")
     if edges.vjp_batch_size is not None:
         positive(edges.vjp_batch_size, "vjp_batch_size", "a batch size")
-    if edges.n_composed != 1 and edges.edges != "exact":
-        raise InputError(
-            f"n_composed={edges.n_composed} is possible only with exact edges.",
-            "Use edges={'edges': 'exact', 'n_composed': …}, or leave it out.",
-        )
     parts, edges = frozen_parts(freeze), replace(edges, seed=seed_of(edges.seed))
     session = Session.start(
         model, prompt, "certified_bound",
         edges=edges, freeze=parts, query=query, between=between, spans=spans,
     )  # fmt: skip
     layers, (session, groups) = session.spans(between), Spans.of(session, spans)
-    rows, certificate = certified_rows(session, layers, between.from_layer, [session.query(query)], edges, parts)
-    composed = f" of {edges.n_composed} composed blocks" if edges.n_composed != 1 else ""
-    long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
+    rows, certificate = certified_rows(session, layers, between.from_layer, session.query(query), edges, parts)
+    composed = f", {edges.n_composed} blocks composed" if edges.n_composed != 1 else ""
+    long_name = f"certified path bound{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, one[between.from_layer][:, 0], long_name, certificate=certificate).assign_attrs(
-            stated
-        )
-        for to, one in rows.items()
+        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+        for to, row in rows.items()
     }
     return session.by_layer(between.to_layer, labelled)
 

@@ -59,10 +59,10 @@ def measure(
     With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
     raise. `tick` is called with the share of the Jacobian's rows that are done.
     """
-    certified, n_replacements = extras.certified, extras.n_replacements
+    n_replacements = extras.n_replacements
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     model = require_sound(model)
-    method = resolved(method, model, ("exact", "sketch", "none"), certifies=certified)
+    method = resolved(method, model, ("exact", "sketch", "none"))
     seed = seed_in(method)
     session = Session.start(
         model, prompt, "squash_map",
@@ -76,14 +76,14 @@ def measure(
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
     whole = profile(
         model, prompt, queries=queries, method=Estimation(method="none", seed=seed),
-        extras=ProfileExtras(certified=certified, n_random_models=0),
+        extras=ProfileExtras(n_random_models=0),
     )  # fmt: skip
     variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
     with suppress(UnsoundModelError):  # a model whose logits do not follow from y
         coords["next_token"], variables["next_probability"] = _predict(session, queries)
-    known = {name: one for name, one in provenance(whole).items() if name == "certificate"}
+    known: dict[str, Any] = {}
     if method.method != "none":
         variables |= _jacobian(session, queries, opened, layers, norm, method, tick)
         if method.method == "sketch":
@@ -175,10 +175,9 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
             if dim in whole[name].dims and name in more.variables:
                 whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
-    for part in ("certificate", "sketch"):
-        if part in facts and part in others:
-            both = [one[part]["failure_probability"] for one in (facts, others)]
-            later[part] = facts[part] | {"failure_probability": sum(both)}
+    if "sketch" in facts and "sketch" in others:
+        both = [one["sketch"]["failure_probability"] for one in (facts, others)]
+        later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}
     return sealed(whole, facts | later)
 
 

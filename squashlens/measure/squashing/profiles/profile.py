@@ -27,12 +27,11 @@ from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.proving.registry import steady
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
-from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.measure.squashing.walks import top_down
-from squashlens.options import Edges, Estimation, Method, OfProfile, ProfileExtras
+from squashlens.options import Estimation, Method, OfProfile, ProfileExtras
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.theory.bounds.path_sums import compositions
@@ -44,7 +43,6 @@ CHUNK = 1 << 24  # numbers in the rows of some queries that are composed togethe
 NAMES = {
     "path_bound": "path bound",
     "null": "path bound under uniform attention",
-    "certified": "certified path bound, analytic edges",
     "jacobian": "norm of the Jacobian",
 }
 BOTH = ("low", "high")
@@ -81,24 +79,23 @@ def profile(
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
         method: way to compute norms of the Jacobian, as in `jacobian_norms`: ``"auto"`` (the default), ``"exact"``,
             ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together with those of the random models; ``"none"``,
-            no norms, which takes one forward pass of the model and of each random model. Its seed is that of
-            certificates and resamples too.
+            no norms, which takes one forward pass of the model and of each random model. Its seed is that of resamples
+            too.
         norm: as in `jacobian_norms`.
         keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
             ``"distances"``, only the means at each distance, for which memory grows with the prompt's length instead of
             its square.
-        extras: certified bounds, and models with random weights for comparison, one by default; see
-            `options.ProfileExtras`.
+        extras: models with random weights for comparison, one by default; see `options.ProfileExtras`.
 
     Returns:
         Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
         ``method="none"``; with a sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 %
-        probability; with certified upper bounds `jacobian_low`, certified lower bounds; with ``certified=True`` also
-        `certified`, NaN at layer L. Zero for positions after the query.
+        probability; with certified upper bounds `jacobian_low`, certified lower bounds. Zero for positions after the
+        query.
 
         Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number. `quantity` is
-        ``"path_bound"``, ``"null"``, ``"certified"``, ``"jacobian"``, and with random models ``"path_bound_random"``
-        and ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
+        ``"path_bound"``, ``"null"``, ``"jacobian"``, and with random models ``"path_bound_random"`` and
+        ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
         with `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
         `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
         power law describes the influence.
@@ -126,10 +123,10 @@ def profile(
     True
     """
     method, extras = grouped(method, Estimation), grouped(extras, ProfileExtras)
-    n_random_models, certified = extras.n_random_models, extras.certified
+    n_random_models = extras.n_random_models
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     model = require_sound(model)
-    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
+    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper", "none"))
     session = Session.start(
         model, prompt, "profile",
         queries=queries, layers=layers, method=method, norm=norm, keep=keep, extras=extras,
@@ -138,7 +135,7 @@ def profile(
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
     work = _Work(session, asked, _layers(session, layers), method, norm, keep, models=1 + n_random_models)
     work.require_fits()
-    work.measured(certified=certified)
+    work.measured()
     random = [work.of(with_random_weights(session.model, k)).measured(null=False).sums for k in range(n_random_models)]
     return work.result(random)
 
@@ -202,7 +199,7 @@ class _Work:
             return count, None
         return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
 
-    def measured(self, *, null: bool = True, certified: bool = False) -> "_Work":
+    def measured(self, *, null: bool = True) -> "_Work":
         """Path bound, null and norms of the model."""
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
         if reason := besides_attention(self.session.model):
@@ -212,8 +209,6 @@ class _Work:
             paths = ()
         for name, attention in paths:
             self._bounds(name, attention)
-        if certified and self.layers[0] < n_blocks(self.session.model):
-            self._certified()
         if self.method != "none":
             self._jacobians()
         return self
@@ -245,19 +240,6 @@ class _Work:
             for below, values in enumerate(products):
                 if top - below in self.layers:
                     self._take(name, self.layers.index(top - below), rows, values)
-
-    def _certified(self) -> None:
-        """The certified path bound of every query from every layer but the last."""
-        self._new("certified")
-        top = n_blocks(self.session.model)
-        edges = Edges(seed=sketch.seed_in(self.options))
-        rows, certificate = certified_rows(self.session, {"y": top}, self.layers[0], self.queries.tolist(), edges)
-        for place, layer in enumerate(self.layers):
-            if layer < top:
-                self._take("certified", place, slice(None), rows["y"][layer][0])
-            elif self.keep == "positions":
-                self.kept["certified"][:, place] = torch.nan
-        self.facts["certificate"] = certificate
 
     def _jacobians(self) -> None:
         """Norms of the Jacobian of every query at every layer; the ends of all intervals hold together."""
