@@ -49,15 +49,17 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
     "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
     "natural": lambda s, f: sl.substitution_effect(
-        s.model, [s.short], replacements={"candidates": "predicted", "n_replacements": 2}, seed=0
+        s.model, [s.short], candidates="predicted", n_replacements=2, seed=0
     ),
     "squash_map": lambda s, f: sl.squash_map(s.model, [s.short]).result,
     "profile": lambda s, f: sl.profile(
         s.model,
         [s.short],
-        method={"method": "sketch_upper", "n_probes": 4, "seed": 0},
+        method="sketch_upper",
+        n_probes=4,
+        seed=0,
         layers=[0],
-        extras={"n_random_models": 0},
+        n_random_models=0,
     ),
     "Study": stored,
     "report": page,

@@ -13,7 +13,6 @@ from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import CapacityError
 from tests.cases import save_random
 from tests.cuda.works import allocated
-from tests.grouped import flat
 
 BASE: dict[str, Any] = dict(vocab_size=60, max_position_embeddings=4096, pad_token_id=0, bos_token_id=2, eos_token_id=1)
 
@@ -46,7 +45,7 @@ def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: A
     with torch.no_grad():
         passing = allocated(lambda: forward(model, ids[None], []))
     options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16}
-    products = allocated(lambda: flat.jacobian_norms(model, ids[:many], **options))
+    products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
 
@@ -69,7 +68,7 @@ def test_patterns_are_estimated_and_refused(tmp_path: Any, monkeypatch: pytest.M
         patterns_written("the test"),
         pytest.raises(CapacityError, match=r"graph of all blocks \(eager, since the test"),
     ):
-        flat.jacobian_norms(model, ids, norm="frobenius", method={"method": "sketch", "n_probes": 1})
+        sl.jacobian_norms(model, ids, norm="frobenius", method="sketch", n_probes=1)
 
 
 def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:

@@ -13,7 +13,6 @@ from squashlens import hooks as change
 from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.generate import Prompt, generate
 from squashlens.errors import InputError, UnsoundModelError
-from tests.grouped import flat
 from tests.native import KINDS, Plain, compiled, native, previous_token
 
 IDS = torch.tensor([3, 4, 0, 5, 3, 3, 2])
@@ -75,11 +74,11 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
     plain = Plain(model)
     for source in (0, 2) if model.cfg.normalization_type == "LN" else (0,):
         truth = torch.linalg.matrix_norm(jacobian(plain, IDS, source), ord=2).numpy()
-        found = sl.jacobian_norms(model, IDS, between={"from_layer": source})
+        found = sl.jacobian_norms(model, IDS, from_layer=source)
         np.testing.assert_allclose(found.values, truth, rtol=1e-3, atol=1e-4 * truth.max())
-        bound = sl.certified_bound(model, IDS, between={"from_layer": source}).values
+        bound = sl.certified_bound(model, IDS, from_layer=source).values
         assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
-        whole = flat.certified_bound(model, IDS, n_composed=3 - source, from_layer=source)
+        whole = sl.certified_bound(model, IDS, n_composed=3 - source, from_layer=source)
         np.testing.assert_allclose(whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max())
 
 

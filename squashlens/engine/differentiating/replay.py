@@ -22,6 +22,7 @@ from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, attached, expanded_hooks, torch_hook
 from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.proving.effective import applied
+from squashlens.engine.proving.premises import why_not_block_by_block
 from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import streamed, why_not_streamed
 
@@ -80,7 +81,7 @@ class Replay:
 def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
     """Whether blocks can be run again one by one: no hook would see it happen twice, and none needs patterns."""
     sites = [p for h in expanded_hooks(model, split_frozen_attention(hooks)[1]) for p in h.points(n_blocks(model))]
-    return not ambient(model) and why_not_streamed(model, sites) is None
+    return not ambient(model) and why_not_streamed(model, sites) is None and why_not_block_by_block(model) is None
 
 
 def record(

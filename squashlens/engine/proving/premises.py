@@ -2,16 +2,19 @@
 
 Path bounds multiply attention patterns. They are wrong if a token sees later ones, and they miss everything else that
 passes between tokens: a state-space model beside attention, a convolution over queries, keys or values, experts that
-take a limited number of tokens. Such parts are not looked up by name; two properties are tested instead.
+take a limited number of tokens. Such parts are not looked up by name; properties are tested instead.
 
 * **Causality**: if the last tokens are replaced, the residual streams at earlier positions are the same.
 * **Attention alone**: if every pattern is the identity, so that each token attends to itself only, and some tokens are
   replaced, the residual streams of the others are the same. So are the weights that these give to each other, as shares
   of their sum, before a pattern is replaced.
 
-Each is one forward pass of a batch: a short prompt, and copies in which some tokens are replaced. After a comparison,
-the streams of all other tokens are set to those of the prompt, since rounding in one block may send a token to other
-experts in the next.
+* **Block by block**, tested where it is needed: if the graph of each residual stream is cut off, no block depends on an
+  earlier stream than the one that enters it. Blocks that share keys and values (Gemma 4) do.
+
+The first two are one forward pass each, of a batch: a short prompt, and copies in which some tokens are replaced. After
+a comparison, the streams of all other tokens are set to those of the prompt, since rounding in one block may send a
+token to other experts in the next.
 """
 
 from collections.abc import Callable
@@ -25,6 +28,7 @@ from squashlens._typing import Bridge
 from squashlens.engine.agreement import SAME_OPERATIONS, difference
 from squashlens.engine.anatomy import dtype_of, forget_lengths, last_logits, n_blocks, pattern_site, residual_sites
 from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.proving import registry
 from squashlens.engine.proving.effective import probe_ids, require_effective
 from squashlens.errors import UnsoundModelError
@@ -71,12 +75,58 @@ def besides_attention(model: Bridge) -> str | None:
 
 def require_attention_alone(model: Bridge) -> None:
     """Raise an error if something besides attention passes between tokens, or attention cannot be read."""
-    if reason := besides_attention(model):
+    _require_none(besides_attention(model))
+
+
+def why_not_block_by_block(model: Bridge) -> str | None:
+    """Why nothing can be composed of single blocks; None if each depends only on the stream that enters it."""
+    return registry.proved(model, "blocks depend on the stream that enters them", lambda: _earlier_stream(model))
+
+
+def why_no_paths(model: Bridge) -> str | None:
+    """Why influence is not a sum over paths of one attention edge for each block; None if it is."""
+    return besides_attention(model) or why_not_block_by_block(model)
+
+
+def require_paths(model: Bridge) -> None:
+    """Raise an error if influence is not a sum over paths of one attention edge for each block."""
+    _require_none(why_no_paths(model))
+
+
+def _require_none(reason: str | None) -> None:
+    if reason:
         raise UnsoundModelError(
             reason,
-            "Bounds from attention patterns would miss the rest. Use `collapse`, `jacobian_norms`, "
-            "`substitution_effect` or `certified_bound`, which need no patterns, or another model.",
+            "Bounds from attention patterns would miss this. Use `collapse`, `jacobian_norms` or "
+            "`substitution_effect`, which need no patterns, or another model.",
         )
+
+
+def _earlier_stream(model: Bridge) -> str | None:
+    """Which block depends on another stream than the one that enters it, if the graph of each stream is cut off."""
+    entering: list[Tensor] = []
+    leaving: list[Tensor] = []
+
+    def cut(stream: Tensor) -> Tensor:
+        leaving.append(stream)
+        entering.append(stream.detach().clone().requires_grad_())
+        return entering[-1]
+
+    hooks = [Hook("cut", site, cut) for site in residual_sites(model)[:-1]]
+    forget_lengths(model)
+    with torch.inference_mode(False), torch.enable_grad(), without_ambient(model), attached(model, *hooks):
+        model(probe_ids(model), use_cache=False, **last_logits(model))
+    for block, stream in enumerate(leaving[1:]):
+        earlier = entering[:block]
+        found = torch.autograd.grad(stream.sum(), earlier, retain_graph=True, allow_unused=True) if earlier else ()
+        for layer, gradient in enumerate(found):
+            if gradient is not None:
+                return (
+                    f"Block {block} of {type(model.original_model).__name__} depends on the residual stream of layer "
+                    f"{layer} otherwise than through the stream that enters it, as with keys and values that blocks "
+                    "share."
+                )
+    return None
 
 
 def _violation(model: Bridge, *, cut: bool) -> str:

@@ -220,9 +220,9 @@ def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
         truth = (
             plain_outputs(plain, ids)
             if is_native(model)
-            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True, **last_logits(model))
+            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
         )
-    pairs = [("logits", logits, truth.logits)]
+    pairs = [("logits", logits, truth.logits[:, -logits.shape[1] :])]  # of the last position, or of all
     returned = [pattern for pattern in getattr(truth, "attentions", None) or () if pattern is not None]
     if patterns and len(returned) != len(patterns):  # a bridge without any is refused where they are needed
         raise UnsoundModelError(

@@ -8,7 +8,7 @@ constant of its own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,9 +23,10 @@ from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certify
 from squashlens.engine.differentiating.spans import Span, differentiable, open_spans, vjps
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.memory import human, require_room
+from squashlens.engine.proving.premises import why_not_block_by_block
+from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import causality, require_causal
-from squashlens.options import Edges
 from squashlens.theory.lanczos import certified_spectral_norms
 from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
 from squashlens.theory.probes import PROBES, normals
@@ -34,6 +35,15 @@ SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lancz
 INFLATION = 0.10  # most that Lanczos may add to a bound, over all steps of a path
 FAILURE = 5e-7  # failure probability of Lanczos, and of the probes for what rounding did; 1e-6 together
 Stretch = tuple[int, Target]  # consecutive blocks: the layer at which they start, and the one at which they end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """How the edges of a certified path bound are computed: keywords of `certified_bound`, which describes them."""
+
+    n_composed: int = 1
+    vjp_batch_size: int | None = None
+    seed: int
 
 
 @dataclass
@@ -72,12 +82,15 @@ def certified_rows(
     chains: dict[Target, list[Stretch]] = {
         to: _stretches(from_layer, top, to, options.n_composed) for to, top in targets.items()
     }
+    if any(len(chain) > 1 for chain in chains.values()) and (reason := why_not_block_by_block(session.model)):
+        whole = n_blocks(session.model)
+        raise UnsoundModelError(reason, f"Use n_composed={whole}, or `jacobian_norms`.")
     # The row needs all edges, except in the last stretch, where it needs only those into the query.
     wanted = {chain[-1]: range(query, query + 1) for chain in chains.values()}
     wanted |= {stretch: range(query + 1) for chain in chains.values() for stretch in chain[:-1]}
     wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
     total = len(session.ids) * sum(len(queries) for queries in wanted.values()) * (query + 1)
-    norms = Norms(total, max(map(len, chains.values())), cast(int, options.seed))
+    norms = Norms(total, max(map(len, chains.values())), options.seed)
     work = _Work(session, wanted, freeze, norms, options.vjp_batch_size)
     start = torch.nn.functional.one_hot(torch.tensor(query), session.positions).double()
     rows: dict[Target, list[Tensor]] = {to: [] for to in targets}

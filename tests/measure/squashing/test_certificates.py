@@ -13,7 +13,6 @@ import squashlens as sl
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing import certified as measured
 from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, few, loaded, random_model
-from tests.grouped import flat
 from tests.references import exact_norms, float64_throughout, float64_twin
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
@@ -32,8 +31,8 @@ def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
 
 def certified(model: Any, composed: int, ids: torch.Tensor = IDS, **shared: Any) -> Any:
     if composed == SKETCH:
-        return flat.jacobian_norms(model, ids, method={"method": "sketch_upper", "n_probes": 16}, **shared)
-    return flat.certified_bound(model, ids, n_composed=composed, **shared)
+        return sl.jacobian_norms(model, ids, method="sketch_upper", n_probes=16, **shared)
+    return sl.certified_bound(model, ids, n_composed=composed, **shared)
 
 
 def ratios(model: Any, truth: np.ndarray, composed: int, ids: torch.Tensor = IDS, **shared: Any) -> np.ndarray:
@@ -264,7 +263,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     profiled: dict[str, Any] = {"queries": [-1], "layers": [0], "n_random_models": 0}
     refused = 0
     for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}, profiled):
-        measure = flat.profile if options is profiled else flat.jacobian_norms
+        measure = sl.profile if options is profiled else sl.jacobian_norms
         try:
             found = measure(model, IDS, method="sketch_upper", **options)
         except UnsoundModelError as error:

@@ -6,7 +6,6 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, RangeError
-from tests.grouped import in_groups
 from tests.references import raw
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
@@ -67,7 +66,7 @@ def test_refusals(
 ) -> None:
     monkeypatch.setattr("squashlens.measure.squashing.audit._warm_up", lambda *_: pytest.fail("the work was begun"))
     with pytest.raises(InputError, match=complaint):
-        raw(measure)(tiny, **{"prompt": "110 ="} | in_groups(measure, arguments))
+        raw(measure)(tiny, **{"prompt": "110 ="} | arguments)
 
 
 @pytest.mark.parametrize(
