@@ -34,7 +34,7 @@ ESTIMATE = {
     "max_new_tokens", "n_baseline", "n_examples",
 }  # fmt: skip
 # How much of a result is kept: its labels say it, and the formats of `precision` are labels.
-EXTENT = {"k", "keep", "certified"}
+EXTENT = {"k", "keep"}
 LABELS = {("precision", "round_to")}
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
@@ -76,8 +76,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
         {"constants": {"beta1": 2.0}}, {"constants": {"beta2": 2.0, "beta3": 0.5}}, {"constants": {"sigma_psi": 0.0}},
         UNIFORM, {"attention": "topological"}, *PLACES,
     )),
-    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"edges": "exact"}, *PLACES)),
-    "certified_bound, exact": ((PROMPT,), {"edges": "exact"}, ({"edges": {"edges": "exact", "n_composed": 2}},)),
+    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"edges": {"n_composed": 2}}, *PLACES)),
     "jacobian_norms": ((PROMPT,), {}, (
         {"norm": "frobenius"}, {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}, *PLACES,
     )),

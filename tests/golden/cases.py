@@ -185,23 +185,11 @@ def path_bound(s: Subject) -> Calls:
 
 
 @measurement
-def certified(s: Subject) -> Calls:
+def certified_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.short]
     return {
-        "analytic": lambda: sl.certified_bound(m, ids),
-        "frozen": lambda: sl.certified_bound(m, ids, freeze=["attention", "norms", "gates"]),
-        "norms": lambda: sl.certified_bound(m, ids, freeze="norms", to_layer=[1, "y"]),
-        "attention": lambda: sl.certified_bound(m, ids, edges="attention"),
-        "local": lambda: sl.certified_bound(m, ids, edges="local", seed=0),
-    }
-
-
-@measurement
-def certified_exact(s: Subject) -> Calls:
-    m, ids = s.model, [s.short]
-    return {
-        "exact": lambda: sl.certified_bound(m, ids, edges="exact"),
-        "grouped": lambda: sl.certified_bound(m, ids, edges="exact", n_composed=2, freeze="attention"),
+        "exact": lambda: sl.certified_bound(m, ids),
+        "grouped": lambda: sl.certified_bound(m, ids, n_composed=2, freeze="attention"),
     }
 
 
@@ -270,12 +258,11 @@ def audit(s: Subject) -> Calls:
 def needle(s: Subject) -> Calls:
     prompts = [ids[-6:] for ids in s.pair] + [s.prompt[-5:]]
     return {
-        "certified": lambda: sl.needle(
+        "one": lambda: sl.needle(
             s.model,
             prompts,
             [2, 3, 2],
             [("a", 1), ("a", 1), ("b", 2)],
-            certified=True,
             candidates=s.among,
             n_replacements=2,
             seed=0,
@@ -396,7 +383,6 @@ def under_hooks(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     calls: Calls = {
         "path_bound": lambda: sl.path_bound(m, ids),
-        "certified": lambda: sl.certified_bound(m, ids),
         "jacobian_norms": lambda: sl.jacobian_norms(m, ids),
         "substitution_effect": lambda: sl.substitution_effect(m, ids, n_replacements=1),
         "collapse": lambda: sl.collapse(m, s.sequence(), lengths=LENGTHS),

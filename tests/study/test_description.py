@@ -111,7 +111,7 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         ({"measurement": "no.module:function"}, "imported"),
         ({"measurements": "path_bound"}, "A grid: .*'measurement'"),
         ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
-        (BOUND | {"measurement": "certified_bound", "each": {"edges": ["exact", "inexact"]}}, "inexact"),
+        (BOUND | {"each": {"attention": ["model", "unlike"]}}, "unlike"),
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
         (BOUND | {"each": {"querry": [1]}}, "Similar names: query"),
         (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),
