@@ -16,8 +16,8 @@ from squashlens.study import atlas as module
 
 ONES = {"repeated": {"token": "1", "n": 8}}
 SHORT = [
-    {"measurement": "collapse", "arguments": {"norm": {"scale": "relative"}}, "each": {"sequence": {"ones": ONES}}},
-    {"measurement": "profile", "arguments": {"prompt": "110 =", "method": "none", "extras": {"n_random_models": 0}}},
+    {"measurement": "collapse", "arguments": {"scale": "relative"}, "each": {"sequence": {"ones": ONES}}},
+    {"measurement": "profile", "arguments": {"prompt": "110 =", "method": "none", "n_random_models": 0}},
     {"measurement": "audit", "arguments": {"estimates": ["knockout KL"], "seed": 0}, "each": {"prompt": ["zebra"]}},
 ]
 

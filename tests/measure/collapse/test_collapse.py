@@ -47,7 +47,7 @@ def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
-    for form in ({}, {"separator": 13}, {"separator": {"separator": 13, "every": 2}, "suffix": [20, 21, 22]}):
+    for form in ({}, {"separator": 13}, {"separator": 13, "every": 2, "suffix": [20, 21, 22]}):
         sequence = sequence_for(model, family, CONTENT * 2, **form)
         ds = sl.collapse(model, sequence, norm="l1")
         assert sl.results.provenance(ds)["passes"] == "shared"

@@ -114,12 +114,12 @@ def test_composed_blocks_are_counted_from_the_top(bridge_of: Callable[..., Any])
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
     above: dict[str, Any] = {"from_layer": 1, "to_layer": [2, 3, "y"]}
-    together = sl.certified_bound(model, IDS, between=above, query=4)
+    together = sl.certified_bound(model, IDS, **above, query=4)
     for to in (2, 3, "y"):
         alone = sl.certified_bound(model, IDS, to_layer=to, from_layer=1, query=4)
         np.testing.assert_allclose(together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6)
     assert (together.values[:, 5:] == 0).all()
-    short = sl.certified_bound(model, IDS[:5], between=above)
+    short = sl.certified_bound(model, IDS[:5], **above)
     np.testing.assert_allclose(together.values[:, :5], short.values, rtol=1e-5)
     prompts = torch.stack([IDS, IDS.flip(0)])
     for row, ids in zip(sl.certified_bound(model, prompts).values, prompts, strict=True):
