@@ -157,6 +157,3 @@ def test_pairs_are_known_by_their_tokens(v: tuple[int, ...], star: tuple[int, ..
         assert more(v, star) == extra
 
 
-def test_questions_that_the_answer_does_not_follow_are_refused(tiny: Any) -> None:
-    with pytest.raises(InputError, match="prefill=False: the answer would not come next"):
-        sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[4], prefill=False)
