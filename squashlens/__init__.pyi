@@ -26,12 +26,10 @@ from .measure.squashing.substitution import substitution_effect
 from .measure.squashing.walks import attention_sinks
 from .reporting.paper.write import paper
 from .reporting.report_page import report
-from .study.atlas import Atlas
 from .study.study import Study
 
 __version__: str
 __all__ = [
-    "Atlas",
     "Capture",
     "Study",
     "accuracy",

@@ -127,9 +127,10 @@ MOST = 1_000_000  # limit for every count: above any model's context, and below 
 
 def positive(value: object, argument: str, what: str, *, or_zero: bool = False, most: int = MOST) -> None:
     """Raise an error unless `value` is a whole number from 1 (or 0) to `most`; `what` describes the number."""
-    if isinstance(value, int) and value > most:
+    whole = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if whole is not None and whole > most:
         raise InputError(f"{argument}={short_repr(value)} is too large.", f"Give at most {most}.")
-    if isinstance(value, bool) or not isinstance(value, int) or value < (0 if or_zero else 1):
+    if whole is None or whole < (0 if or_zero else 1):
         wanted = "Give a whole number of at least 0." if or_zero else "Give a positive whole number."
         raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
 

@@ -1,4 +1,4 @@
-"""The lists of public names, made from the sources: `make names` writes them anew, and adds to the table of figures.
+"""The lists of public names, made from the sources: `make names` writes them anew.
 
 Public are the functions under `@measurement`, those of `squashlens/figures` under `@draws`, and those of
 `squashlens/hooks` under `@validated`. Other names, such as `load`, stay listed as long as their module defines them.
@@ -8,12 +8,8 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-import squashlens as sl
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "figures.md"
 PACKAGE = Path("squashlens")
 LISTS = {  # the file with a list, the folders whose functions are in it, and their decorator
     "__init__.pyi": (("measure", "maps", "reporting"), "measurement("),
@@ -76,29 +72,9 @@ def written(root: Path, listing: str) -> str:
     return "\n".join([*rows[:first], *lines, *between, "__all__ = [", *every, "]", *after, ""])
 
 
-def measurements() -> dict[str, Any]:
-    """The functions under `@measurement`, by their public name."""
-    public = {name: getattr(sl, name) for name in sl.__all__}
-    public |= {f"paths.{name}": getattr(sl.paths, name) for name in sl.paths.__all__}
-    return {name: one for name, one in public.items() if hasattr(one, "__measures__")}
-
-
-def page_of_figures() -> str:
-    """The page of figures, with a row for each measurement that its table lacks."""
-    before, head, after = PAGE.read_text(encoding="utf-8").partition("| measurement | `of` draws | also |\n")
-    table, end, after = after.partition("\n\n")
-    for name, function in measurements().items():
-        figures, _ = function.__measures__
-        if figures and f"`{name}`" not in table:
-            first, *others = (f"`{figure}`" for figure in figures)
-            table += f"\n| `{name}` | {first} | {', '.join(others)} |"
-    return before + head + table + end + after
-
-
 def main() -> None:
     for listing in LISTS:
         (ROOT / PACKAGE / listing).write_text(written(ROOT, listing), encoding="utf-8")
-    PAGE.write_text(page_of_figures(), encoding="utf-8")
     ruff = Path(sys.executable).with_name("ruff")
     files = [str(PACKAGE / listing) for listing in LISTS]
     for command in (["check", "--fix", "--select", "I"], ["format"]):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.names import LISTS, PACKAGE, PAGE, ROOT, page_of_figures, written
+from tests.names import LISTS, PACKAGE, ROOT, written
 
 
 def listed(text: str) -> list[str]:
@@ -15,7 +15,3 @@ def listed(text: str) -> list[str]:
 def test_the_lists_are_up_to_date(listing: str) -> None:
     text = (ROOT / PACKAGE / listing).read_text(encoding="utf-8")
     assert listed(written(ROOT, listing)) == listed(text), "run `make names`"
-
-
-def test_the_page_of_figures_has_every_measurement() -> None:
-    assert page_of_figures() == PAGE.read_text(encoding="utf-8"), "run `make names`"

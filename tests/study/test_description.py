@@ -8,7 +8,6 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.study.describing.measurements import NOT_GIVEN, function_of, measurements, parameters
-from tests import names
 
 SQUARE = "tests.study.fakes:square"
 BOUND = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
@@ -155,7 +154,8 @@ def test_a_study_needs_a_store_and_different_names() -> None:
 
 def test_every_measurement_is_one_of_a_study_or_says_why_not() -> None:
     # Two write files, one makes a page, and one needs the right answers, which only Python can say.
-    assert {*names.measurements()} - {*measurements()} == {"report", "paper", "squash_map", "accuracy"}
+    registered = {name for name in sl.__all__ if hasattr(getattr(sl, name), "__measures__")}
+    assert registered - {*measurements()} == {"report", "paper", "squash_map", "accuracy"}
     for name in measurements():
         assert callable(function_of(name))
         assert ("model" in parameters(name)) is not name.startswith("synthetic")

@@ -73,7 +73,7 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
     if tokenized.get("attention_mask") is None:
         return rows
     shown = _plain(tokenized["attention_mask"])
-    masks = shown if isinstance(shown[0], list) else [shown]
+    masks = shown if shown and isinstance(shown[0], list) else [shown]
     if [*map(len, masks)] != [*map(len, rows)]:
         raise InputError("attention_mask and input_ids have different shapes.", "Give both as the tokenizer does.")
     seen = [[place for place, shown in enumerate(mask) if shown] for mask in masks]

@@ -73,7 +73,7 @@ def separator_ablation(
         sequence: a growing sequence with separators from `squashlens.prompts`; or a `capture` of one, whose
             sequence, lengths and way of running passes are used; each ablation is a run of its own.
         kinds: kinds of ablation to measure; all by default.
-        lengths: numbers of content tokens at which D is measured, in increasing order; by default those of the
+        lengths: numbers of content tokens at which D is measured; by default those of the
             capture, or all from 1.
         from_blocks: first blocks of the hooks: a hook acts in that block and all later ones. By default each block in
             turn.

@@ -65,7 +65,7 @@ def compare(
             for each; accuracy is not measured by default.
         prompt: for families, texts or token ids that have nothing to do with them, on which the cost is measured. By
             default 16 questions about a first or last digit for the bundled model; the cost is not measured for others.
-        lengths: numbers of content tokens, in increasing order. By default those of the capture, or all from 1; for
+        lengths: numbers of content tokens. By default those of the capture, or all from 1; for
             families, the largest that all have.
         scale: as in `collapse`; ``"relative"`` by default.
         n_samples: number of sequences of the same form on which accuracy is measured, for families everything, with

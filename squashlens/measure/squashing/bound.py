@@ -54,7 +54,8 @@ def path_bound(
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
-            (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
+            (prompt, position), what a tokenizer of transformers returns, or a `capture` of them. Prompts of unequal
+            lengths are measured one by one.
         attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
             each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
             visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the

@@ -233,11 +233,17 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
         assert "distance" in ds
 
 
+def test_lengths_in_any_order_are_measured_in_ascending_order(tiny: Any) -> None:
+    ones = PANELS["a"](tiny, 6)
+    found, expected = (captured.collapse(tiny, ones, lengths=lengths) for lengths in ([5, 2], [2, 5]))
+    assert found.identical(expected)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"n_samples": 0}, "n_samples=0"),
-        ({"lengths": [3, 2]}, "not increasing"),
+        ({"lengths": [3, 3]}, "a number twice"),
         ({"lengths": [99]}, "Lengths run from 1 to 9"),
     ],
 )
