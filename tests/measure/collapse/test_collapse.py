@@ -235,7 +235,7 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
 
 def test_lengths_in_any_order_are_measured_in_ascending_order(tiny: Any) -> None:
     ones = PANELS["a"](tiny, 6)
-    found, expected = (captured.collapse(tiny, ones, lengths=lengths) for lengths in ([5, 2], [2, 5]))
+    found, expected = (sl.collapse(tiny, ones, lengths=lengths) for lengths in ([5, 2], [2, 5]))
     assert found.identical(expected)
 
 

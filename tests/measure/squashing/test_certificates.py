@@ -239,8 +239,9 @@ def test_local_edges_want_tokens_that_meet_in_attention_alone(family: str, bridg
 
 def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bridge_of("llama")
-    for edges in ({"edges": "exact", "n_composed": 2}, {}):
-        assert sl.certified_bound(model, IDS[:2], edges=edges).attrs["failure_probability"] == 5e-7
+    each: Any = ({"edges": "exact", "n_composed": 2}, {})
+    for edges in each:
+        assert sl.certified_bound(model, IDS[:2], **edges).attrs["failure_probability"] == 5e-7
     assert certified(model, "sketch", 8).attrs["failure_probability"] == 1e-6
     monkeypatch.setattr(measured, "SMALL", 4)
     monkeypatch.setattr(measured, "FEW", 4)
