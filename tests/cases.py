@@ -10,6 +10,8 @@ import torch
 from transformers import CONFIG_MAPPING as CONFIG
 from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedModel
 
+import squashlens as sl
+
 COMMON: dict[str, Any] = dict(
     vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
     num_key_value_heads=2, head_dim=4, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=2,
@@ -29,6 +31,7 @@ CONFIGS: dict[str, Any] = {
     ),
 }
 FAMILIES = tuple(CONFIGS)
+CONTENT = (7, 8, 7, 7, 9, 9, 8, 7)
 
 # Further ways to build a block: norms on queries and keys, norms behind the branches only, branches side by side.
 NEOX: dict[str, Any] = dict(
@@ -200,3 +203,8 @@ def save_random(config: Any, folder: Path, seed: int = 0) -> Path:
     """A random model as a Hugging Face folder, without a tokenizer."""
     random_model(config, seed).save_pretrained(folder)
     return folder
+
+
+def sequence_for(model: Any, family: str, content: Any = CONTENT, **form: Any) -> Any:
+    """A sequence for a family's random model, after BOS if the family has one, and two more tokens."""
+    return sl.prompts.build(model, content, prefix=[*([] if family == "qwen2" else [2]), 5, 11], **form)

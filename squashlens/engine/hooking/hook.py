@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
@@ -205,7 +206,7 @@ def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
 
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
-HookLike = Hook | Recipe | HookPair | Iterable[Any]  # one hook in any form, or several
+HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])  # one hook in any form, or several
 
 
 def is_pair(given: object) -> bool:
