@@ -62,8 +62,10 @@ SMALL: dict[str, Any] = dict(vocab_size=60, bos_token_id=2, eos_token_id=1)
 FALCON: dict[str, Any] = SMALL | dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=4)
 OTHERS: dict[str, Any] = {
     "phi3": CONFIG["phi3"](**NO_HEAD_DIM),
-    "cohere": CONFIG["cohere"](**NO_HEAD_DIM),
-    "granite": CONFIG["granite"](**NO_HEAD_DIM, attention_multiplier=0.3, residual_multiplier=0.7),
+    "cohere": CONFIG["cohere"](**NO_HEAD_DIM, use_qk_norm=True),
+    "granite": CONFIG["granite"](
+        **NO_HEAD_DIM, attention_multiplier=0.3, residual_multiplier=0.7, embedding_multiplier=2.0, logits_scaling=2.0
+    ),
     "mixtral": EXPERTS["mixtral"],
     "falcon": CONFIG["falcon"](**FALCON, alibi=False),
     "falcon_alibi": CONFIG["falcon"](**FALCON, alibi=True, parallel_attn=False),

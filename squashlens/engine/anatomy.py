@@ -105,6 +105,8 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
     full = {FULL} | ({CHUNKED} if positions is not None and chunk and positions <= chunk else set())
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
+    if names := getattr(config, "attention_layers", None):  # of GPT-Neo
+        window, kinds = config.window_size, [{"global": FULL, "local": SLIDING}[name] for name in names]
     if kinds is None:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
     strange = set(kinds) - full - {SLIDING}
