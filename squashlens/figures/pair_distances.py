@@ -11,7 +11,7 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS, series, shades_of
+from squashlens.figures.drawing.themes import COLOURS, shades_of
 
 LENGTH = "length (content tokens)"
 # Of each curve: its name and its dash.

@@ -1,6 +1,7 @@
 """What can be told apart above rounding, and what is made of it: recovery by layer, and the log-odds of answers."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -27,17 +28,16 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
 
     Several results by label, or several runs of one, are lines of one panel.
     """
-    several = separation if isinstance(separation, Mapping) else {"": separation}
-    lines = {
-        " ".join(filter(None, (label, str(one["run"].item()) if "run" in one.coords else ""))): one
-        for label, whole in several.items()
-        for one in ([whole.sel(run=run) for run in whole["run"].values] if "run" in whole.dims else [whole])
-    }
+    several = {"": separation} if isinstance(separation, xr.Dataset) else separation
+    lines: dict[str, xr.Dataset] = {}
+    for label, whole in several.items():
+        for run in map(str, whole["run"].values) if "run" in whole.dims else [""]:
+            lines[f"{label} {run}".strip()] = whole.sel(run=run) if run else whole
     figure, top = go.Figure(), max(int(one["layer"].values[-1]) for one in lines.values())
     for number, (label, one) in enumerate(lines.items()):
         colour, dash, symbol = series(number)
         x, y = [*one["layer"].values, top + 1], np.append(one["recovery"].values, one["recovery_y"].values)
-        style = {"colour": colour, "symbol": symbol, "hover": f"{label} layer %{{x}}: %{{y:.3f}}"}
+        style: dict[str, Any] = {"colour": colour, "symbol": symbol, "hover": f"{label} layer %{{x}}: %{{y:.3f}}"}
         figure.add_trace(curve(x, y, label or "model", dash=dash, **style))
         if "recovery_random" in one:
             random = np.append(one["recovery_random"].values[0], one["recovery_random_y"].values[0])
@@ -89,7 +89,12 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
     for number, pair in enumerate(found["pair"].values):
         one, (colour, dash, symbol) = found.sel(pair=pair), series(number)
         label = escape(f"{one['answer'].item()} or {one['answer_after'].item()}")
-        style = {"colour": colour, "symbol": symbol, "hover": f"{label}, layer %{{x}}: %{{y:.3g}}", "log": True}
+        style: dict[str, Any] = {
+            "colour": colour,
+            "symbol": symbol,
+            "hover": f"{label}, layer %{{x}}: %{{y:.3g}}",
+            "log": True,
+        }
         figure.add_trace(curve(x, np.append(one["margin"].values, one["margin_y"].values), label, dash=dash, **style))
         if "margin_random" in found:
             random = np.append(one["margin_random"].values[0], one["margin_random_y"].values[0])

@@ -82,7 +82,8 @@ def _predicted(given: Evidence) -> tuple[str, tuple[str, ...]]:
     details = [f"Next: {others}."] if others else []
     if given.judged is not None:
         own = given.judged.isel(pair=0)
-        details.append(f"The right answer {quoted(own['answer'].item())} has {percent(float(own['probability']))}.")
+        share, rank = percent(float(own["probability"])), int(own["rank"])
+        details.append(f"The right answer {quoted(own['answer'].item())} has {share}; its first token has rank {rank}.")
     return verdict, tuple(details)
 
 

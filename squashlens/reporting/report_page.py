@@ -204,9 +204,9 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
         f"({letter}) {texts[letter]}": collapse(model, capture(model, panels[letter], baselines=["contrast"]))
         for letter in texts
     }
-    both = {"runs": ["bfloat16", "float32"]} if isinstance(source, str | Path) else {}
-    subject: Any = source if both else model
-    apart = {texts[letter]: separation(subject, panels[letter], n_random_models=0, **both) for letter in texts}
+    dtypes = ("bfloat16", "float32") if isinstance(source, str | Path) else None
+    subject: Any = source if dtypes else model
+    apart = {texts[letter]: separation(subject, panels[letter], runs=dtypes, n_random_models=0) for letter in texts}
     return [
         Section(
             "Collapse: ones with and without commas (figure 5 c, d)",

@@ -295,7 +295,13 @@ def readout() -> xr.Dataset:
 def judged() -> xr.Dataset:
     axes = {"pair": range(12), "layer": range(27), "random_model": [0]}
     names = "log_odds log_odds_after log_odds_noise margin_y: pair"
-    found = made(axes, names, "margin: pair layer", "margin_random: random_model pair layer", "margin_random_y: random_model pair")
+    found = made(
+        axes,
+        names,
+        "margin: pair layer",
+        "margin_random: random_model pair layer",
+        "margin_random_y: random_model pair",
+    )
     said = ["used", "present, not used", "lost", "not resolved", "undecided", "used"] * 2
     labels = {"verdict": said, "answer": [str(n) for n in range(12)], "answer_after": [str(n) for n in range(1, 13)]}
     return restated(found.assign_coords({name: ("pair", values) for name, values in labels.items()}), {})

@@ -17,7 +17,6 @@ from squashlens.figures.drawing.axes import set_axis
 from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.text import unbreak, width_of, wrap
-from squashlens.records.joining import restated
 from tests import odd, typeset
 from tests.figures import specimens
 

@@ -155,6 +155,23 @@ def mechanism() -> Pairs:
         yield named(figure, "y4")[part].y, found["share"].sel(part=part, length=16)
 
 
+def separation() -> Pairs:
+    found = MEASUREMENTS["separation"]()
+    lines = named(sl.figures.separation_curve({"ones": found}))
+    for name, of in (("ones", "recovery"), ("ones, random weights", "recovery_random")):
+        yield lines[name].y[:-1], found[of].squeeze()
+        yield lines[name].y[-1:], found[f"{of}_y"].values.reshape(1)
+
+
+def verdict() -> Pairs:
+    found = MEASUREMENTS["verdict"]()
+    lines = named(sl.figures.verdict_odds(found))
+    yield lines["after the first prompt"].y, found["log_odds"]
+    yield lines["after the second"].y, found["log_odds_after"]
+    yield lines["lost"].x, np.flatnonzero(found["verdict"] == "lost")
+    yield named(sl.figures.verdict_margins(found))["3 or 4"].y[:-1], found["margin"].sel(pair=3)
+
+
 def separator_ablation() -> Pairs:
     found = specimens.ablation()
     figure = sl.figures.layer_trace(found, length=16, from_block=2)
@@ -334,7 +351,7 @@ def lines() -> Pairs:
 
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
-    collapse_curve, collapse_heatmap, mechanism, precision, runs, separator_ablation, retained_by_kind,
+    collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
     separator_search, changes, remedies, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
     total_variation, survey, tokenization, lines,
 ]  # fmt: skip

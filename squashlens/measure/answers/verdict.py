@@ -71,7 +71,8 @@ def verdict(
     Returns:
         Dataset. Over (pair), with P the prompt of the pair and P′ the next one: `log_odds` and `log_odds_after`, λ(P)
         and λ(P′), in nats; `log_odds_noise`, the larger of their two noises; `probability` and `probability_after`, of
-        the right answer after each prompt; `margin_y`; and the coordinate `verdict`.
+        the right answer after each prompt; `rank`, that of the first answer's first token; `margin_y`; and the coordinate
+        `verdict`.
         Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, the share of runs in which the prompt that was
         run is the nearer one (chance ½), with `recovered_y`; and over (random_model, pair, layer) `margin_random`, with
         `margin_random_y`. The coordinates `answer` and `answer_after` have the two right answers; for a sequence
@@ -96,15 +97,16 @@ def verdict(
     forced = [_forced(session.model, ids, right[max(0, at - 1) : at + 2]) for at, ids in numbered]
     pairs = range(len(asked) - 1)
     odds, chances, noise = *np.zeros((2, 2, len(pairs))), np.zeros(len(pairs))
-    agreeing = np.zeros(len(pairs), dtype=bool)
+    agreeing, ranks = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=int)
     for pair in pairs:
         both = [one.log_odds(right[pair], right[pair + 1]) for one in forced[pair : pair + 2]]
         odds[:, pair] = [float(runs[0]) for runs, _ in both]
         noise[pair] = max(least for _, least in both)
-        chances[:, pair] = forced[pair].probability(right[pair]), forced[pair + 1].probability(right[pair + 1])
+        own = [one.probability(text) for one, text in zip(forced[pair : pair + 2], right[pair : pair + 2], strict=True)]
+        (chances[0, pair], ranks[pair]), (chances[1, pair], _) = own
         agreeing[pair] = bool((both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all())
-    own = torch.stack([one.streams for one in forced], dim=2)
-    margins, shares = _apart(own)
+    last = torch.stack([one.streams for one in forced], dim=2)
+    margins, shares = _apart(last)
     said = [_verdict(*row) for row in zip(odds[0] - odds[1], noise, agreeing, margins, shares, strict=True)]
     layers = np.arange(n_blocks(session.model) + 1)
     coords: dict[str, Any] = {"pair": np.array(pairs), "layer": layers, "verdict": ("pair", said), **labels}
@@ -112,6 +114,7 @@ def verdict(
         "log_odds": (("pair",), odds[0], "log-odds of the two answers after the first prompt", "nats"),
         "log_odds_after": (("pair",), odds[1], "log-odds of the two answers after the second prompt", "nats"),
         "probability": (("pair",), chances[0], "probability of the first answer after the first prompt", "1"),
+        "rank": (("pair",), ranks, "rank of the first answer's first token after the first prompt", "1"),
         "probability_after": (("pair",), chances[1], "probability of the second answer after the second prompt", "1"),
         "log_odds_noise": (("pair",), noise, "how far rounding moves the log-odds", "nats"),
         **_by_layer("margin", margins, "L2 distance of the two prompts ÷ the sum of their noises"),
@@ -141,6 +144,8 @@ def _questions(
 ) -> tuple[Session, list[Ids], list[str], dict[str, Any]]:
     """The session, the ids of every prompt, their right answers, and the coordinates that label the pairs."""
     labels: dict[str, Any] = {}
+    asked: list[Ids]
+    right: list[Any]
     if isinstance(prompts, GrowingSequence):
         if not callable(answers):
             raise InputError("answers= of a growing sequence is not a function.", "Give a function, such as len.")
@@ -154,7 +159,7 @@ def _questions(
             raise InputError("lengths= is for a growing sequence, and prompts= is a list.", "Leave lengths= out.")
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         asked = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
-        right = list(answers) if not callable(answers) else []
+        right = [] if callable(answers) else [*answers]
     if len(asked) < 2 or len(right) != len(asked):
         raise InputError(
             f"There are {len(asked)} prompts and {len(right)} right answers.",
@@ -177,11 +182,12 @@ def _questions(
 
 @dataclass(frozen=True)
 class _Answer:
-    """One spelling of an answer after a prompt: its tokens, log p of each in every run, and ½ ulp of each logit."""
+    """One spelling of an answer: its tokens, log p of each in every run, ½ ulp of each logit, and its first's rank."""
 
     tokens: Ids
     log_p: Float[Tensor, "run token"]
     rounding: Float[Tensor, " token"]
+    rank: int
 
 
 @dataclass(frozen=True)
@@ -197,9 +203,11 @@ class _Forced:
         runs = found[0][0] - found[1][0]
         return runs, max(float((runs[1:] - runs[0]).abs().max()), found[0][1] + found[1][1])
 
-    def probability(self, text: str) -> float:
-        """The probability of an answer, or of a longer one that begins with it, in the first run."""
-        return float(torch.stack([one.log_p[0].sum() for one in self.spellings[text]]).logsumexp(dim=0).exp())
+    def probability(self, text: str) -> tuple[float, int]:
+        """The probability of an answer, or of a longer one that begins with it, in the first run; the best rank."""
+        spelled = self.spellings[text]
+        whole = torch.stack([one.log_p[0].sum() for one in spelled]).logsumexp(dim=0).exp()
+        return float(whole), min(one.rank for one in spelled)
 
     def _whole(self, text: str, other: str) -> tuple[Float[Tensor, " run"], float]:
         """log p of an answer in every run, over its spellings, and the least that rounding does to it.
@@ -234,7 +242,7 @@ def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
 
 
 def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
-    log_p, rounding = [], torch.zeros(0)
+    log_p, rounding, rank = [], torch.zeros(0), 0
     for number, run in enumerate(y):
         with torch.inference_mode(False), torch.no_grad():
             logits = logits_of(model, run).double().cpu()
@@ -242,7 +250,8 @@ def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answe
         log_p.append(logits.log_softmax(dim=-1).gather(1, own)[:, 0])
         if number == 0:
             rounding = ulp(logits.gather(1, own)[:, 0], dtype_of(model)) / 2
-    return _Answer(tokens, torch.stack(log_p), rounding)
+            rank = int((logits[0] > logits[0, tokens[0]]).sum()) + 1
+    return _Answer(tokens, torch.stack(log_p), rounding, rank)
 
 
 def _apart(own: Float[Tensor, "run layer prompt d"]) -> tuple[np.ndarray, np.ndarray]:

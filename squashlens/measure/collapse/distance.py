@@ -113,7 +113,8 @@ def collapse(
 
         Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
         change of the log odds of two tokens (nats), and `same_argmax`. If lengths were replayed:
-        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two. With `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
+        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two. With
+        `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
         at least half a unit in the last place: how far rounding can move D. The coordinate `tokens` is the number of

@@ -139,7 +139,7 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
     """Raise an error for settings that suit no model, and for a given prompt that this model cannot read."""
     if not wanted:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
-    if positive(chosen.n, "n", "a number of content tokens") < FEWEST:
+    if chosen.n < FEWEST:
         raise InputError(f"n={chosen.n} is too small: a curve needs several lengths.", f"Give at least {FEWEST}.")
     positive(chosen.seeds, "seeds", "a number of samples")
     for name, values in (("lengths", chosen.lengths), ("mode", several(chosen.prompting.mode))):

@@ -11,7 +11,6 @@ import squashlens as sl
 from squashlens.engine.capturing.pairs import Replay, Streams, prepare_run
 from squashlens.measure.collapse.metric import Metric
 from tests.cases import CONFIGS, random_model
-from tests.references import last_streams
 
 QUESTION = "How many ones are in the following sequence?"
 ORDERS = {"linf": np.inf, "l1": 1, "l2": 2}
