@@ -12,8 +12,8 @@ from squashlens.engine.differentiating.replay import record
 from squashlens.engine.differentiating.spans import vjps
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, attached
-from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.streamed import patterns_written
+from squashlens.engine.state import steady
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention
 from tests.cases import CONFIGS, FREEZE_SETS, MORE, with_freeze_sets

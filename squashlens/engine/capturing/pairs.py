@@ -20,10 +20,10 @@ from squashlens.checks.arguments import as_dict
 from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import checked_ids
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.options import Pairs
 from squashlens.sequences import Branch, GrowingSequence, Ids
@@ -251,7 +251,7 @@ def capture_pairs(
         patterns=patterns,
         options={"baselines": sorted(baselines), **as_dict(pairs)},
         **model_state(run.model),
-    ).signed()
+    ).signed(run.model)
 
 
 def branch_sites(model: Bridge, block: int) -> list[str]:

@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from squashlens._typing import Bridge, dtype_name
 from squashlens.engine.anatomy import configurations, device_of, dtype_of, quantization
-from squashlens.engine.digests import sample_digest
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
+from squashlens.engine.reader import contents_of, marks_of
 from squashlens.engine.wide import Wide
 from squashlens.errors import BusyModelError, InputError
 from squashlens.remarks import remark
@@ -72,10 +72,11 @@ def in_float64(model: Bridge) -> Iterator[None]:
             tensor.data = narrow.double()
         for config, _ in experts:
             config._experts_implementation = "eager"  # the grouped kernels have no float64
-        widened = sample_digest(model.parameters())  # buffers, such as frequencies, are the model's own to change
+        weights = [*model.parameters()]
+        widened = marks_of(weights), contents_of(weights)  # buffers, such as frequencies, are the model's own to change
         with Wide():
             yield
-        if sample_digest(model.parameters()) != widened:
+        if (marks_of(weights), contents_of(weights)) != widened:
             raise BusyModelError(
                 "The model's weights were changed during a measurement; the change is undone.",
                 "Change them before or after the call, not from a hook or another thread.",

@@ -24,11 +24,11 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import configurations, dtype_of, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.applied import ineffective_points, probe_ids
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.effective import ineffective_points, probe_ids
-from squashlens.engine.proving.registry import proved, steady
+from squashlens.engine.state import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.theory.attention import Attention, attention_output, differentiable_attention
 

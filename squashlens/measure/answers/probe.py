@@ -18,9 +18,9 @@ from squashlens._typing import Bridge, Direction, several
 from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import n_blocks, residual_sites
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.proving.proof import status
-from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
+from squashlens.engine.state import steady
+from squashlens.engine.verify import status
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import Answers, gains, interval, of_length, score_probes
 from squashlens.measure.answers.evaluate import prepare_questions

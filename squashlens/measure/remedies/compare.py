@@ -17,8 +17,8 @@ from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import windows
+from squashlens.engine.applied import applied
 from squashlens.engine.capturing.pairs import SequenceOrCapture, capture_pairs, prepare_run, sequence_of
-from squashlens.engine.proving.effective import applied
 from squashlens.engine.text.tokens import Prompts
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer

@@ -16,10 +16,10 @@ from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import outputs_are_tokens
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward, log_probabilities
+from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback

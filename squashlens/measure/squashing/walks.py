@@ -16,8 +16,8 @@ from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
-from squashlens.engine.proving.premises import require_attention_alone
 from squashlens.engine.running.forward import attention_of, head_mean
+from squashlens.engine.verify import require_attention_alone
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.options import Between, BetweenLayers

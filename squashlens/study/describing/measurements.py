@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
 from squashlens.checks.arguments import as_dict, converted, group_in, options_of
-from squashlens.engine.digests import DEPTH, Canonical, sha256
+from squashlens.engine.digests import sha256, source_of
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
 from squashlens.tasks import find
@@ -255,40 +255,19 @@ def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
 
 
 def code_for(name: str) -> str:
-    """The digest of the code of your own measurement; empty for a public function, for which the version stands."""
-    return sha256(_OwnCode().text(function_of(name))) if ":" in name else ""
+    """The digest of the source of your own measurement and of the functions of its module that it uses; else empty.
 
-
-class _OwnCode(Canonical):
-    """The code of your own measurements, read from the function in memory: what runs, not what a file says.
-
-    As `Canonical`, and it also looks into modules, classes and cached functions of your own. Installed packages are
-    known by their names.
+    For a public function the version stands.
     """
-
-    def code(self, value: Any, depth: int = DEPTH) -> str:
-        if not isinstance(value, FunctionType) and inspect.isfunction(getattr(value, "__wrapped__", None)):
-            return f"{type(value).__qualname__} of {super().code(value.__wrapped__, depth)}"  # of functools.cache
-        return super().code(value, depth)
-
-    def _global(self, value: Any, depth: int) -> str:
-        return super()._global(value, DEPTH)  # functions are read once, so that this ends
-
-    def _named(self, value: Any, file: str | None) -> str:
-        """The name of a class or module, with all that is in it if it is your own."""
-        others = len(self.unseen)
-        name = super()._named(value, file)
-        if len(self.unseen) == others or id(value) in self.begun:
-            return name
-        self.begun[id(value)] = value
-        held = {
-            key: one for key, one in vars(value).items() if not key.startswith("__") or isinstance(one, FunctionType)
-        }
-        if isinstance(value, ModuleType):  # not what it imports from elsewhere and does not use
-            held = {
-                key: one for key, one in held.items() if getattr(one, "__module__", value.__name__) == value.__name__
-            }
-        return f"{name} {' '.join(f'{key} = {self._global(one, DEPTH)}' for key, one in sorted(held.items()))}"
+    if ":" not in name:
+        return ""
+    waiting, sources = [inspect.unwrap(function_of(name))], dict[Any, str]()
+    for function in waiting:
+        if function not in sources and isinstance(function, FunctionType):
+            sources[function] = source_of(function)
+            used = (inspect.unwrap(function.__globals__.get(each)) for each in function.__code__.co_names)
+            waiting += [each for each in used if getattr(each, "__module__", "") == function.__module__]
+    return sha256("\n".join(sources.values()))
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from squashlens.engine.differentiating.chunks import local_block as locally
 from squashlens.engine.differentiating.dissection import open_blocks
 from squashlens.engine.differentiating.replay import record
 from squashlens.engine.hooking.freeze import freezing
-from squashlens.engine.proving.registry import steady
+from squashlens.engine.state import steady
 from squashlens.measure.squashing.certificates import certified
 from squashlens.measure.squashing.certificates.edges import edges_of, maps_of
 from squashlens.measure.squashing.certificates.local import local_edges

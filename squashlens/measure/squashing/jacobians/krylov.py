@@ -19,11 +19,11 @@ from torch.autograd import forward_ad
 from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, pattern_site, residual_site, width
+from squashlens.engine.applied import applied
 from squashlens.engine.budget import batch_memory, pass_bytes, tell
 from squashlens.engine.differentiating.visibility import require_digits
 from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe
-from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import require_places
