@@ -6,8 +6,9 @@ something else. So after the first pass in which a set of functions edits, its f
 later tokens replaced, and in a batch with that. Functions that only read are not called again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,6 @@ REMEDIES = {
     RANDOM: "Use a function without random numbers that does not count its calls.",
 }
 Run = Callable[[Bridge, Tensor], Tensor]
-Final = tuple[Tensor, Tensor]  # y and the last logits
 
 
 def key_of(model: Bridge) -> list[tuple[Any, ...]]:
@@ -59,53 +59,57 @@ def users_hooks_tested(model: Bridge, ids: Int[Tensor, "prompt position"], run: 
 
 
 def _test(model: Bridge, prompt: Int[Tensor, "one position"], run: Run, users: list[Standing]) -> None:
-    def final(rows: Tensor) -> Final:
-        y: list[Tensor] = []
-        look = Hook("squashlens", residual_site("y", model), lambda found: y.append(found.detach().clone()))
-        with attached(model, look), torch.inference_mode(False), torch.no_grad():
-            logits = run(model, rows.clone())
-        return y[0], logits
-
-    def same(ours: Iterable[Tensor], theirs: Iterable[Tensor]) -> bool:
-        return all(agree(a, b, dtype_of(model)) for a, b in zip(ours, theirs, strict=True))
-
-    n = prompt.shape[1]
+    """Raise an error for hooks that treat prompts of a batch differently, or let tokens depend on later ones."""
+    n, vocabulary = prompt.shape[1], int(model.cfg.d_vocab)
     cuts = sorted({1, n // 2, n - 1} & {*range(1, n)})  # the first token sees later ones, or they see the last
-    replaced = (torch.arange(n) >= torch.tensor([[cut] for cut in cuts])).to(prompt.device)
-    vocabulary = int(model.cfg.d_vocab)
+    replaced = (torch.arange(n) >= torch.tensor(cuts).long()[:, None]).to(prompt.device)
     prompts = torch.cat([prompt, torch.where(replaced, (prompt + vocabulary // 2) % vocabulary, prompt)])
-
-    def complaint() -> str | int:
-        """What is wrong: an error's cause, the first of the tokens that earlier ones see, or nothing (0)."""
-        alone = [final(row) for row in prompts.split(1)]
-        try:
-            both = final(torch.cat([prompt, prompts[-1:]]))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # a function that accepts only one prompt
-            both = None
-        apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
-        if both is not None and not same(both, apart):
-            return BATCH if all(map(torch.equal, final(prompt), alone[0])) else RANDOM
-        earlier = ((cut, [y[:, :cut]], [alone[0][0][:, :cut]]) for cut, (y, _) in zip(cuts, alone[1:], strict=True))
-        return next((cut for cut, ours, theirs in earlier if not same(ours, theirs)), 0)
-
+    complaint = partial(_complaint, model, prompts, cuts, run)
     wrong = complaint()
-    if not wrong:
-        return
-    if all(hook.module is not None for hook in users):  # others cannot be taken off
+    if wrong and all(hook.module is not None for hook in users):  # others cannot be taken off
         with without_ambient(model):
-            if wrong == complaint():  # rounding alone may send a token to other experts
-                return
+            wrong = 0 if wrong == complaint() else wrong  # rounding alone may send a token to other experts
     names = ", ".join(hook.name.partition(": ")[2] for hook in users[:3])
     if isinstance(wrong, str):
         raise InputError(f"With {names} {wrong}.", REMEDIES[wrong])
-    raise UnsoundModelError(
-        f"With {names} tokens depend on later ones: if those from position {wrong} on are replaced, earlier positions "
-        "change.",
-        "Correct the function; measurements hold for causal models only. Attention scores that are masked are the lowest "
-        "finite number of their dtype, and not −∞.",
-    )
+    if wrong:
+        raise UnsoundModelError(
+            f"With {names} tokens depend on later ones: if those from position {wrong} on are replaced, earlier "
+            "positions change.",
+            "Correct the function; measurements hold for causal models only. Masked attention scores are the lowest "
+            "finite number of their dtype, and not −∞.",
+        )
+
+
+def _complaint(model: Bridge, prompts: Int[Tensor, "prompt position"], cuts: list[int], run: Run) -> str | int:
+    """What is wrong: the cause of an error, the first of the tokens that earlier ones depend on, or nothing (0)."""
+    alone = [_final(model, row, run) for row in prompts.split(1)]
+    apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
+    try:
+        both = _final(model, prompts[[0, -1]], run)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # a function that accepts only one prompt
+        both = apart
+    if not _same(model, both, apart):
+        return BATCH if all(map(torch.equal, _final(model, prompts[:1], run), alone[0])) else RANDOM
+    for cut, (y, _) in zip(cuts, alone[1:], strict=True):
+        if not _same(model, [y[:, :cut]], [alone[0][0][:, :cut]]):
+            return cut
+    return 0
+
+
+def _final(model: Bridge, rows: Int[Tensor, "prompt position"], run: Run) -> list[Tensor]:
+    """y and the last logits."""
+    y: list[Tensor] = []
+    look = Hook("squashlens", residual_site("y", model), lambda found: y.append(found.detach().clone()))
+    with attached(model, look), torch.inference_mode(False), torch.no_grad():
+        logits = run(model, rows.clone())
+    return [y[0], logits]
+
+
+def _same(model: Bridge, ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(agree(a, b, dtype_of(model)) for a, b in zip(ours, theirs, strict=True))
 
 
 @contextmanager
