@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xxhash
@@ -21,6 +21,9 @@ from squashlens._typing import Bridge
 from squashlens.engine.anatomy import forget_lengths, length_dependent_encodings
 from squashlens.engine.digests import parts, sha256, tensor_digest, text_of
 from squashlens.errors import InputError, ModelAccessError
+
+if TYPE_CHECKING:
+    from transformer_lens.hook_points import HookPoint
 
 HELD = "_squashlens"  # the attribute of a bridge in which its `Held` is, so that it goes with it
 SAMPLED = 1024  # entries of a tensor that are read on a CPU, or more
@@ -66,7 +69,8 @@ class Reader:
 
         named = {module: f"bridge{'.' * bool(name)}{name}" for name, module in model.named_modules()}
         named |= {module: name for name, module in model.original_model.named_modules()}  # their own names
-        named |= {point: name for name, point in model.hook_dict.items() if point not in named}
+        self.points: dict[str, HookPoint] = model.hook_dict
+        named |= {point: name for name, point in self.points.items() if point not in named}
         self.names = named  # of all modules
         self.every = [vars(module) for module in named]
         self.children = self._children()
@@ -167,6 +171,11 @@ def reader_of(model: Bridge, *, again: bool = False) -> Reader:
     if held.reader is None or (again and not held.reader.is_current()):
         held.reader = Reader(model)
     return held.reader
+
+
+def points_of(model: Bridge) -> "dict[str, HookPoint]":
+    """The hook points of a model by all their names; the bridge makes this dict anew each time that it is asked."""
+    return reader_of(model).points
 
 
 def precision() -> str:

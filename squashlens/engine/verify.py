@@ -45,7 +45,7 @@ from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import is_native, plain_outputs, rebuilt
-from squashlens.engine.reader import BOOKKEEPING, require_finite
+from squashlens.engine.reader import BOOKKEEPING, reader_of, require_finite
 from squashlens.engine.state import proved, recall, record, steady
 from squashlens.engine.wide import Wide
 from squashlens.errors import InputError, UnsoundModelError
@@ -94,17 +94,11 @@ def require_sound(model: Any) -> Bridge:
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
     _require_no_dead_hooks(model)
-    if not is_native(model) and _in_train_mode(model):  # native models start so, without dropout
+    training = any(module.training for module in reader_of(model).modules)
+    if training and not is_native(model):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
     proved(model, _PROOF, lambda: _proof_of(model))
     return model
-
-
-def _in_train_mode(model: Bridge) -> bool:
-    from transformer_lens.hook_points import HookPoint
-
-    modules = (*model.modules(), *model.original_model.modules())
-    return any(module.training and not isinstance(module, HookPoint) for module in modules)
 
 
 def _proof_of(model: Bridge) -> str:

@@ -30,7 +30,7 @@ from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import fingerprint_of, measured
+from squashlens.engine.state import fingerprint_of, measured, proved
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
@@ -100,7 +100,7 @@ class Session:
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
             "matmul_precision": precision().partition(" ")[0],
-            "quantized": stored_as(sound),
+            "quantized": proved(sound, "stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),

@@ -4,18 +4,23 @@ A measurement is a public function of squashlens by its name, such as ``"path_bo
 function of your own as ``"module:function"``, which must return an xarray object.
 """
 
+import ast
 import difflib
 import inspect
 import json
+import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from types import FunctionType, ModuleType
+from importlib.util import resolve_name
+from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
 from squashlens.checks.arguments import as_dict, converted, group_in, options_of
-from squashlens.engine.digests import sha256, source_of
+from squashlens.engine.digests import sha256
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
 from squashlens.tasks import find
@@ -255,19 +260,37 @@ def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
 
 
 def code_for(name: str) -> str:
-    """The digest of the source of your own measurement and of the functions of its module that it uses; else empty.
+    """The digest of the code of your own measurement; empty for a public function, for which the version stands."""
+    return _code_behind(inspect.unwrap(function_of(name))) if ":" in name else ""
 
-    For a public function the version stands.
+
+@cache
+def _code_behind(function: Any) -> str:
+    """A digest of the module of a function and of your own modules that it imports, without comments.
+
+    It is that of the first look, since a file that is edited and not imported again does not run.
     """
-    if ":" not in name:
-        return ""
-    waiting, sources = [inspect.unwrap(function_of(name))], dict[Any, str]()
-    for function in waiting:
-        if function not in sources and isinstance(function, FunctionType):
-            sources[function] = source_of(function)
-            used = (inspect.unwrap(function.__globals__.get(each)) for each in function.__code__.co_names)
-            waiting += [each for each in used if getattr(each, "__module__", "") == function.__module__]
-    return sha256("\n".join(sources.values()))
+    waiting, found = [str(function.__module__)], dict[str, str]()
+    for name in waiting:
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        if name in found or not file.endswith(".py") or _installed(Path(file)):
+            continue
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+        found[name] = ast.dump(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                home = resolve_name("." * node.level + (node.module or ""), sys.modules[name].__package__)
+                waiting += [home, *(f"{home}.{alias.name}" for alias in node.names)]
+    return sha256(repr(sorted(found.items())))
+
+
+def _installed(file: Path) -> bool:
+    """Whether a file belongs to Python, to an installed package, or to squashlens."""
+    homes = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")]
+    ours = Path(__file__).parents[2]
+    return "site-packages" in file.parts or any(file.is_relative_to(home) for home in (*homes, ours))
 
 
 def _plain(value: Any) -> Any:
