@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HELD = "_squashlens"  # the attribute of a bridge in which its `Held` is, so that it goes with it
 SAMPLED = 1024  # entries of a tensor that are read on a CPU, or more
-GOLDEN = 0.618  # of a row lies between two of them, so that every row and every head is read
+APART = 0.9443  # of a row lies between two of them, 1 − φ⁻⁶: so every row is read, and all heads in turn
 AGAIN = "Download the checkpoint again, or save it again with `save_pretrained`."
 
 # Entries of a configuration that change no number: labels, versions, return options, and what is read elsewhere.
@@ -237,7 +237,7 @@ def sampled(tensors: Iterable[Tensor]) -> dict[Any, str]:
 def _places(shape: torch.Size) -> tuple[int, int]:
     """How many entries are read, and how far apart: less than a row, and at another column in each row."""
     count = shape.numel()
-    step = max(1, int(GOLDEN * min(shape[-1] if shape else 1, count / SAMPLED))) | 1
+    step = max(1, int(APART * min(shape[-1] if shape else 1, count / SAMPLED))) | 1
     return (count - 1) // step + 1, step
 
 

@@ -37,7 +37,7 @@ BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
 RATIO = ("path bound over that under uniform attention", "1")
-SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks", "replaced_functions")  # of joined results
+SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks")  # of joined results
 
 
 @measured
