@@ -87,7 +87,7 @@ def text_of(value: Any, names: Mapping[int, str] = {}, depth: int = DEPTH) -> st
         return f"{sorted(inside(value)) if isinstance(value, set | frozenset) else inside(value)}"
     if isinstance(value, _FUNCTIONS):
         return f"{inside(_contents(value))}"
-    held = value.to_dict() if hasattr(value, "to_dict") else getattr(value, "__dict__", {})
+    held = getattr(value, "to_dict", lambda: getattr(value, "__dict__", {}))()
     plain = {key: one for key, one in held.items() if isinstance(one, PLAIN | Tensor | np.ndarray)}
     return f"{type(value).__qualname__} {inside([plain])}"
 
