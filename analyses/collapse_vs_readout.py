@@ -15,7 +15,7 @@ import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--task", default="taught_count_bernoulli", help="a name from `squashlens tasks` (%(default)s)")
+parser.add_argument("--task", default="taught_count_bernoulli", help="a name from `sl.tasks.names()` (%(default)s)")
 parser.add_argument("--lengths", type=int, nargs="+", default=[4, *range(8, 97, 8)], help="numbers of items")
 parser.add_argument("--seeds", type=int, default=256, help="random draws at each length (%(default)s)")
 parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
@@ -31,8 +31,8 @@ args.out.mkdir(parents=True, exist_ok=True)
 model, task = sl.load(args.model, device=args.device, dtype=args.dtype), sl.tasks.find(args.task)
 found = sl.collapse_vs_readout(
     model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1,
-    prompting=sl.tasks.Prompting(template=args.template),
-    probing=sl.tasks.Probing(n_train=args.n_train, n_random_models=args.n_random_models),
+    template=args.template,
+    n_train=args.n_train, n_random_models=args.n_random_models,
     resume=args.out / "answers.sqlite" if args.resume else None,
 )  # fmt: skip
 sl.results.save(found, args.out / "collapse_vs_readout.nc")

@@ -18,7 +18,7 @@ PAPER = [f"copy_{end}{how}" for how in ("", "_hint", "_alternating") for end in 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
+parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `sl.tasks.names()`")
 parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 161, 4)], help="numbers of digits")
 parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
 parser.add_argument("--dtype", default="float32", help="dtype that the model runs in (%(default)s)")
@@ -33,8 +33,8 @@ found = {}
 for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
     kept = args.out / f"{name}.sqlite" if args.resume else None
     # One answer for each length: the only random choice is the digit that alternating sequences begin with.
-    form = sl.tasks.Prompting(template=args.template)
-    found[name] = sl.evaluate(model, sl.tasks.find(name), lengths=args.lengths, seeds=1, prompting=form, resume=kept)
+    task = sl.tasks.find(name)
+    found[name] = sl.evaluate(model, task, lengths=args.lengths, seeds=1, template=args.template, resume=kept)
     sl.results.save(found[name], args.out / f"{name}.nc")
 sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "fig2.html")
 

@@ -19,7 +19,7 @@ PAPER = ["sum", "count_ones", "count_bernoulli", "count_word"]
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
+parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `sl.tasks.names()`")
 parser.add_argument("--mode", nargs="+", help="answer_only, cot, cot_few_shot; by default all that the task has")
 parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 97, 4)], help="numbers of items")
 parser.add_argument("--seeds", type=int, default=16, help="draws at each length, if items are random (%(default)s)")
@@ -38,7 +38,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     modes = args.mode or (("answer_only", "cot", "cot_few_shot") if task.examples else "answer_only")
     found[name] = sl.evaluate(
         model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1,
-        prompting=sl.tasks.Prompting(mode=modes, template=args.template),
+        mode=modes, template=args.template,
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     sl.results.save(found[name], args.out / f"{name}.nc")

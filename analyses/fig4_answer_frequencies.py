@@ -18,7 +18,7 @@ PAPER = ["sum", "count_ones", "count_bernoulli"]
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `squashlens tasks`")
+parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `sl.tasks.names()`")
 parser.add_argument("--longest", type=int, default=96, help="ask at every length up to this (%(default)s)")
 parser.add_argument("--seeds", type=int, default=4, help="draws at each length, if items are random (%(default)s)")
 parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
@@ -35,7 +35,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     task = sl.tasks.find(name)
     answers = sl.evaluate(
         model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1,
-        prompting=sl.tasks.Prompting(template=args.template),
+        template=args.template,
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     shares[name] = sl.results.answer_frequencies(answers)

@@ -8,8 +8,8 @@ import argparse
 from pathlib import Path
 
 import squashlens as sl
-from squashlens.reporting.claims import claims, claims_page, question, read_claims, untrained
-from squashlens.saving.files import run_folder
+from tables import run_folder
+from tables.claims import claims, claims_page, question, read_claims, untrained
 
 WORDS, LENGTHS = ["1", "0", " the", " and", " water", " blue"], [1, 4, 16, 64, 128, 256, 500, 511]
 HERE, PARTS = Path(__file__).parent, ("collapse", "sensitivity", "separators", "last", "first", "lifted", "ones")

@@ -25,9 +25,8 @@ order to read them:
    measurement. `compare` compares several interventions, such as sliding windows of several sizes, and
    `search_separators` searches for the best separator.
 6. **Results.** `results` saves, opens, joins and tabulates results, and says how one was made. `figures` draws them,
-   `report` writes a page, and `paper` the paper's figures for a LaTeX document. `export` converts results for other
-   tools. `Study` runs many measurements, on one machine or a cluster, and `Atlas` one
-   battery for many models.
+   `report` writes a page, and `paper` the paper's figures for a LaTeX document. `Study` runs many measurements, on one
+   machine or a cluster.
 7. **Theory.** `statements` evaluates the paper's statements on your own inputs, and `synthetic` measures random
    attention stacks, without a model.
 

@@ -1,4 +1,4 @@
-from . import errors, export, figures, hooks, options, paths, prompts, results, statements, synthetic, tasks, zoo
+from . import errors, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
 from .bars import quiet
 from .engine.applied import applied
 from .engine.capturing.capture import Capture, capture
@@ -26,12 +26,10 @@ from .measure.squashing.substitution import substitution_effect
 from .measure.squashing.walks import attention_sinks
 from .reporting.paper.write import paper
 from .reporting.report_page import report
-from .study.atlas import Atlas
 from .study.study import Study
 
 __version__: str
 __all__ = [
-    "Atlas",
     "Capture",
     "Study",
     "accuracy",
@@ -45,7 +43,6 @@ __all__ = [
     "compare",
     "errors",
     "evaluate",
-    "export",
     "figures",
     "hooks",
     "jacobian",
@@ -54,7 +51,6 @@ __all__ = [
     "load",
     "mechanism",
     "needle",
-    "options",
     "paper",
     "path_bound",
     "paths",

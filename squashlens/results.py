@@ -12,9 +12,9 @@ from squashlens.records.joining import concat
 from squashlens.records.results import open, provenance, save
 
 if TYPE_CHECKING:
-    from squashlens.export._tables import table
     from squashlens.measure.answers.frequencies import answer_frequencies
     from squashlens.measure.squashing.audit import pooled
+    from squashlens.tables import table
 
 __all__ = ["answer_frequencies", "concat", "open", "pooled", "provenance", "save", "table"]
 
@@ -22,7 +22,7 @@ __all__ = ["answer_frequencies", "concat", "open", "pooled", "provenance", "save
 LATER = {
     "answer_frequencies": "squashlens.measure.answers.frequencies",
     "pooled": "squashlens.measure.squashing.audit",
-    "table": "squashlens.export._tables",
+    "table": "squashlens.tables",
 }
 
 

@@ -6,8 +6,9 @@ A length counts *content* tokens (digits, words), without separators, prefix and
 sequences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from random import Random
 
 import torch
@@ -99,6 +100,8 @@ class GrowingSequence:
         breaks: the numbers of content tokens after which a separator follows.
         separators: the separator tokens, one for each of `breaks`.
         ending: if given, the last content token at every length (the paper's figure 5b ends in ones).
+        texts: the entry of the tokenizer's vocabulary for each token id, which `squashlens.prompts` fills in. A model
+            with other entries for these ids refuses the sequence. Ids without an entry are not compared.
     """
 
     name: str
@@ -109,6 +112,7 @@ class GrowingSequence:
     breaks: Ids = ()
     separators: Ids = ()
     ending: int | None = None
+    texts: Mapping[int, str] = field(default_factory=dict, repr=False, compare=False)
     trunk: Ids = field(init=False, repr=False, compare=False)
     _starts: Ids = field(init=False, repr=False, compare=False)
 
@@ -138,6 +142,12 @@ class GrowingSequence:
     def __len__(self) -> int:
         """The number of content tokens."""
         return len(self.content)
+
+    @property
+    def used(self) -> frozenset[int]:
+        """The ids of all tokens of the sequence, with those of its alphabet."""
+        ending = () if self.ending is None else (self.ending,)
+        return frozenset((*self.trunk, *self.separators, *self.suffix, *ending, *self.alphabet))
 
     def stem(self, length: int) -> Branch:
         """[x, a] with `length` content tokens, without a separator after the last one and without the suffix."""
@@ -221,7 +231,7 @@ class GrowingSequence:
         return replace(self, content=content, name=f"{self.name}, unrelated")
 
     def _start(self, length: int) -> int:
-        if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= len(self):
+        if isinstance(length, bool) or not isinstance(length, Integral) or not 1 <= length <= len(self):
             raise InputError(
                 f"length={length!r} is not a length of this sequence.", f"Lengths run from 1 to {len(self)}."
             )

@@ -91,14 +91,21 @@ def _mask(model: Any) -> None:
         assert not torch.allclose(model(IDS[None], use_cache=False), before)
 
 
+def _path_bound(model: Any) -> None:
+    sl.path_bound(model, IDS)
+    with sl.applied(model, sl.hooks.uniform_attention()):
+        flat = sl.path_bound(model, IDS)
+    assert abs(flat / sl.path_bound(model, IDS, attention="uniform") - 1).max() < 1e-5, "the null is this model's own"
+
+
 TRIED: dict[str, Callable[[Any], object]] = {
-    "path_bound": lambda model: sl.path_bound(model, IDS),
+    "path_bound": _path_bound,
     "certified": lambda model: sl.certified_bound(model, IDS, edges="exact"),
     "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
     "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),
     "substitution_effect": lambda model: sl.substitution_effect(model, IDS),
-    "profile": lambda model: sl.profile(model, IDS, extras={"n_random_models": 0}),
+    "profile": lambda model: sl.profile(model, IDS, n_random_models=0),
     "mask_tokens": _mask,
     "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms"),
 }

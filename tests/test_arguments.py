@@ -14,13 +14,13 @@ import pytest
 import torch
 import xarray as xr
 from jaxtyping import Float
+from squashlens.options import Estimation
 from torch import Tensor
 
 import squashlens as sl
 from squashlens._typing import MOST, Extended, positive, short_repr
 from squashlens.checks.arguments import converted, options_of, validated
 from squashlens.errors import InputError
-from squashlens.options import Estimation
 from tests import odd
 
 ROWS = Float[Tensor, "query key"]
@@ -144,7 +144,7 @@ def test_a_group_of_options_has_a_hash() -> None:
 def test_errors_name_an_option_with_its_group(tiny: Any) -> None:
     for wrong in (0, "many"):
         with pytest.raises(InputError, match=rf"^method\.n_probes={wrong!r} is"):
-            sl.jacobian_norms(tiny, "110 =", method={"method": "sketch", "n_probes": wrong})
+            sl.jacobian_norms(tiny, "110 =", method="sketch", n_probes=wrong)
 
 
 def test_a_dtype_stands_for_its_name() -> None:

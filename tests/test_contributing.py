@@ -14,20 +14,16 @@ ROOT = Path(__file__).parent.parent
 STEP = re.compile(r"```(python|sh)\n(?:# (\S+\.py)\n)?(.*?)```", re.DOTALL)
 USED = """
 import squashlens as sl
-from squashlens.cli import main
 from squashlens.study.describing.measurements import measurements
 found = sl.attention_entropy(sl.load("tiny-gemma"), "110 =")
 assert sl.figures.entropy_bars(found) == sl.figures.of(found)
 assert "attention_entropy" in measurements()
-main(["attention_entropy", "--prompt", "110 =", "--figure", "entropy.html"])
 """
 # The tests that find what is public: those of whole lists, and those that have the new names as parameters.
 GENERIC = ["tests/test_package.py", "tests/test_results.py", "tests/test_options.py", "tests/test_arguments.py",
-           "tests/test_cli.py", "tests/figures/test_specimens.py", "tests/study/test_description.py",
+           "tests/figures/test_specimens.py", "tests/study/test_description.py",
            "tests/device/test_pretended.py"]  # fmt: skip
-NAMED = (
-    "attention_entropy or entropy_bars or every_measurement or every_public or every_verb or public_name or page_says"
-)
+NAMED = "attention_entropy or entropy_bars or every_measurement or every_public or public_name or page_says"
 
 
 @pytest.mark.slow

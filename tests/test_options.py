@@ -20,7 +20,6 @@ import squashlens as sl
 from squashlens.checks.arguments import options_of
 from squashlens.errors import InputError
 from tests.golden import cases as golden
-from tests.grouped import in_groups
 
 PROMPT = "110 ="
 # What is measured, and labels of the result: their values are coordinates or in the provenance.
@@ -140,7 +139,7 @@ def usual(name: str) -> Any:
 def called(name: str, option: dict[str, Any]) -> Any:
     """The result with another value of an option, in the group in which the function takes it."""
     function = function_of(name)
-    more = in_groups(function, option)
+    more = option
     if name in NEW:
         return golden.usual(golden.Subject("tiny-gemma", model(), "tiny-gemma"), function, **more)
     measured, options, _ = CASES[name]

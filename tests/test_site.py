@@ -73,7 +73,7 @@ def test_each_script_is_on_one_page(parsed: dict[Path, Page]) -> None:
             assert len(there) == 1, name
 
 
-@pytest.mark.parametrize("name", ["squash", "collapse", "ablation", "figures"])
+@pytest.mark.parametrize("name", ["squash", "collapse", "ablation"])
 def test_tutorials_can_be_downloaded(parsed: dict[Path, Page], name: str) -> None:
     assert f"../_static/{name}.ipynb" in parsed[HTML / "learn" / f"{name}.html"].links
     nbformat.validate(nbformat.read(HTML / "_static" / f"{name}.ipynb", as_version=4))

@@ -1,10 +1,9 @@
 """The line `.. measurements:: FOLDER` of a page becomes the reference of the public measurements of that folder."""
 
 import re
-from pathlib import Path
 from typing import Any
 
-from squashlens.cli._verbs import PACKAGE, measurements
+import squashlens as sl
 
 LINE = re.compile(r"^\.\. measurements:: (\S+)$", re.MULTILINE)
 
@@ -16,8 +15,9 @@ def expanded(text: str) -> str:
 
 def in_folder(folder: str) -> list[str]:
     """The public measurements in a folder of the package, without those that a module such as `paths` has."""
-    home = PACKAGE / Path(folder)
-    return [one.name for one in measurements() if home in one.source.parents and not one.where]
+    home = f"squashlens.{folder.replace('/', '.')}."
+    public = {name: getattr(sl, name) for name in sl.__all__}
+    return [name for name, one in public.items() if hasattr(one, "__measures__") and one.__module__.startswith(home)]
 
 
 def setup(app: Any) -> dict[str, bool]:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.engine.native import is_native, native_config
@@ -65,10 +66,13 @@ def dtype_of(model: Bridge) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
 
 
-def last_logits(model: Bridge) -> dict[str, int]:
-    """Options of a pass that computes the last position's logits only, if possible: others need much memory."""
+def last_logits(model: Bridge) -> dict[str, Tensor]:
+    """Options of a pass that computes the last position's logits only, if possible: others need much memory.
+
+    The position, and not the number 1: for a number, Gemma 4 shortens the blocks that share keys and values, too.
+    """
     known = inspect.signature(model.original_model.forward).parameters
-    return {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+    return {"logits_to_keep": torch.tensor([-1])} if "logits_to_keep" in known else {}
 
 
 def quantization(model: Bridge) -> str | None:
@@ -128,6 +132,12 @@ def residual_site(layer: Target, model: Bridge) -> str:
         return "ln_final.hook_out"
     top = n_blocks(model)
     return f"blocks.{layer}.hook_resid_pre" if layer < top else f"blocks.{top - 1}.hook_resid_post"
+
+
+def learned_sink(model: Bridge, block: int) -> Tensor | None:
+    """The logits of a block's learned sink, one for each head (gpt-oss): a key that has no value. None without one."""
+    attention = model.blocks[block]._modules.get("attn")
+    return getattr(getattr(attention, "original_component", None), "sinks", None)
 
 
 def pattern_site(block: int) -> str:

@@ -99,12 +99,7 @@ def _own_maps(model: Bridge, n: int, vectors: int) -> int:
 def batch_memory(model: Bridge) -> float:
     """Bytes that a batch may need."""
     device = device_of(model)
-    return batch_within(available(device), device.type)
-
-
-def batch_within(free: float, device_type: str) -> float:
-    """Bytes that a batch may need on a device with some bytes free."""
-    return min(BATCH_MEMORY["cpu" if device_type == "cpu" else "cuda"], free / 4)
+    return min(BATCH_MEMORY["cpu" if device.type == "cpu" else "cuda"], available(device) / 4)
 
 
 def require_products(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> None:

@@ -1,34 +1,22 @@
 """Verify once that a TransformerLens bridge reproduces the Hugging Face model, and that the measurements hold for it.
 
-A bridge re-implements attention and norms around the weights of a Hugging Face model. For some architectures it
-computes something else. This is tested before anything is measured, on short prompts:
-
-* The last logits, every residual stream and every attention pattern equal those of the plain model, which runs with
-  eager attention, up to rounding.
-* **Causality**: if the last tokens are replaced, the residual streams at earlier positions are the same.
-* **Attention alone**: if every pattern is the identity, so that each token attends to itself only, and some tokens are
-  replaced, the residual streams of the others are the same. So are the weights that these give to each other, as shares
-  of their sum, before a pattern is replaced. Something else may pass between tokens: a state-space model, a convolution
-  over queries, keys or values, experts of limited capacity. Measurements that need attention alone ask for it
-  (`require_attention_alone`); others work without.
-
-The last two are one forward pass each, of a batch: a prompt, and copies in which some tokens are replaced. After a
-comparison, the streams of all other tokens are set to those of the prompt, since rounding in one block may send a token
-to other experts in the next. Hook points are tested at their first use (`applied`).
+A bridge re-implements attention and norms around the weights of a Hugging Face model, and for some architectures it
+computes something else. Before anything is measured, the last logits, every residual stream and every attention pattern
+must equal those of the plain model, which runs with eager attention on a short prompt, up to rounding. Tokens must
+depend on earlier tokens only, and whether they do so only through attention patterns is found too (`premises`). Hook
+points are tested at their first use (`applied`).
 """
 
 import copy
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import combinations, islice
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge, listed, short_repr
-from squashlens.engine.agreement import IN_FLOAT64, SAME_OPERATIONS, TOLERANCE, agree, difference, same_frequencies
+from squashlens.engine.agreement import IN_FLOAT64, TOLERANCE, agree, difference, same_frequencies
 from squashlens.engine.anatomy import (
     device_of,
     dtype_of,
@@ -37,24 +25,20 @@ from squashlens.engine.anatomy import (
     n_blocks,
     pattern_site,
     residual_site,
-    residual_sites,
 )
-from squashlens.engine.applied import probe_ids, require_effective
+from squashlens.engine.applied import probe_ids
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import is_native, plain_outputs, rebuilt
+from squashlens.engine.premises import ATTENTION, require_causal, why_not_attention_alone
 from squashlens.engine.reader import BOOKKEEPING, reader_of, require_finite
 from squashlens.engine.state import proved, recall, record, steady
 from squashlens.engine.wide import Wide
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
-ATTENTION = "attention alone connects tokens"  # None, or why not
-Moved = dict[str, tuple[Tensor, Tensor]]  # by hook point: the differences and those allowed, (copy, position)
-COPIES = 6
-LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
 # `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
 VERIFIED = "verified"
 # The bridge agrees with a plain model of its own configuration and weights, which were not compared with a checkpoint.
@@ -222,9 +206,9 @@ def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
         truth = (
             plain_outputs(plain, ids)
             if is_native(model)
-            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True, **last_logits(model))
+            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
         )
-    pairs = [("logits", logits, truth.logits)]
+    pairs = [("logits", logits, truth.logits[:, -logits.shape[1] :])]  # of the last position, or of all
     returned = [pattern for pattern in getattr(truth, "attentions", None) or () if pattern is not None]
     if patterns and len(returned) != len(patterns):  # a bridge without any is refused where they are needed
         raise UnsoundModelError(
@@ -280,113 +264,3 @@ def _refuse(plain: nn.Module, what: str, difference: str) -> None:
         f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
         "Change the configuration and load the model again, in the dtype of the run.",
     )
-
-
-# -- premises of the mathematics ---------------------------------------------------------------------------------------
-
-
-def require_causal(model: Bridge) -> None:
-    """Raise an error if a token depends on later tokens."""
-    if found := _violation(model, cut=False):
-        raise UnsoundModelError(
-            f"{type(model.original_model).__name__} is not causal: tokens depend on later ones. {found}",
-            "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
-            "attention_dir), turn it off; compile a tracr program with `causal=True`.",
-        )
-
-
-def why_not_attention_alone(model: Bridge) -> str | None:
-    """Why nothing can be said from attention patterns alone; None if tokens are connected only by these."""
-    name = type(model.original_model).__name__
-    without = [block for block in range(n_blocks(model)) if pattern_site(block) not in model.hook_dict]
-    if without:
-        return f"Block {without[0]} of {name} has no attention pattern: something else passes between tokens there."
-    try:
-        require_effective(model, [pattern_site(block) for block in range(n_blocks(model))])
-        found = _violation(model, cut=True)
-    except UnsoundModelError as error:
-        return error.cause
-    if found:
-        return (
-            f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
-            f"or experts of limited capacity. {found} Every attention pattern was the identity."
-        )
-    return None
-
-
-def besides_attention(model: Bridge) -> str | None:
-    """What the proof of this model has found to pass between tokens besides attention; None if nothing."""
-    return recall(model, ATTENTION)
-
-
-def require_attention_alone(model: Bridge) -> None:
-    """Raise an error if something besides attention passes between tokens, or attention cannot be read."""
-    if reason := besides_attention(model):
-        raise UnsoundModelError(
-            reason,
-            "Bounds from attention patterns would miss the rest. Use `collapse`, `jacobian_norms`, "
-            '`substitution_effect` or `path_bound(edges="exact")`, which need no patterns, or another model.',
-        )
-
-
-def _violation(model: Bridge, *, cut: bool) -> str:
-    """The first place in the forward pass that moved although it must not; empty if there is none."""
-    ids = probe_ids(model)
-    n = ids.shape[1]
-    if cut:  # tokens are replaced in different copies, so for any two, some copy replaces the one and not the other
-        chosen = list(islice(combinations(range(COPIES), COPIES // 2), n))
-        replaced = torch.tensor([[copy in copies for copies in chosen] for copy in range(COPIES)])
-    else:
-        replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
-    for site, (error, allowed) in _moved(model, ids, replaced, cut=cut).items():
-        wrong = ~replaced & ~(error <= allowed)  # true for NaN too
-        if wrong.any():
-            copy, position = wrong.nonzero()[0].tolist()
-            tokens = ", ".join(map(str, replaced[copy].nonzero().flatten().tolist()))
-            size = f"{float(error[copy, position]):.2g} (allowed {float(allowed[copy, position]):.2g})"
-            return f"Replacing the tokens {tokens} of a prompt changes {site} at position {position} by {size}."
-    return ""
-
-
-def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool) -> Moved:
-    """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
-    vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
-    copies = torch.where(replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids)
-    found: Moved = {}
-
-    def compare(site: str) -> Callable[[Tensor], Tensor]:
-        def edit(stream: Tensor) -> Tensor:
-            own = stream[:1].expand_as(stream[1:])
-            error, allowed = difference(stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS)
-            found[site] = error.cpu(), allowed.cpu()
-            return torch.cat([stream[:1], torch.where(replaced[..., None].to(stream.device), stream[1:], own)])
-
-        return edit
-
-    def replace(site: str) -> Callable[[Tensor], Tensor]:
-        def edit(pattern: Tensor) -> Tensor:
-            found[site] = _reweighed(pattern, ~replaced, dtype)
-            itself = torch.eye(*pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
-            return itself.repeat(*pattern.shape[:2], 1, 1)
-
-        return edit
-
-    hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
-    hooks += [Hook("cut", site, replace(site)) for site in map(pattern_site, range(n_blocks(model))) if cut]
-    forget_lengths(model)
-    with torch.no_grad(), attached(model, *hooks):
-        model(torch.cat([ids, copies]), use_cache=False, **last_logits(model))
-    return found
-
-
-def _reweighed(
-    pattern: Float[Tensor, "prompt head query key"], kept: Bool[Tensor, "copy position"], dtype: torch.dtype
-) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
-    """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
-    weights, kept = pattern.detach().double(), kept.to(pattern.device)[:, None, None]
-    (ours, one), (own, two) = ((w, w.sum(dim=-1, keepdim=True)) for w in (weights[1:] * kept, weights[:1] * kept))
-    counted = (one > LEAST) & (two > LEAST)
-    ours, own = ((w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two)))
-    error, allowed = difference(ours, own, dtype, dim=-1)
-    worst = (error - allowed).argmax(dim=1, keepdim=True)
-    return error.gather(1, worst)[:, 0].cpu(), allowed.gather(1, worst)[:, 0].cpu()

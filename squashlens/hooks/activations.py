@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.checks.arguments import converted
+from squashlens.checks.arguments import converted, is_tokenized
 from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.digests import digest, tensor_digest
@@ -42,17 +42,22 @@ class Activations:
 
 def kept(source: Source) -> Source:
     """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
-    if isinstance(source, Capture) or isinstance(getattr(source, "cache_dict", source), Mapping):
+    if isinstance(source, Capture) or _cache_in(source) is not None:
         return source
     return converted(source, Prompts, "source")
+
+
+def _cache_in(source: Source) -> Mapping[str, Any] | None:
+    """The tensors of a cache by their hook points; None for any other source."""
+    cache = getattr(source, "cache_dict", source)  # an ActivationCache holds its tensors under this name
+    return cache if isinstance(cache, Mapping) and not is_tokenized(cache) else None
 
 
 def activations(model: Bridge, source: Source, site: str, blocks: Sequence[int], who: str) -> Activations:
     """The activations of one prompt at `site` of each of `blocks`; errors begin with `who`."""
     if isinstance(source, Capture):
         return _from_capture(model, source, site, blocks, who)
-    cache = getattr(source, "cache_dict", source)  # an ActivationCache holds its tensors under this name
-    if isinstance(cache, Mapping):
+    if (cache := _cache_in(source)) is not None:
         return _from_cache(model, cache, site, blocks, who)
     ids = tokenize(model, source)
     _require_one(len(ids), who)

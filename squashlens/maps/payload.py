@@ -115,7 +115,7 @@ def call_of(facts: dict[str, Any], **changed: Any) -> str:
     call = dict(facts["call"])
     function, prompt = call.pop("function"), call.pop("prompt")
     if changed and function != "squash_map":  # a profile measures other things beside the map
-        function, call = "squash_map", {name: call.get(name) for name in ("norm", "method", "spans")}
+        function, call = "squash_map", {name: call.get(name) for name in ("norm", "method", "n_probes", "spans")}
     options = "".join(f", {name}={value!r}" for name, value in (call | changed).items() if value is not None)
     return f"sl.{function}(model, {prompt!r}{options})"
 

@@ -8,7 +8,7 @@ padded.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
 from squashlens.bars import bar
-from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
+from squashlens.engine.capturing.pairs import refusing_capture_keywords
 from squashlens.engine.digests import sha256, source_of
 from squashlens.engine.hooking.standing import ambient, standing
 from squashlens.engine.loading.gguf import ORIGIN
@@ -35,7 +35,6 @@ from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
 from squashlens.errors import InputError, SquashlensError
-from squashlens.options import Between
 from squashlens.records.joining import joined, padded, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
 from squashlens.saving.journal import Journal
@@ -44,15 +43,20 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def measurement(
-    *figures: str, captured: bool = False, command: bool = True
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator for a function that is public as `squashlens.NAME`, runs a model, and is a verb of the command line.
+def measurement(*figures: str, captured: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator for a public function that runs a model.
 
-    `make names` and the command line read its arguments in the source: the names of figures in `squashlens.figures`,
-    the usual one first; whether the command line has the options of `capture` too, and the function at all.
+    `figures` are the names of functions of `squashlens.figures` that draw its result, the usual one first; `captured`
+    says whether it measures a capture of a sequence, beside which it then refuses the keywords of `capture`. The
+    function has both as `__measures__`.
     """
-    return measured  # what else it says is read in the source, before anything is imported
+
+    def register(function: Callable[P, T]) -> Callable[P, T]:
+        measure = measured(refusing_capture_keywords(function) if captured else function)
+        setattr(measure, "__measures__", (figures, captured))  # noqa: B010
+        return measure
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -73,26 +77,26 @@ class Session:
         """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
         given = tokens.each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
+        if not isinstance(prompts, Capture):  # whose prompts were checked before they were run
+            prompts = tokens.tokenize(require_sound(model), prompts)
         session = cls.without_prompt(model, prompts, function, prompt=recorded, **arguments)
-        if not isinstance(given[0], str) and not isinstance(prompts, Capture):
-            tokens.warn_of_start(session.model, session.ids)
         ids = session.ids.tolist()
         return session.knowing(token_ids=ids[0] if len(ids) == 1 else ids)
 
     @classmethod
-    def without_prompt(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
-        """Check the model and the prompts, and collect the facts for the provenance of the result.
+    def without_prompt(cls, model: object, ids: Tensor | Capture, function: str, **arguments: Any) -> "Session":
+        """Check the model, and collect the facts for the provenance of the result.
 
-        For prompts that a measurement made itself, from a sequence or a task, which it records instead of them.
+        For ids that were checked as prompts, or made of a sequence or a task, which a measurement records instead.
         """
         sound = require_sound(model)
-        held = prompts if isinstance(prompts, Capture) else None
-        ids = tokens.tokenize(sound, prompts.ids if isinstance(prompts, Capture) else prompts)
+        held = ids if isinstance(ids, Capture) else None
+        ids = ids.ids if isinstance(ids, Capture) else ids
+        ids = tokens.checked_ids(sound, ids if ids.ndim == 2 else ids[None])
         config = getattr(sound.original_model, "config", None)
         facts = {
             "model": model_name(sound),
-            "call": {"function": function}
-            | {name: as_dict(value) if is_dataclass(value) else value for name, value in arguments.items()},
+            "call": {"function": function} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": fingerprint_of(sound),
@@ -155,9 +159,9 @@ class Session:
         """The session with further facts for the provenance."""
         return replace(self, facts={**self.facts, **facts})
 
-    def spans(self, between: Between) -> dict[Target, int]:
+    def spans(self, from_layer: int, to_layer: Target | Sequence[Target]) -> dict[Target, int]:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
-        bottom, to_layer = check_layer(between.from_layer, self.model, "from_layer"), between.to_layer
+        bottom = check_layer(from_layer, self.model, "from_layer")
         targets = to_layer if isinstance(to_layer, Sequence) and not isinstance(to_layer, str) else [to_layer]
         if not targets or len({*targets}) < len(targets):
             what = "has a layer twice" if targets else "is an empty list"
@@ -171,14 +175,6 @@ class Session:
                 )
             spans[cast(Target, to)] = top
         return spans
-
-    def span(self, between: Between) -> tuple[Target, int]:
-        """The only `to_layer`, and its layer number."""
-        spans = self.spans(between)
-        if not isinstance(between.to_layer, int | str):
-            name = self.facts["call"]["function"]
-            raise InputError(f"{name} takes one to_layer, and {len(spans)} are given.", "Give one, outside of a list.")
-        return next(iter(spans.items()))
 
     def by_layer(self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""

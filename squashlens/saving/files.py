@@ -7,10 +7,9 @@ A read-only file raises an error, although replacing it would need only the perm
 
 import errno
 import os
-import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -57,13 +56,6 @@ def require_output(path: str | Path, endings: Sequence[str] = (), argument: str 
     return path
 
 
-def require_distinct(paths: Iterable[Path]) -> None:
-    """Raise an error if two outputs have the same file, because the later would replace the earlier."""
-    targets = [os.path.realpath(path) for path in paths]
-    if twice := [target for target in targets if targets.count(target) > 1]:
-        raise InputError(f"{twice[0]!r} is given for two outputs.", "Give a different file for each.")
-
-
 def require_folder(path: str | Path) -> Path:
     """The path of a folder that files can be written to; it is created if it does not exist."""
     path = Path(path)
@@ -71,18 +63,6 @@ def require_folder(path: str | Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     require_output(path / "file")
     return path
-
-
-def run_folder(out: str | Path, *names: object) -> Path:
-    """The folder of one run in `out`, made if it is not there: named by all that its results depend on.
-
-    >>> import tempfile
-    >>> run_folder(tempfile.mkdtemp(), "google/gemma-2b", 20).name
-    'google_gemma-2b-20'
-    """
-    folder = Path(out) / "-".join(re.sub(r"[^\w.-]+", "_", str(name)).strip("._") for name in names if name != "")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def write(path: str | Path, content: bytes | memoryview) -> Path:

@@ -5,21 +5,22 @@
 A prompt is text or a list of token ids. Rows are read in spans, of which each becomes one shard; no more than a span is
 in memory. `limit` reads the first rows only. A shard has a row for each prompt and a column for each variable of its
 result. A variable with dimensions is a list, flattened in the order of its dimensions. `token` and other coordinates
-along a dimension are lists too. A prompt that cannot be measured has its reason in `error`, and nothing in the other
-columns. Such rows can be measured again, without those that have their numbers.
+along a dimension are lists too. A row that has no prompt, or whose prompt cannot be measured, has its reason in
+`error`, and nothing in the other columns; the others have their numbers. Such rows can be measured again, alone.
 """
 
 import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from squashlens._typing import positive
+from squashlens._typing import positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, SquashlensError
 from squashlens.saving.stored import Result, as_dataset
@@ -63,13 +64,17 @@ class Source:
         path, column = self.given.path, self.given.column
         values = (_of_parquet if path.suffix == ".parquet" else _of_lines)(path, column, start, stop)
         for row, value in enumerate(values, start):
-            ids = isinstance(value, list) and value and all(type(one) is int for one in value)
-            wrong = InputError(f"The row has no prompt in {column!r}.", "Give text or a list of token ids.")
-            yield row, value if isinstance(value, str) or ids else wrong
+            ids = isinstance(value, list) and all(type(part) is int for part in value)
+            if not (ids or isinstance(value, str | InputError)):
+                value = InputError(f"{column!r} of the row is {short_repr(value)}.", WANTED)
+            yield row, value
 
     def is_current(self) -> bool:
         """Whether the file is the one that was described."""
         return _look(self.given.path)[0] == self.identity
+
+
+WANTED = "Give text or a list of token ids."
 
 
 def source_of(given: Mapping[str, Any]) -> Source:
@@ -77,31 +82,49 @@ def source_of(given: Mapping[str, Any]) -> Source:
     over: Over = call(Over, given, "over")
     positive(over.shard, "over: shard", "a number of rows", most=2**53)
     positive(1 if over.limit is None else over.limit, "over: limit", "a number of rows", most=2**53)
-    identity, rows, columns = _look(over.path)
+    identity, rows = _look(over.path)
     if not rows:
         raise InputError(f"{over.file!r} has no rows.", "Give another file.")
-    if columns and over.column not in columns:
-        raise InputError(f"{over.file!r} has no column {over.column!r}.", f"It has: {', '.join(columns)}.")
+    _require_column(over)
     return Source(over, identity, min(rows, over.limit or rows))
 
 
-def _look(path: Path) -> tuple[str, int, list[str]]:
-    """What identifies the rows of a file, their number, and their columns as far as they are known."""
+def _look(path: Path) -> tuple[str, int]:
+    """What identifies the rows of a file, and their number."""
     if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
         raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
     try:
         about = path.stat()
         digest, rows = _index(path, about.st_size, about.st_mtime_ns)
-        with path.open("rb") as lines:
-            first = json.loads((lines.readline() if path.suffix != ".parquet" else b"") or b"{}")
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
-    except ValueError as error:
-        raise InputError(f"The first line of {path.name!r} is not JSON: {error}.", "Correct it.") from error
-    if path.suffix == ".parquet":
-        file = _parquet(path)
-        return digest, file.metadata.num_rows, file.schema_arrow.names
-    return digest, rows, list(first) if isinstance(first, Mapping) else []
+    return digest, _parquet(path).metadata.num_rows if path.suffix == ".parquet" else rows
+
+
+def _require_column(over: Over) -> None:
+    """An error unless the column is in some row of the file."""
+    if over.path.suffix == ".parquet":
+        columns, wrong = set(_parquet(over.path).schema_arrow.names), None
+    else:
+        columns, wrong = _columns_of_lines(over)
+    if wrong and not columns:
+        raise InputError(f"No line of {over.path.name!r} is a JSON object. The first: {wrong.cause}", wrong.remedy)
+    if over.column not in columns:
+        raise InputError(f"{over.file!r} has no column {over.column!r}.", f"It has: {', '.join(sorted(columns))}.")
+
+
+def _columns_of_lines(over: Over) -> tuple[set[str], InputError | None]:
+    """The columns of the lines up to one that has the wanted column, and what is wrong with the first odd line."""
+    columns, wrong = set[str](), None
+    with over.path.open("rb") as file:
+        for row in map(_object, file):
+            if isinstance(row, InputError):
+                wrong = wrong or row
+                continue
+            columns |= row.keys()
+            if over.column in columns:
+                break
+    return columns, wrong
 
 
 @cache
@@ -116,13 +139,20 @@ def _index(path: Path, size: int, changed: int) -> tuple[str, int]:
 
 
 def _of_lines(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
-    """The values of a column in some lines; None for a line that is no JSON object with this column."""
+    """The values of a column in some lines, or the errors why a line has none."""
     with path.open("rb") as file:
-        for line in islice(file, start, stop):
-            try:
-                yield json.loads(line).get(column)
-            except (ValueError, AttributeError):
-                yield None
+        for row in map(_object, islice(file, start, stop)):
+            missing = InputError(f"The row has no {column!r}.", WANTED)
+            yield row if isinstance(row, InputError) else row.get(column, missing)
+
+
+def _object(line: bytes) -> dict[str, Any] | InputError:
+    """The JSON object of a line, or the error that it is none."""
+    try:
+        row = json.loads(line.rstrip())
+    except (ValueError, RecursionError) as error:
+        return InputError(f"The line is not JSON: {error}.", "Correct the line.")
+    return row if isinstance(row, dict) else InputError(f"The line is {short_repr(row)}, no JSON object.", WANTED)
 
 
 def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
@@ -131,7 +161,11 @@ def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[Any]
         after = first + file.metadata.row_group(group).num_rows
         if first < stop and after > start:
             values = file.read_row_group(group, columns=[column]).column(0)
-            yield from values.slice(max(0, start - first), stop - max(start, first)).to_pylist()
+            for value in values.slice(max(0, start - first), stop - max(start, first)):
+                try:
+                    yield value.as_py()
+                except ValueError as error:
+                    yield InputError(f"{column!r} of the row is not text: {error}.", WANTED)
         first = after
 
 
@@ -157,11 +191,11 @@ def shard(
     name of the shard's cell, by which `sql` finds the labels of its rows.
     """
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
-    found = _measured(pq, earlier) if earlier is not None else {}
-    left = [(number, prompt) for number, prompt in rows if number not in found]
+    done = _measured(pq, earlier) if earlier is not None else {}
+    left = [(number, prompt) for number, prompt in rows if number not in done]
     for together in _groups(left, length):
-        found |= _rows(together, measure)
-    rows_of_cell = [found[number] | {"cell": key} for number in sorted(found)]
+        done |= _rows(together, measure)
+    rows_of_cell = [done[number] | {"cell": key} for number in sorted(done)]
     names = dict.fromkeys(name for row in rows_of_cell for name in row)
     table = pa.table({name: _column(pa, [row.get(name) for row in rows_of_cell]) for name in names})
     file = io.BytesIO()
@@ -175,7 +209,7 @@ def _groups(rows: list[tuple[int, Any]], length: Callable[[Any], int] | None) ->
     for number, prompt in rows:
         try:
             own = 0 if length is None or isinstance(prompt, InputError) else length(prompt)
-        except SquashlensError:  # which measuring the prompt will raise again
+        except Exception:  # which measuring the prompt will raise again
             own = 0
         by_length.setdefault(own, []).append((number, prompt))
     for tokens, group in by_length.items():
@@ -186,15 +220,13 @@ def _groups(rows: list[tuple[int, Any]], length: Callable[[Any], int] | None) ->
 def _rows(together: list[tuple[int, Any]], measure: Callable[[Any], Result]) -> dict[int, dict[str, Any]]:
     """Rows from one call, or from a call for each if there is one prompt, or if some prompt cannot be measured."""
     if len(together) > 1:
-        try:
+        with suppress(Exception):  # each prompt has its own reason
             whole = measure([prompt for _, prompt in together])
             parts = [whole.isel(prompt=place, drop=True) for place in range(len(together))]
             return {
                 number: _row(number, prompt, lambda _, part=part: part)
                 for (number, prompt), part in zip(together, parts, strict=True)
             }
-        except InputError:
-            pass
     return {number: _row(number, prompt, measure) for number, prompt in together}
 
 
@@ -213,23 +245,36 @@ def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
 
 
 def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:
-    """A row; what is wrong with one prompt does not stop the scan, but a lack of memory does."""
-    wrong = prompt if isinstance(prompt, InputError) else None
-    text = None if wrong else " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
-    row = {"row": number, "prompt": text, "error": None}
+    """A row; whatever is wrong with its prompt is its `error`, and does not stop the scan."""
+    text = " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
+    row = {"row": number, "prompt": _storable(text) if isinstance(text, str) else None, "error": None}
     try:
-        if wrong is not None or not prompt:
-            raise wrong or InputError("The prompt is empty.", "Give text or a list of token ids.")
+        if isinstance(prompt, InputError) or not prompt:
+            raise prompt or InputError("The prompt is empty.", WANTED)
         whole = as_dataset(measure(prompt))
-    except InputError as error:
-        return row | {"error": str(error)}
+    except Exception as error:
+        return row | {"error": _storable(reason_of(error))}
     named = {str(name): values.values for name, values in (*whole.coords.items(), *whole.data_vars.items())}
-    return row | {name: values.ravel().tolist() if values.ndim else values.item() for name, values in named.items()}
+    return row | {name: _storable(values.ravel().tolist() if values.ndim else values.item())
+                  for name, values in named.items()}  # fmt: skip
+
+
+def reason_of(error: Exception) -> str:
+    """Why something could not be measured, on one line."""
+    text = " ".join(str(error).split()) or "no message"
+    return text if isinstance(error, SquashlensError) else f"{type(error).__name__}: {text}"
+
+
+def _storable(value: Any) -> Any:
+    r"""A value as Parquet can hold it: half of a surrogate pair is no text in UTF-8, and becomes ``\ud83d``."""
+    if isinstance(value, list):
+        return [_storable(part) for part in value]
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _column(pa: Any, values: list[Any]) -> Any:
     """A column of a table."""
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # numbers in one row and text in another
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # such as numbers in one row and text in another
         return pa.array([None if value is None else str(value) for value in values])

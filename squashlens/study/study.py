@@ -5,14 +5,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import psutil
 import xarray as xr
 
-from squashlens._typing import positive
+from squashlens._typing import EngineName, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
@@ -23,8 +23,6 @@ from squashlens.study.engines import Local, Ray, Slurm, drive
 from squashlens.study.scans import failed_rows
 from squashlens.study.store import Store
 from squashlens.study.work import Worker, digest, threads_set
-
-EngineName = Literal["local", "ray", "slurm"]
 
 
 class Study:
@@ -105,7 +103,6 @@ class Study:
             The table of `status`.
 
         Raises:
-            CapacityError: with several workers, or on Ray, a model that is too large for the devices of one machine.
             InputError: an engine whose extra is not installed; or code, a checkpoint or a file that changed since the
                 study was made.
             OutputError: the store cannot be written.
@@ -261,7 +258,7 @@ class Study:
 
 def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int, device: str | None) -> Any:
     if name == "ray":
-        return Ray(resources or {}, threads, device)
+        return Ray(resources or {}, threads)
     return Slurm(resources or {}, threads) if name == "slurm" else Local(device)
 
 

@@ -5,6 +5,7 @@ closed: a hedge, a negation, a unit of something else, or any unknown word means
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
@@ -29,9 +30,11 @@ def _digits(group: str) -> str:
 
 
 _UNIT, _TEEN, _TEN = "|".join(_UNITS[1:]), "|".join(_TEENS), "|".join(_TENS)
-_HUNDRED = rf"(?:(?:{_TEN})(?:(?:\s*-\s*|\s+)(?:{_UNIT}))?|{_TEEN}|{_UNIT})"
-_THOUSAND = rf"(?:(?:{_UNIT}|a)[\s-]+hundred(?:\s+(?:and\s+)?{_HUNDRED})?|{_HUNDRED})"
-_WORDS = rf"\b(?:zero|(?:{_THOUSAND}|a)\s+thousand(?:,?\s+(?:and\s+)?{_THOUSAND})?|{_THOUSAND})\b"
+_HYPHEN = f"(?:[-\u2010\u2011]|{_GAP}+)"
+_MORE = f"{_GAP}+(?:and{_GAP}+)?"  # never a line break: "twenty" and "one" on two lines are two numbers
+_HUNDRED = rf"(?:(?:{_TEN})(?:{_HYPHEN}(?:{_UNIT}))?|{_TEEN}|{_UNIT})"
+_THOUSAND = rf"(?:(?:{_UNIT}|a){_HYPHEN}hundred(?:{_MORE}{_HUNDRED})?|{_HUNDRED})"
+_WORDS = rf"\b(?:zero|(?:{_THOUSAND}|a){_GAP}+thousand(?:,?{_MORE}{_THOUSAND})?|{_THOUSAND})\b"
 _IN_WORDS = re.compile(_WORDS, re.IGNORECASE)
 _IN_DIGITS = re.compile(_digits("gap"))
 _SCALES = re.compile(r"\b(?:dozens?|hundreds?|thousands?|millions?|billions?|half|couple|score)\b", re.IGNORECASE)
@@ -55,20 +58,31 @@ MOST = 400  # characters of a sentence that states one number and nothing else
 @cache
 def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     """Patterns of sentences that state one number. `units` are words for the counted items, `nouns` for an answer."""
-    counted = "['\"‘“]?(?:" + "|".join(re.escape(unit).replace("\\ ", r"\s+") for unit in units) + ")['\"’”]?"
-    number = f"(?P<number>{_digits('gap')}|{_WORDS})(?:\\s*[(\\[]\\s*(?P<again>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
+    counted, single = _quoted(units), _quoted([re.sub(r"'?s(?=\s|$)", "", unit, count=1) for unit in units])
+    again = f"(?:\\s*[(\\[]\\s*(?P<again>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
+    number = f"(?P<number>{_digits('gap')}|{_WORDS}){again}"
     of = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
     announced = rf"{_TITLE}(?:{'|'.join(nouns)}){of}{_TO}{_WHERE}?{_IS}"
+    there = r"there\s+(?:is|are|was|were)"
     told = (
-        r"(?:there\s+(?:is|are|were)|(?:i|we)\s+(?:have\s+)?(?:count|counted|found|find|see|get|got)"
+        rf"(?:{there}|(?:i|we)\s+(?:have\s+)?(?:count|counted|found|find|see|get|got)"
         rf"|(?:it|that)(?:\s+is|['’]s|\s+equals|\s+makes)){_JUST}\s*:?\s+"
     )
-    bodies = [rf"(?:{announced}|{told}|[:=]\s*|[a-z]\s*=\s*)*{number}" + (rf"(?:\s+{counted})?" if units else "")]
+    said = rf"(?:{announced}|{told}|[:=]\s*|[a-z]\s*=\s*)*"
+    bodies = [f"{said}{number}" + (rf"(?:\s+{counted})?" if units else "")]
     if units:
+        one = f"(?P<number>1|one){again}"  # of which the item is in the singular
+        bodies.append(rf"{said}{one}(?!\s+['\"‘“]?(?P=number)\b)\s+{single}")  # "1 1" may be the sequence again
         holds = rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contains)"
         occurs = rf"(?:the\s+(?:word|digit|number)\s+)?{counted}\s+(?:appears?|occurs?)"
-        bodies.append(rf"(?:{holds}|{occurs}){_JUST}\s+{number}\s+{counted}")
+        for amount in (rf"{number}\s+{counted}", rf"{one}\s+{single}"):
+            bodies.append(rf"(?:{holds}|{occurs}|{there}){_JUST}\s+{amount}")
     return tuple(re.compile(f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}", re.IGNORECASE) for body in bodies)
+
+
+def _quoted(units: Sequence[str]) -> str:
+    """The pattern of one of some units, which may be in quotes."""
+    return "['\"‘“]?(?:" + "|".join(re.escape(unit).replace("\\ ", r"\s+") for unit in units) + ")['\"’”]?"
 
 
 def value(text: str) -> int:

@@ -136,7 +136,7 @@ def words(text: str, opening: str, ended: bool) -> Reading:
     """Read any text in the same places as `number`; each run of white space becomes one space."""
     text, ended = _turn(text, ended)
     found, places = _find(text, opening, ended, _as_words), _after_opening(text, opening)
-    return _unless_retracted(found, places[-1][2], lambda _: Reading("", "none")) if places else found
+    return _unless_retracted(found, "", places[-1][2], lambda _: Reading("", "none")) if places else found
 
 
 def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Convert) -> Reading:
@@ -145,7 +145,8 @@ def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Conver
     bare, asked = _without_markup(text), _without_markup(opening)
     places = _after_opening(bare, asked)
     if places:
-        found = _unless_retracted(_find(bare, asked, ended, lenient), places[-1][2], lenient)
+        line, _, after = next((place for place in reversed(places) if place[0]), places[-1])
+        found = _unless_retracted(_find(bare, asked, ended, lenient), line, after, lenient)
     else:
         found = _find_announced(bare, ended, lenient)
     return replace(found, as_asked=_find(text, opening, ended, strict).value == found.value)
@@ -193,7 +194,7 @@ def _sentences(text: str) -> list[str]:
 
 def _is_step(sentence: str) -> bool:
     """Whether a sentence is a step of arithmetic ("5 + 5 = 10")."""
-    return "=" in sentence and not ANSWER.search(sentence)
+    return "=" in sentence and not ANSWER.search(sentence.partition("=")[0])
 
 
 def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
@@ -214,11 +215,12 @@ def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
 
 
 def _first_clause(text: str) -> str:
-    """The first clause of a text if it begins with a number; otherwise an empty text."""
+    """The first clause of a text if it begins with a number, or all steps of a sum; otherwise an empty text."""
     begins = text.lstrip(_AROUND)
     if not any(start == 0 for start, _, _ in find_numbers(begins)):
         return ""
-    return re.split(r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins)[0]
+    clause = re.split(r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins)[0]
+    return begins if _is_step(clause) and _is_step(begins.removeprefix(clause)) else clause
 
 
 # Models that are not tuned for dialogue continue with other text; a line that begins like this is a new question.
@@ -241,10 +243,11 @@ _ERROR = re.compile(
 )
 
 
-def _unless_retracted(found: Reading, after: str, convert: Convert) -> Reading:
-    """The reading, unless the text after the answer gives another number, corrects it, or calls it wrong.
+def _unless_retracted(found: Reading, line: str, after: str, convert: Convert) -> Reading:
+    """The reading of a line, unless the text after it gives another number, corrects it, or calls it wrong.
 
-    If the same number is said again after that, the answer counts.
+    If the same number is said again after that, the answer counts. A step of arithmetic is no other answer, unless the
+    line is a step itself: then the sum goes on.
     """
     if found.why != "read":
         return found
@@ -252,6 +255,8 @@ def _unless_retracted(found: Reading, after: str, convert: Convert) -> Reading:
     end = next((i for i, line in enumerate(lines) if _QUESTION.match(line)), len(lines))
     for sentence in _sentences("\n".join(lines[:end])):
         rest = _CORRECTION.sub("", sentence, count=1) if _CORRECTION.match(sentence) else sentence
+        if _is_step(sentence) and _is_step(line) and convert(sentence.rpartition("=")[2]).value != found.value:
+            return Reading("", "several")
         said = "" if _is_step(sentence) else convert(_DOUBT.sub("", rest, count=1)).value
         denied = re.search(rf"(?:\bnot|n['’]t) {re.escape(found.value)}(?!\w|[.,]\d)", sentence)
         if said == found.value:
@@ -337,6 +342,8 @@ _END = re.compile(
     r"<end_of_turn>|<eos>|</s>|<turn\|>|<｜end▁of▁sentence｜>"
     r"|<\|(?:im_end|eot_id|eot|eom_id|end|endoftext|end_of_text|end_of_turn|return|END_OF_TURN_TOKEN)\|>"
 )
+# Text that HTML strikes out, as in "<s>8</s> 7". The same two tags may be the markers around a whole turn.
+_STRUCK = re.compile(r"<s>((?:(?!</s>).)*)</s>(?!\s*(?:</?s>|<pad>|<unk>|<\||\[INST\]|$))", re.S)
 # What is removed, and what replaces it. A tab is white space and never part of a number, so \boxed{1}2 is not 12.
 _MARKUP = (
     (re.compile(r"(?:^|[ \t])[ \t]*(```+|~~~+)[A-Za-z]*[ \t]*\n(.*?)\n[ \t]*\1[ \t]*$", re.M | re.S), "\t\\2\t"),
@@ -357,7 +364,7 @@ _MARKUP = (
 
 def _turn(text: str, ended: bool) -> tuple[str, bool]:
     """The text of one turn, without byte-order mark, markers and thoughts; and whether the model ended it."""
-    text = text.removeprefix("\ufeff")
+    text = _STRUCK.sub(r"~~\1~~", text.removeprefix("\ufeff"))
     while begun := _BEGIN.match(text):
         text = text[begun.end() :]
     end = _END.search(text)

@@ -49,21 +49,18 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
     "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
     "natural": lambda s, f: sl.substitution_effect(
-        s.model, [s.short], replacements={"candidates": "predicted", "n_replacements": 2}, seed=0
+        s.model, [s.short], candidates="predicted", n_replacements=2, seed=0
     ),
-    "lanczos": lambda s, f: sl.jacobian_norms(
-        s.model, [s.short], method={"method": "lanczos", "positions": [1], "rtol": 0.3, "seed": 0}
-    ),
-    "local": lambda s, f: sl.certified_bound(
-        s.model, [s.short[:3]], edges={"edges": "local", "seed": 0}, between={"from_layer": 5}
-    ),
+    "local": lambda s, f: sl.certified_bound(s.model, [s.short[:3]], edges="local", seed=0, from_layer=5),
     "squash_map": lambda s, f: sl.squash_map(s.model, [s.short]).result,
     "profile": lambda s, f: sl.profile(
         s.model,
         [s.short],
-        method={"method": "sketch_upper", "n_probes": 4, "seed": 0},
+        method="sketch_upper",
+        n_probes=4,
+        seed=0,
         layers=[0],
-        extras={"n_random_models": 0},
+        n_random_models=0,
     ),
     "Study": stored,
     "report": page,

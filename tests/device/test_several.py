@@ -40,8 +40,8 @@ def test_the_numbers_are_those_on_record(name: str, subject: cases.Subject) -> N
 
 CERTIFIED: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda s: sl.certified_bound(s.model, [s.short]),
-    "profile": lambda s: sl.profile(s.model, [s.short], extras={"certified": True, "n_random_models": 0}),
-    "squash_map": lambda s: sl.squash_map(s.model, [s.short], extras={"certified": True}),
+    "profile": lambda s: sl.profile(s.model, [s.short], certified=True, n_random_models=0),
+    "squash_map": lambda s: sl.squash_map(s.model, [s.short], certified=True),
 }
 
 

@@ -14,7 +14,6 @@ from squashlens.errors import CapacityError
 from squashlens.measure.squashing.certificates.certified import Norms
 from tests.cases import save_random
 from tests.cuda.works import allocated
-from tests.grouped import flat
 
 BASE: dict[str, Any] = dict(vocab_size=60, max_position_embeddings=4096, pad_token_id=0, bos_token_id=2, eos_token_id=1)
 
@@ -47,7 +46,7 @@ def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: A
     with torch.no_grad():
         passing = allocated(lambda: forward(model, ids[None], []))
     options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16}
-    products = allocated(lambda: flat.jacobian_norms(model, ids[:many], **options))
+    products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
 
@@ -70,7 +69,7 @@ def test_patterns_are_estimated_and_refused(tmp_path: Any, monkeypatch: pytest.M
         patterns_written("the test"),
         pytest.raises(CapacityError, match=r"graph of all blocks \(eager, since the test"),
     ):
-        flat.jacobian_norms(model, ids, norm="frobenius", method={"method": "sketch", "n_probes": 1})
+        sl.jacobian_norms(model, ids, norm="frobenius", method="sketch", n_probes=1)
 
 
 @pytest.mark.slow
@@ -82,7 +81,7 @@ def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp
     size = 80
     ids = torch.tensor([2, *torch.randint(3, 60, (n - 1,), generator=torch.Generator().manual_seed(0)).tolist()])
     edges: Any = {"edges": "local", "vjp_batch_size": size}
-    most = allocated(lambda: flat.certified_bound(model, ids, edges=edges, from_layer=source))
+    most = allocated(lambda: sl.certified_bound(model, ids, edges=edges, from_layer=source))
     vectors = Norms(total=2 * (n + 1), steps=2, seed=0).vectors(128)
     assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
 

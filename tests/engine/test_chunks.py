@@ -17,7 +17,6 @@ from squashlens.engine.state import steady
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention
 from tests.cases import CONFIGS, FREEZE_SETS, MORE, with_freeze_sets
-from tests.grouped import flat
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5]])
 BOTH = torch.cat([IDS, torch.tensor([[2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])])
@@ -85,9 +84,9 @@ def test_equals_the_whole_graph(name: str, freeze: Any, bridge_of: Any, monkeypa
     model = bridge_of(name, torch.float64)
     for read in ({"query": 8, "norm": "frobenius"}, {"from_layer": 1, "to_layer": 2}):
         options: Any = read | {"freeze": freeze, "vjp_batch_size": 5}
-        found = flat.jacobian_norms(model, BOTH, **options)
+        found = sl.jacobian_norms(model, BOTH, **options)
         with patterns_written("the test"):
-            truth = flat.jacobian_norms(model, BOTH, **options)
+            truth = sl.jacobian_norms(model, BOTH, **options)
         np.testing.assert_allclose(found, truth, rtol=2e-6)  # the bridge's softmax is in float32
         assert float(truth.max()) > 0
         by_blocks = sl.results.provenance(found)["attention_implementation"] == "streamed, block by block"

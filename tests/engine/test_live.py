@@ -102,6 +102,26 @@ def test_frozen_patterns_of_gemma_4_drop_the_derivative_of_the_softmax(saved: Ca
     assert abs(whole / frozen - 1).max() > 0.01
 
 
+def test_blocks_that_share_keys_and_values_are_differentiated_together(saved: Callable[[str], Path]) -> None:
+    """A block of the shared ones has the derivative by an earlier stream, which a product of blocks would miss."""
+    model, own = sl.load(saved("gemma4"), device="cpu"), plain(saved("gemma4")).model.language_model
+    streams: dict[str, Tensor] = {}
+
+    def plant(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        streams["v"] = given[0].detach().requires_grad_()
+        return (streams["v"], *given[1:])
+
+    own.layers[0].register_forward_pre_hook(plant)
+    y = own(IDS, use_cache=False).last_hidden_state[0, -1]
+    rows = torch.stack([torch.autograd.grad(one, streams["v"], retain_graph=True)[0][0] for one in y])
+    truth = torch.stack([torch.linalg.matrix_norm(rows[:, place], ord=2) for place in range(IDS.shape[1])]).double()
+    found = torch.tensor(sl.jacobian_norms(model, IDS[0]).values)
+    torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    for call in (sl.path_bound, sl.certified_bound):
+        with pytest.raises(UnsoundModelError, match="Block 2 .* depends on the residual stream of layer 0"):
+            call(model, IDS[0])
+
+
 @pytest.mark.parametrize("kind", ["gemma4_text", "llama4_text"])
 def test_norms_without_hook_points_are_not_frozen_in_part(kind: str, saved: Callable[[str], Path]) -> None:
     model = sl.load(saved(kind), device="cpu")

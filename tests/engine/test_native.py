@@ -75,14 +75,12 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
     plain = Plain(model)
     for source in (0, 2) if model.cfg.normalization_type == "LN" else (0,):
         truth = torch.linalg.matrix_norm(jacobian(plain, IDS, source), ord=2).numpy()
-        found = sl.jacobian_norms(model, IDS, between={"from_layer": source})
+        found = sl.jacobian_norms(model, IDS, from_layer=source)
         np.testing.assert_allclose(found.values, truth, rtol=1e-3, atol=1e-4 * truth.max())
-        bounds = [sl.certified_bound(model, IDS, edges=edges, between={"from_layer": source}).values for edges in EDGES]
+        bounds = [sl.certified_bound(model, IDS, edges=edges, from_layer=source).values for edges in EDGES]
         for bound in bounds:
             assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
-        whole = sl.certified_bound(
-            model, IDS, edges={"edges": "exact", "n_composed": 3 - source}, between={"from_layer": source}
-        )
+        whole = sl.certified_bound(model, IDS, edges="exact", n_composed=3 - source, from_layer=source)
         np.testing.assert_allclose(whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max())
         assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
 

@@ -9,7 +9,6 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
-from tests.grouped import flat
 
 IDS = torch.tensor([2, 7, 11, 30, 7])
 SITE = "blocks.1.attn.hook_z"
@@ -140,7 +139,7 @@ def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], br
         sl.applied(model, (SITE, lambda z: (z * 0).abs().sqrt() + z)),
         pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"),
     ):
-        flat.jacobian_norms(model, IDS, **options)
+        sl.jacobian_norms(model, IDS, **options)
 
 
 @pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])

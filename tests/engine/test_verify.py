@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, GptOssConfig, StableLmConfig
 
 import squashlens as sl
-from squashlens.engine import live, verify
+from squashlens.engine import live, premises, verify
 from squashlens.engine.agreement import TOLERANCE
 from squashlens.engine.applied import probe_ids
 from squashlens.errors import UnsoundModelError
@@ -117,7 +117,7 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tm
     bound = sl.certified_bound(model, ids, edges="exact")
     norms = sl.jacobian_norms(model, ids)
     assert (bound >= norms).all()
-    assert "path_bound" not in sl.profile(model, ids, extras={"n_random_models": 0})
+    assert "path_bound" not in sl.profile(model, ids, n_random_models=0)
     assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
 
 
@@ -252,10 +252,10 @@ def test_rounding_is_no_influence(family: str, dtype: str, tmp_path: Path) -> No
 def violated(model: Any) -> str | None:
     """What the tests of the premises say about a model."""
     try:
-        verify.require_causal(model)
+        premises.require_causal(model)
     except UnsoundModelError as error:
         return str(error)
-    return verify.why_not_attention_alone(model)
+    return premises.why_not_attention_alone(model)
 
 
 def earlier(out: Tensor, size: float) -> Tensor:

@@ -17,7 +17,7 @@ WIDTHS = (390, 900, 1600)
 
 @pytest.fixture(scope="module")
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    found = sl.squash_map(tiny, PROMPT, extras={"certified": True, "n_replacements": 2})
+    found = sl.squash_map(tiny, PROMPT, certified=True, n_replacements=2)
     return found.save(tmp_path_factory.mktemp("map") / "map.html"), found.result
 
 

@@ -19,7 +19,7 @@ def numbers(data: dict[str, Any]) -> np.ndarray:
 
 
 def test_the_page_has_the_results_numbers(tiny: Any) -> None:
-    found = sl.squash_map(tiny, "110 =", extras={"certified": True, "n_replacements": 1}).result
+    found = sl.squash_map(tiny, "110 =", certified=True, n_replacements=1).result
     data = payload(found)
     blob = numbers(data)
     for one in data["quantities"]:
@@ -58,7 +58,7 @@ def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(n: int, layers: i
 
 
 def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
-    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", extras={"n_random_models": 0})
+    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", n_random_models=0)
     data = payload(sl.squash_map(profile).result)
     assert (data["queries"], data["layers"], data["opened"], data["traces"]) == ([1, 4], [0, 3], 4, None)
     assert "2 of 5 queries were measured." in data["notes"]
@@ -104,7 +104,7 @@ def test_no_token_ends_the_data() -> None:
 
 
 def test_a_certificate_in_half_precision_is_said(tiny: Any) -> None:
-    found = sl.squash_map(tiny, "110 =", method="none", extras={"certified": True}).result
+    found = sl.squash_map(tiny, "110 =", method="none", certified=True).result
     for dtype, notes in (("bfloat16", 1), ("float32", 0)):
         said = _of_precision(found, {"dtype": dtype})
         assert len(said) == notes

@@ -158,7 +158,7 @@ def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -
 
 @pytest.mark.usefixtures("pages")
 def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Path) -> None:
-    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], prompting=sl.tasks.Prompting(mode="cot_few_shot"), **QUIET)
+    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], mode="cot_few_shot", **QUIET)
     assert found[9] == tmp_path / "fig9.html"
     assert isinstance(found[3], InputError)
     assert found[3] is found[4]

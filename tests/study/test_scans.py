@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from squashlens.errors import InputError
 from squashlens.study import work
 from squashlens.study.scans import source_of
 from squashlens.study.store import Store
-from tests.grouped import flat
 
 ROOT = Path(__file__).parents[2]
 LETTERS = "tests.study.fakes:letters"
@@ -60,31 +60,45 @@ def test_every_prompt_is_in_one_shard(kind: str, size: int, tmp_path: Path) -> N
     assert source_of(vars(source.given) | {"limit": 3}).rows == 3
 
 
-def test_a_scan_keeps_what_failed_and_goes_on(tmp_path: Path) -> None:
-    prompts = [*PROMPTS[:8], "no!", "", *PROMPTS[8:]]
-    over = written("jsonl", tmp_path, prompts) | {"shard": 10}
-    with open(over["file"], "a") as file:
-        file.write("no JSON\n")
-    one = scan(tmp_path / "store", over)
-    assert one.run()[["cells", "done", "failed"]].to_numpy().tolist() == [[3, 3, 0]]
-    table = one.sql("select * from letters order by row")
-    assert table["row"].tolist() == list(range(28))
-    assert [row for row in range(28) if table["error"].notna()[row]] == [8, 9, 27]
-    assert table["error"][8].startswith("ValueError: an exclamation mark")
-    assert table["size"][0] == len(PROMPTS[0])
-    assert list(table["code"][1]) == [ord(character) for character in PROMPTS[1]]
-    counts = one.sql("select state, count(*) as many from cells group by state")
-    assert counts.to_numpy().tolist() == [["done", 3]]
-    assert one.status()["failed_rows"].tolist() == [3]
-    listed = one.failures()
-    assert listed["row"].tolist() == [8, 9, 27]
-    assert listed["reason"].tolist() == table["error"].dropna().str.strip().tolist()
-    assert set(listed["key"]) == {one.cells[0].key, one.cells[2].key}
-    assert listed["reason"][1] == "The prompt is empty. Give text or a list of token ids."
-    assert table["prompt"][9] == ""
-    assert [row for row in range(28) if table["prompt"].isna()[row]] == [27]
+# Lines that are no prompt, or one that cannot be measured, with what their reasons say.
+ODD = {
+    "no JSON": "not JSON: Expecting value", '{"prompt": "cut': "not JSON: Unterminated", "": "not JSON",
+    "[" * 10**5: "not JSON: maximum recursion", "[1]": r"is \[1\], no JSON object",
+    '{"n": 1}': "The row has no 'prompt'",
+    '{"prompt": null}': "'prompt' of the row is None", '{"prompt": [1, 2.5]}': r"of the row is \[1, 2.5\]",
+    '{"prompt": ""}': "The prompt is empty", '{"prompt": []}': "The prompt is empty",
+    '{"prompt": "no!"}': "ValueError: an exclamation mark", r'{"prompt": "\ud83d!"}': "ValueError: an exclamation mark",
+}  # fmt: skip
+
+
+def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(tmp_path: Path) -> None:
+    """Each odd line stands before a row that can be measured; half of a surrogate pair is measured, and escaped."""
+    good = [*PROMPTS[: len(ODD) - 1], "half \ud83d"]
+    lines = [line for odd, text in zip(ODD, good, strict=True) for line in (odd, json.dumps({"prompt": text}))]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    one = scan(tmp_path / "store", {"file": str(tmp_path / "prompts.jsonl"), "shard": 10})
+    assert one.run()[["cells", "done", "failed", "failed_rows"]].to_numpy().tolist() == [[3, 3, 0, len(ODD)]]
+    listed, table = one.failures(), one.sql("select * from letters order by row")
+    assert listed["row"].tolist() == [*range(0, 2 * len(ODD), 2)]
+    for reason, expected in zip(listed["reason"], ODD.values(), strict=True):
+        assert re.search(expected, reason), reason
+    assert table["error"].dropna().tolist() == listed["reason"].tolist()
+    measured = table[table["error"].isna()]
+    assert [list(map(chr, code)) for code in measured["code"][:-1]] == [list(text) for text in good[:-1]]
+    assert measured["prompt"].tolist() == [*good[:-1], r"half \ud83d"]
+    assert one.sql("select state, count(*) as many from cells group by state").to_numpy().tolist() == [["done", 3]]
     with pytest.raises(InputError, match="sql"):
         one.combine()
+
+
+def test_a_row_of_parquet_that_is_no_text_is_one_row(tmp_path: Path) -> None:
+    text = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")]
+    )
+    pq.write_table(pa.table({"prompt": text}), tmp_path / "prompts.parquet")
+    one = scan(tmp_path / "store", {"file": str(tmp_path / "prompts.parquet")})
+    assert one.run()[["done", "failed_rows"]].to_numpy().tolist() == [[1, 1]]
+    assert "not text: 'utf-8' codec" in one.failures()["reason"].item()
 
 
 def test_prompts_of_equal_length_are_measured_in_one_call(
@@ -94,7 +108,7 @@ def test_prompts_of_equal_length_are_measured_in_one_call(
 
     def counted(model: Any, prompt: Any, **options: Any) -> xr.DataArray:
         calls.append(len(prompt) if isinstance(prompt[0], list) else 1)
-        return flat.path_bound(model, prompt, **options)
+        return sl.path_bound(model, prompt, **options)
 
     counted.__signature__ = inspect.signature(sl.path_bound)  # type: ignore[attr-defined]
     counted.takes_several = True  # type: ignore[attr-defined]
@@ -230,11 +244,12 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
         ({"file": "none.jsonl", "rows": 3}, "over: .*'rows'"),
         ({"file": "prompts.txt"}, "neither"),
         ({"file": "empty.jsonl"}, "no rows"),
+        ({"file": "lines.jsonl"}, "No line of .* not JSON: Expecting value"),
         ({"file": "broken.parquet"}, "not a Parquet"),
         ({"file": "good.parquet", "column": "text"}, "It has: prompt"),
         ({"file": "good.parquet", "shard": 0}, "shard"),
         ({"file": "good.parquet", "limit": 0}, "limit"),
-        ({"file": "good.jsonl", "column": "text"}, "It has: prompt, n"),
+        ({"file": "good.jsonl", "column": "text"}, "It has: n, prompt"),
     ],
 )
 def test_what_cannot_be_scanned_is_refused(
@@ -245,7 +260,12 @@ def test_what_cannot_be_scanned_is_refused(
     Path("prompts.parquet").rename("good.parquet")
     written("jsonl", tmp_path, PROMPTS)
     Path("prompts.jsonl").rename("good.jsonl")
-    for name, text in (("prompts.txt", "text"), ("empty.jsonl", ""), ("broken.parquet", "PAR1")):
+    for name, text in (
+        ("prompts.txt", "text"),
+        ("empty.jsonl", ""),
+        ("lines.jsonl", "a\nb\n"),
+        ("broken.parquet", "PAR1"),
+    ):
         Path(name).write_text(text)
     with pytest.raises(InputError, match=words):
         scan(tmp_path / "store", over)

@@ -7,7 +7,7 @@ there are and have the answer 7 (or another number) wherever a reader of English
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from squashlens.tasks import find, reading
@@ -38,7 +38,8 @@ STRICT = dict.fromkeys([
     "$7$", "**7.**", "+7", "７", "٧", "\ufeff7", "7<end_of_turn>", "7<end_of_turn>\n", "7<|im_end|>", "7<eos>",
     "7<｜end▁of▁sentence｜>", "<bos>7", "<start_of_turn>model\n7<end_of_turn>",
     "<|im_start|>assistant\n7<|im_end|>\n<|im_start|>user\nNow count 8", "<think>6? no, 8.</think>\n\n7",
-    "is it 8? </think>7", "<|start_header_id|>assistant<|end_header_id|>\n\n7<|eot_id|>",
+    "is it 8? </think>7", "<s>7</s>", "<s> 7</s></s></s>", "<s>7</s><pad><pad>",
+    "<|start_header_id|>assistant<|end_header_id|>\n\n7<|eot_id|>",
 ], "7") | {
     "-7": "-7", "−7": "-7", "0": "0", "1,234": "1234", "12,345,678": "12345678", "१२": "12",
 }  # fmt: skip
@@ -67,7 +68,12 @@ LENIENT = dict.fromkeys([
     "21 (twenty-one)": "21", "1,234 (one thousand two hundred and thirty-four)": "1234", "1 + 1 + 1 + 1 = 4": "4",
     "(1 + 1) + 1 = 3": "3", "1 234": "1234", "1\u00a0234": "1234", "1\u202f234": "1234", "1'234": "1234",
     "1’234": "1234", "1'234'567": "1234567", "-1 234": "-1234", "–7": "-7", "－7": "-7", "1,234,": "1234",
-    "We have 7 ones in total.": None,
+    "We have 7 ones in total.": None, "twenty‑one": "21", "There is a single one.": None,
+} | {
+    text: "1" for text in (
+        "There is 1 one.", "one 1", "1 one", "1 (one) one", "There is one one.", "There was only 1 one.",
+        "The sequence contains 1 one.", "I count 1 one in total.", "The answer is one 1.",
+    )
 }  # fmt: skip
 # What leaves a doubt, and why it is not read.
 UNCLEAR = {
@@ -75,7 +81,8 @@ UNCLEAR = {
         "", " \n", "I cannot tell.", "unknown", "<end_of_turn>7", "<think>7", "VII", "½", "seventh", "a few ones",
     ], "none"),
     **dict.fromkeys([
-        "1 one", "```\n7\n``` 8", "7 or 8", "7 and 8", "7, 8", "7 8", "7\n8", "7-8", "7 to 8", "between 7 and 9",
+        "1 1", "one one", "7 one", "1 one and 1 zero", "<s>8</s> 1", "<s>8</s>\n1", "The answer is <s>8</s> 7.",
+        "```\n7\n``` 8", "7 or 8", "7 and 8", "7, 8", "7 8", "7\n8", "7-8", "7 to 8", "between 7 and 9",
         "7 (8)", "7 (eight)", "8 (seven)", "seven (seven)", "7 = 8", "7 or eight", "seven or eight", "one two",
         "10^3", "10<sup>3</sup>", "3 + 4", "7 ones and 3 zeros", "7 out of 10", "6 + 1 ones", "1 1 1 1", "1 23",
         "0 123", "1 234,567", "1\t234", "1\n234", r"\boxed{1}234", r"\boxed{7} or \boxed{8}", "| 7 | 8 |",
@@ -166,15 +173,21 @@ def test_words_are_read_back(n: int) -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(first=NUMBERS, second=NUMBERS, one=WRITTEN, other=WRITTEN, join=AND, words=st.booleans())
-def test_two_numbers_are_never_read(first: int, second: int, one: str, other: str, join: str, words: bool) -> None:
-    """But for two that write one number: in groups of three, as a turn that goes on, or as a sum and what it gives."""
+@given(first=NUMBERS, second=NUMBERS, one=WRITTEN, other=WRITTEN, join=AND, words=st.sampled_from([0, 1, 2]))
+@example(first=20, second=1, one="{}", other="{}", join="\n", words=2)
+def test_two_numbers_are_never_read(first: int, second: int, one: str, other: str, join: str, words: int) -> None:
+    """But for two that write one number: in groups of three, as a turn that goes on, or as a sum and what it gives.
+
+    The last `words` of the two are in words; "twenty-one" and "one hundred and two" are one number again.
+    """
     assume(first != second)
     assume("<|im_end|>" not in one)  # what follows the end of a turn is not part of the answer
     assume(join != " " or not 100 <= second <= 999)  # in groups of three
     assume(other != "3 + 4 = {}" or join not in "- ")  # 7-3 + 4 = 8
     assume(one != "3 + 4 = {}" or join != " = ")
-    text = one.format(first) + join + other.format(spelt(second) if words and ":," not in other else second)
+    assume(words < 2 or join not in (" ", "-", " and ", ", "))
+    text = one.format(spelt(first) if words == 2 and ":," not in one else first)
+    text += join + other.format(spelt(second) if words and ":," not in other else second)
     assert READ(text, "", True).value == "", text
     if "\n" not in text:
         assert READ(f"{MATHS} {text}", MATHS, True).value == "", text
@@ -205,6 +218,14 @@ def test_each_task_knows_its_own_units() -> None:
     ):  # fmt: skip
         task = find(name)
         assert task.read(said, task.opening, True).value == expected, (name, said)
+
+
+@pytest.mark.parametrize("between", [", ", "\n", "\n\n", "; ", ". ", ", then ", "<br>", "\n- ", "\n2. ", "\t"])
+def test_a_step_is_no_answer_while_the_sum_goes_on(between: str) -> None:
+    for before in ("", "We add: ", "We add.\n", "The answer is ", f"{MATHS} ", f"{MATHS}\n", f"**{MATHS}** "):
+        for behind in ("", ".", ", …", "\n…", " and so on", f" {MATHS}", f"\n{MATHS} xxxx"):
+            text = before + between.join(["1 + 1 = 2", "2 + 1 = 3", "3 + 1 = 4"]) + behind
+            assert READ(text, MATHS, True).value in ("", "4"), text
 
 
 # What follows an answer of 7. `O` is the sentence that was asked for.

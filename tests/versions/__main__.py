@@ -27,7 +27,7 @@ from tests.programs import ROOT, printed
 FOLDER, PAGE = ROOT / "runs" / "versions", ROOT / "docs" / "versions.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # `lxt`, which comes with a torchvision, has `make compare`; a cluster has `make engines`.
-EXTRAS = ("eval", "figures", "notebook", "quant", "ray", "slurm", "study", "viewers")
+EXTRAS = ("eval", "figures", "notebook", "quant", "ray", "slurm", "study")
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout")
 SMOKE = ("tests/test_smoke.py",)
 # One family through the measurements (the golden numbers of the bundled model), results, files and figures.
@@ -38,7 +38,7 @@ CORE = (
 CHOSEN = "tiny-gemma or not test_golden"
 # What each extra is for.
 OF_EXTRAS = (
-    *SMOKE, "tests/test_export.py", "tests/test_hosted.py::test_tasks_go_by_name",
+    *SMOKE, "tests/test_hosted.py::test_tasks_go_by_name",
     "tests/test_hosted.py::test_a_local_folder_answers_inspect_as_it_answers_behave",
     "tests/engine/test_quantized.py::test_logits_equal_those_of_rounded_weights",
     "tests/study/test_store.py", "tests/maps/test_live.py",
@@ -156,10 +156,10 @@ def page(held: Mapping[str, Any], pyproject: str, extras: Sequence[str]) -> str:
         said = found["tests"] if "tests" in found else f"not run: {found['unavailable']}"
         lines.append(f"| {name} | {found['python']} | {torch} | {said} |")
     had = {name: found["versions"] for name, found in tried.items() if "versions" in found}
-    lines += ["", "## Versions", "", f"| dependency | range | {' | '.join(had)} |", f"|---|---|{'---|' * len(had)}"]
+    lines += ["", "## Versions", "", "| dependency | range | tried |", "|---|---|---|"]
     for name, allowed in sorted(ranges(pyproject, extras).items()):
-        each = [listed.get(canonicalize_name(name), "–") for listed in had.values()]
-        lines.append(f"| {name} | {allowed or 'any'} | {' | '.join(each)} |")
+        each = dict.fromkeys(listed.get(canonicalize_name(name)) for listed in had.values())
+        lines.append(f"| {name} | {allowed or 'any'} | {', '.join(filter(None, each))} |")
     failures = [f"- **{name}**, {line}" for name, found in tried.items() for line in found.get("failures", [])]
     lines += ["", "## Failures", "", *(failures or ["None."]), "", "## pyright", "", "| Python | what it says |"]
     lines += ["|---|---|", *(f"| {python} | {said} |" for python, said in held.get("pyright", {}).items())]

@@ -22,6 +22,7 @@ from squashlens.engine.differentiating.spans import differentiable, finite, leaf
 from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, attached, expanded_hooks, torch_hook
 from squashlens.engine.hooking.standing import ambient
+from squashlens.engine.premises import why_not_block_by_block
 from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import AttentionReplacement, streamed, why_not_streamed
 from squashlens.errors import UnsoundModelError
@@ -84,9 +85,10 @@ class Replay:
 
 
 def why_not_replayed(model: Bridge, hooks: Sequence[Hook | Recipe]) -> str | None:
-    """Why blocks cannot be run again one by one: hooks that would see it happen twice, or patterns; `None` if so."""
+    """Why blocks cannot be run again one by one, such as hooks that would see it happen twice; `None` if they can."""
     sites = [p for h in expanded_hooks(model, split_frozen_attention(hooks)[1]) for p in h.points(n_blocks(model))]
-    return "there are hooks on the model" if ambient(model) else why_not_streamed(model, sites)
+    reason = "there are hooks on the model" if ambient(model) else why_not_streamed(model, sites)
+    return reason or why_not_block_by_block(model)
 
 
 def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
@@ -99,7 +101,8 @@ def require_replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> None:
     reason = why_not_replayed(model, hooks)
     if reason is not None:
         raise UnsoundModelError(
-            f"edges='local' has to run blocks of this model again without attention patterns, and cannot: {reason}.",
+            "edges='local' has to run blocks of this model again without attention patterns, and cannot: "
+            f"{reason.rstrip('.')}.",
             "Use edges='analytic', or fewer hooks if there are some.",
         )
 

@@ -288,14 +288,6 @@ def _on_no_device(config: Any, source: str) -> Any:
     return empty
 
 
-def weight_bytes(name: str, dtype: str, revision: str | None) -> int:
-    """The size of a model's weights in a dtype, from its configuration alone."""
-    with _libraries_silenced():
-        source = source_of(name).path
-        empty = _on_no_device(_open_config(source, revision), source)
-    return sum(p.numel() for p in empty.parameters()) * dtype_to_run_in(dtype).itemsize
-
-
 def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype) -> None:
     """Print the model's size, and raise an error if it does not fit into memory."""
     count = sum(p.numel() for p in empty.parameters())

@@ -1,34 +1,43 @@
 """Turn text or ids into a checked (prompt, position) tensor that begins as the checkpoint's tokenizer begins.
 
-Ids are taken as they are. A missing or doubled BOS changes the numbers of models such as Gemma, so `warn_of_start` says
-so. Padding raises an error, since it moves positions and changes sums.
+Every public function that takes prompts or growing sequences passes `checked_prompts`, which judges the ids, whatever
+form they were given in. A missing or doubled BOS changes the numbers of models such as Gemma, and gives a warning.
+Padding changes positions and sums: what an attention mask leaves out is removed, and other padding raises an error.
 """
 
+import difflib
 import itertools
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bos, Bridge, one_of, short_repr
+from squashlens.checks.arguments import is_tokenized
 from squashlens.engine.anatomy import device_of, longest_prompt
 from squashlens.engine.digests import digest
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.vocabulary import refuse_unknown_words
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.remarks import remark
+from squashlens.sequences import GrowingSequence
 
 Id = int | np.integer
-Prompts = str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray] | np.ndarray | Tensor
+Tokenized = Mapping[str, Any]  # what a tokenizer of transformers returns
+Prompts = TypeAliasType(
+    "Prompts",
+    str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray | Tokenized] | np.ndarray | Tensor
+    | Tokenized,
+)  # fmt: skip
 
 ALLOWED = (
-    "Give text, a list of texts, token ids as a list, nested list, NumPy array or tensor of integers, or several such "
-    "lists."
+    "Give text, a list of texts, what a tokenizer returns, token ids as a list, nested list, NumPy array or tensor of "
+    "integers, or several such lists."
 )
 WIDEST = 2**63  # larger ids do not fit into a tensor
 
@@ -41,11 +50,13 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
     """
     if isinstance(prompts, str):
         return [prompts]
+    if is_tokenized(prompts):
+        return _without_padding(prompts)
+    if isinstance(prompts, list | tuple) and prompts and all(map(is_tokenized, prompts)):
+        return [row for one in prompts for row in _without_padding(one)]
     given = _plain(prompts)
     if not isinstance(given, list):
-        raise InputError(
-            f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.", remedy(prompts)
-        )
+        raise InputError(f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.", ALLOWED)
     if all(isinstance(one, str) for one in given):
         return given
     if not any(isinstance(one, str | list) for one in given):
@@ -56,11 +67,22 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
     raise InputError(f"The prompts are a mixture of {' and '.join(kinds)}.", ALLOWED)
 
 
-def remedy(prompts: object) -> str:
-    """What to give instead of an object that is not a prompt."""
-    if isinstance(prompts, Mapping) and "input_ids" in prompts:  # what tokenizers of transformers return
-        return 'Give its token ids: `["input_ids"]`.'
-    return ALLOWED
+def _without_padding(tokenized: Tokenized) -> list[list[int]]:
+    """The ids of each prompt that a tokenizer returned, without those that its attention mask leaves out."""
+    rows = cast(list[list[int]], each_of(tokenized["input_ids"]))
+    if tokenized.get("attention_mask") is None:
+        return rows
+    shown = _plain(tokenized["attention_mask"])
+    masks = shown if shown and isinstance(shown[0], list) else [shown]
+    if [*map(len, masks)] != [*map(len, rows)]:
+        raise InputError("attention_mask and input_ids have different shapes.", "Give both as the tokenizer does.")
+    seen = [[place for place, shown in enumerate(mask) if shown] for mask in masks]
+    if any(places and places[-1] - places[0] >= len(places) for places in seen):
+        raise InputError(
+            "attention_mask leaves out tokens between others, which is no padding.",
+            "Give the ids without these tokens, or hide them with `squashlens.hooks.mask_tokens`.",
+        )
+    return [[row[place] for place in places] for row, places in zip(rows, seen, strict=True)]
 
 
 def _plain(given: Any) -> Any:
@@ -89,7 +111,8 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
 
     Args:
         prompt: text, a list of texts, or token ids of shape (position) or (prompt, position) as a list, nested list,
-            NumPy array or tensor of integers.
+            NumPy array or tensor of integers; or what a tokenizer of transformers returns, of which tokens that the
+            attention mask leaves out are removed.
         bos: what a text begins with. ``"family"``: what the checkpoint's own tokenizer puts before it (one BOS for
             Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"one"``: one BOS. ``"none"``: no BOS. Ids are taken
             as they are. Results state the rule as `bos_rule`.
@@ -98,8 +121,8 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
         Token ids (prompt, position), on the model's device.
 
     Raises:
-        InputError: a prompt is empty, longer than the context, or of another length than the others; ids are outside
-            the vocabulary; the tokenizer does not know a word.
+        InputError: a prompt is empty, padded, longer than the context, or of another length than the others; ids are
+            outside the vocabulary; the tokenizer does not know a word.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -107,7 +130,22 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
     torch.Size([1, 14])
     """
     one_of(bos, Bos, "bos")
-    return checked_ids(model, _of_one_length(_rows(model, prompt, bos)))
+    return checked_prompts(model, _of_one_length(_rows(model, prompt, bos)), wanted=bos)
+
+
+def checked_prompts(
+    model: Bridge, ids: Int[Tensor, "prompt position"], *, wanted: Bos = "family"
+) -> Int[Tensor, "prompt position"]:
+    """The ids on the model's device, after `checked_ids`, and checks of padding and of the first tokens.
+
+    Args:
+        wanted: what a text was to begin with; ``"none"`` is asked for and gives no warning.
+    """
+    checked = checked_ids(model, ids)
+    _refuse_padding(model, ids.tolist())
+    if wanted != "none":
+        _warn_of_start(model, ids.tolist())
+    return checked
 
 
 def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:
@@ -233,18 +271,68 @@ def as_chat(model: Bridge, text: str) -> str:
         ) from error
 
 
-def warn_of_start(model: Bridge, ids: Int[Tensor, "prompt position"]) -> None:
+def _warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
     """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
     start, own = list(start_of(model).ids), bos_id(model)
-    rows = ids.tolist()
-    if all(row[: len(start)] == start and row[len(start) : len(start) + 1] != [own] for row in rows):
+    usual = [start] if start or own is None else [start, [own]]
+    odd = [row for row in rows if not any(row[: len(u)] == u and row[len(u) : len(u) + 1] != [own] for u in usual)]
+    if not odd:
         return
-    if not start and all(row[:1] == [own] != row[1:2] for row in rows):
-        return
+    twice = own is not None and odd[0][: len(start) + 1] == [*start, own]
     remark(
-        f"A prompt begins with the ids {rows[0][:2]}, and this model's tokenizer begins a text with {start or 'none'} "
-        f"(BOS: {own}). It is measured as it is."
+        f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and this model's tokenizer begins a text with "
+        f"{start or 'none'} (BOS: {own}). It is measured as it is."
+        + (" Tokenize a text that has its own BOS with `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
     )
+
+
+def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
+    """Raise an error for prompts that begin or end with the pad token, unless this token is used otherwise too."""
+    pad = getattr(model.tokenizer, "pad_token_id", None)
+    padded = [number for number, row in enumerate(rows) if pad in (row[0], row[-1])]
+    if pad is None or not padded or pad in _other_special(model):
+        return
+    ends = " and ".join(end for end, at in (("begins", 0), ("ends", -1)) if rows[padded[0]][at] == pad)
+    which = f"Prompt {padded[0]}" if len(rows) > 1 else "The prompt"
+    raise InputError(
+        f"{which} {ends} with the pad token {model.tokenizer.pad_token!r} (id {pad}), which would be measured as text.",
+        "Give what the tokenizer returns, with its attention_mask, or the ids without padding.",
+    )
+
+
+def _other_special(model: Bridge) -> set[int]:
+    """The ids of tokens that begin or end a text, or stand for others, by tokenizer and configuration."""
+    found: set[Any] = {*start_of(model).ids, bos_id(model)}
+    names = [f"{name}_token_id" for name in ("bos", "eos", "unk", "sep", "cls", "mask")]
+    configured = [getattr(model.original_model, name, None) for name in ("config", "generation_config")]
+    for holder in (model.tokenizer, *configured):
+        for value in (getattr(holder, name, None) for name in names):
+            found |= {*value} if isinstance(value, list | tuple) else {value}
+    return found
+
+
+def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:
+    """The entries of the model's tokenizer for some ids; without those that have none, such as ids of a bare model."""
+    if model.tokenizer is None:
+        return {}
+    known = sorted(i for i in {*ids} if 0 <= i < int(model.cfg.d_vocab))
+    entries = model.tokenizer.convert_ids_to_tokens(known)
+    return {i: entry for i, entry in zip(known, entries, strict=True) if entry is not None}
+
+
+def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
+    """Raise an error for a growing sequence whose ids are other tokens in this model than where it was made."""
+    if model.tokenizer is None:
+        return
+    used = sequence.used & sequence.texts.keys()
+    here = vocabulary_of(model, used)
+    other = [i for i in sorted(used) if here.get(i) != sequence.texts[i]]
+    if other:
+        raise InputError(
+            f"The sequence {sequence.name!r} was made with another tokenizer: its token {other[0]} is "
+            f"{sequence.texts[other[0]]!r} there, and {here.get(other[0], 'no token')!r} in this model.",
+            "Make the sequence with this model, as in `squashlens.prompts.repeated(model, '1', 64)`.",
+        )
 
 
 def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
@@ -269,3 +357,18 @@ def escape(text: str) -> str:
     """
     hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)
+
+
+def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
+    """Raise an error for words that a word-level tokenizer does not know, or would replace by its unknown token."""
+    if core.pre_tokenizer is None or type(core.model).__name__ != "WordLevel":
+        return
+    for token in special:  # special tokens are read before the text is split into words
+        text = text.replace(token, " ")
+    unknown = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(text) if core.token_to_id(piece) is None]
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], core.get_vocab(), n=3, cutoff=0.5)
+    hint = f"Similar words: {', '.join(near)}." if near else "`model.tokenizer.get_vocab()` lists the words."
+    plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
+    raise InputError(f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint)

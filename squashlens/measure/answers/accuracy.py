@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import torch
 import xarray as xr
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, positive
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -13,7 +14,7 @@ from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
-from squashlens.engine.text.tokens import display_tokens, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import display_tokens, require_same_vocabulary, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
@@ -24,10 +25,10 @@ from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import share_interval
 
 # Computes the text of the right answer from the texts of the content tokens.
-Answer = Callable[[tuple[str, ...]], str]
+Answer = TypeAliasType("Answer", Callable[[tuple[str, ...]], str])
 
 
-@measurement(command=False)
+@measurement()
 def accuracy(
     model: Bridge,
     sequence: GrowingSequence | Iterable[GrowingSequence],
@@ -47,7 +48,7 @@ def accuracy(
         sequence: a growing sequence from `squashlens.prompts`, or several with equal numbers of content tokens;
             `GrowingSequence.unrelated` draws others of the same form.
         answer: function from the texts of the content tokens to the text of the right answer.
-        lengths: numbers of content tokens, in increasing order; all from 1 by default.
+        lengths: numbers of content tokens; all from 1 by default.
         n_baseline: largest number of different short questions, with 1 to 8 content tokens, that show whether the model
             can do the task at all; 16 by default, 0 for none. Their content is drawn from the sequences' alphabet.
             Solved examples for all questions can be given as the sequence's prefix.
@@ -77,6 +78,8 @@ def accuracy(
             "Give at least one sequence, all with the same number of content tokens.",
         )
     run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None)
+    for one in given[1:]:
+        require_same_vocabulary(run.model, one)
     session = sequence_session(run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline)
     right = answered_right(run.model, given, answer, run.lengths)
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}

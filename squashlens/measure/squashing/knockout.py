@@ -16,9 +16,9 @@ from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import without_ambient
+from squashlens.engine.premises import require_attention_alone
 from squashlens.engine.running.forward import forward, next_logits
 from squashlens.engine.state import proved
-from squashlens.engine.verify import require_attention_alone
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.session import Session, measurement, one_by_one

@@ -129,7 +129,7 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(tiny: Any, untraine
             assert {trace.mode for trace in figure.data if trace.name != "single answers"} >= {mode}
     assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
     prompts = cannot["prompt"].values.ravel()
-    shot = sl.evaluate(untrained, COUNT, prompting={"n_examples": 2}, **how)
+    shot = sl.evaluate(untrained, COUNT, n_examples=2, **how)
     assert all(
         new.endswith(f"\n\n{old}") for new, old in zip(shot["prompt"].values.ravel(), prompts, strict=True)
     )  # fmt: skip

@@ -11,7 +11,6 @@ from squashlens.errors import InputError
 from squashlens.measure.answers import collapse_vs_readout as module
 from squashlens.measure.answers.collapse_vs_readout import more
 from squashlens.tasks import Probing, Task
-from tests import captured
 from tests.odd import together
 
 BERNOULLI, REPEATED = (sl.tasks.find(f"taught_count_{pattern}") for pattern in ("bernoulli", "repeated"))
@@ -30,7 +29,7 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any) -> None:
     ds = sl.collapse_vs_readout(tiny, REPEATED, lengths=LENGTHS)
     form = {"prefix": "How many ones are in the following sequences?", "suffix": "="}
     sequence = sl.prompts.repeated(tiny, "1", max(LENGTHS), **form)
-    pairs = captured.collapse(tiny, sequence, lengths=LENGTHS, scale="relative", passes="separate")
+    pairs = sl.collapse(tiny, sequence, lengths=LENGTHS, scale="relative", passes="separate")
     np.testing.assert_allclose(ds["distance"].isel(seed=0), pairs["distance"].isel(layer=-1), rtol=1e-4)
     np.testing.assert_allclose(ds["distance_y"].isel(seed=0), pairs["distance_y"], rtol=1e-4)
     np.testing.assert_array_equal(ds["same_argmax"].astype(bool), pairs["same_argmax"])
@@ -101,7 +100,7 @@ def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, t
 @pytest.mark.slow
 def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
     """Beyond its training it answers next to nothing rightly. A line finds the count, in random weights as well."""
-    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], probing=Probing(n_random_models=2))
+    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], n_random_models=2)
     assert ds["verdict"].values.tolist() == ["read out", "no more than a baseline"]
     assert "below 0.05" in str(ds["reason"].values[1])
 
@@ -161,4 +160,4 @@ def test_pairs_are_known_by_their_tokens(v: tuple[int, ...], star: tuple[int, ..
 
 def test_questions_that_the_answer_does_not_follow_are_refused(tiny: Any) -> None:
     with pytest.raises(InputError, match="prefill=False: the answer would not come next"):
-        sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[4], prompting={"prefill": False})
+        sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[4], prefill=False)

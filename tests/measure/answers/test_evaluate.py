@@ -139,21 +139,6 @@ def how(tmp_path: Path) -> dict[str, Any]:
     return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "prompting": {"n_baseline": 0}}
 
 
-def test_a_function_that_may_change_is_refused_before_anything_is_asked(tiny: Any, how: dict[str, Any]) -> None:
-    """Else the file that the first run wrote would be refused by the second."""
-    kept: list[int] = []
-
-    def watch(tensor: Any, hook: Any) -> None:
-        kept.clear()
-
-    with sl.applied(tiny, ("blocks.0.hook_resid_pre", watch)), pytest.raises(InputError, match="which may change"):
-        sl.evaluate(tiny, COUNT, **how)
-    assert not how["resume"].exists()
-    with sl.applied(tiny, ("blocks.0.hook_resid_pre", watch)):
-        under = sl.path_bound(tiny, sl.capture(tiny, "110 ="))  # captures are compared by their activations
-    np.testing.assert_allclose(under, sl.path_bound(tiny, "110 ="), rtol=1e-6)
-
-
 def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[str, Any], monkeypatch: Any) -> None:
     """Another reader, a view of the same prompts with other thresholds, another room: no answer is lost or taken."""
     asked: list[int] = []
@@ -200,10 +185,10 @@ def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
 def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     task = sl.tasks.find("sum")
     how: dict[str, Any] = {"lengths": [3], "max_new_tokens": 5}
-    ds = sl.evaluate(tiny, task, prompting=Prompting(mode=["answer_only", "cot_few_shot"]), **how)
+    ds = sl.evaluate(tiny, task, mode=["answer_only", "cot_few_shot"], **how)
     for mode in ("answer_only", "cot_few_shot"):
         assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
-    opened = sl.evaluate(tiny, task, prompting=Prompting(prefill=True), **how)
+    opened = sl.evaluate(tiny, task, prefill=True, **how)
     words = sl.prompts.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
 
@@ -217,7 +202,7 @@ def test_a_chat_template_goes_around_the_question_and_before_the_opening(chatty:
     assert list(put.ids(chatty, question)) == by_hand
     assert by_hand.count(chatty.tokenizer.bos_token_id) == 1
     with pytest.raises(InputError, match="no chat template"):
-        sl.evaluate(tiny, task, lengths=[3], prompting=Prompting(template="chat"))
+        sl.evaluate(tiny, task, lengths=[3], template="chat")
 
 
 REFUSED = {

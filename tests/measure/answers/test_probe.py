@@ -184,7 +184,7 @@ def test_a_gain_allows_for_another_draw_of_random_weights() -> None:
 @pytest.mark.slow
 def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     """The bundled model's probe alone says *there*; a twin says it as loudly, and so the gain is none."""
-    ds = sl.probe(tiny, COUNT, lengths=[56], probing=sl.tasks.Probing(n_random_models=2))
+    ds = sl.probe(tiny, COUNT, lengths=[56], n_random_models=2)
     assert (ds["r2_y"] > 0.7).all()
     assert (ds["r2_random_model_y"] > 0.99).all()
     assert (ds["gain_high_y"] < 0.05).all()

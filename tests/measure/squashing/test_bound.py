@@ -27,9 +27,7 @@ def test_equals_enumeration(family: str, query: int, bridge_of: Any, plain_of: A
 
 def test_source_and_targets(bridge_of: Any, plain_of: Any) -> None:
     patterns = mean_patterns(plain_of("gemma"), IDS[None])
-    found = sl.path_bound(
-        bridge_of("gemma"), IDS, between={"from_layer": 1, "to_layer": [2, 3, "y"]}, constants={"beta3": 2.0}
-    )
+    found = sl.path_bound(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, 3, "y"], beta3=2.0)
     assert found.dims == ("to_layer", "position")
     assert found["to_layer"].values.tolist() == ["2", "3", "y"]
     np.testing.assert_allclose(found.sel(to_layer="2"), path_sum(patterns[1:2], 4, gain=2), rtol=1e-5)

@@ -18,7 +18,6 @@ from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.certificates import certified as measured
 from squashlens.measure.squashing.certificates.local import require_apart
 from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, few, loaded, random_model
-from tests.grouped import flat
 from tests.references import exact_norms, float64_throughout, float64_twin
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
@@ -37,8 +36,8 @@ def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
 
 def certified(model: Any, edges: str, group: int, ids: torch.Tensor = IDS, **shared: Any) -> Any:
     if edges == "sketch":
-        return flat.jacobian_norms(model, ids, method={"method": "sketch_upper", "n_probes": group}, **shared)
-    return flat.certified_bound(model, ids, edges={"edges": edges, "n_composed": group}, **shared)
+        return sl.jacobian_norms(model, ids, method="sketch_upper", n_probes=group, **shared)
+    return sl.certified_bound(model, ids, edges=edges, n_composed=group, **shared)
 
 
 def ratios(model: Any, truth: np.ndarray, edges: str, group: int, ids: torch.Tensor = IDS, **shared: Any) -> np.ndarray:
@@ -245,7 +244,7 @@ def test_the_chances_to_fail_add_up(bridge_of: Any, monkeypatch: pytest.MonkeyPa
     assert certified(model, "sketch", 8).attrs["failure_probability"] == 1e-6
     monkeypatch.setattr(measured, "SMALL", 4)
     monkeypatch.setattr(measured, "FEW", 4)
-    assert sl.certified_bound(model, IDS[:2], between={"to_layer": 1}).attrs["failure_probability"] == 1e-6
+    assert sl.certified_bound(model, IDS[:2], to_layer=1).attrs["failure_probability"] == 1e-6
 
 
 def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain_of: Any) -> None:
@@ -307,7 +306,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     profiled: dict[str, Any] = {"queries": [-1], "layers": [0], "n_random_models": 0}
     refused = 0
     for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}, profiled):
-        measure = flat.profile if options is profiled else flat.jacobian_norms
+        measure = sl.profile if options is profiled else sl.jacobian_norms
         try:
             found = measure(model, IDS, method="sketch_upper", **options)
         except UnsoundModelError as error:
@@ -319,21 +318,6 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
         assert (norms <= high.values).all()
         assert sl.results.provenance(found)["sketch"]["rounding"] > 1e-6
     assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
-
-
-@pytest.mark.parametrize(("size", "refused"), [(2.0**3, False), (2.0**30, True)])
-def test_lanczos_iteration_in_float32_allows_for_what_cancels(size: float, refused: bool, tmp_path: Path) -> None:
-    whole, model = where_heads_cancel(tmp_path, size)
-    asked: dict[str, Any] = {"method": "lanczos", "positions": [1, 5]}
-    if refused:
-        with pytest.raises(UnsoundModelError, match="Terms of this derivative cancel|forward and in backward"):
-            flat.jacobian_norms(model, IDS, **asked)
-        return
-    truth = exact_norms(whole, IDS)[[1, 5]]
-    found = flat.jacobian_norms(model, IDS, **asked)[[1, 5]]
-    assert (found["low"].values <= truth).all()
-    assert (truth <= found.values).all()
-    assert sl.results.provenance(found)["lanczos"]["rounding"] > 1e-8 * size
 
 
 @pytest.mark.slow

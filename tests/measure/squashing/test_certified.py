@@ -20,7 +20,6 @@ from squashlens.measure.squashing.certificates.edges import edges_of, maps_of
 from squashlens.measure.squashing.certificates.local import local_edges
 from squashlens.theory.norms import spectral_norms
 from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, few, loaded, random_model, with_freeze_sets
-from tests.grouped import flat
 from tests.references import block_jacobian, frozen_model
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -30,9 +29,9 @@ KINDS = ("local", *MATRICES)
 
 def equal_to_the_norm(model: Any, ids: torch.Tensor, edges: Any, **shared: Any) -> np.ndarray:
     """The bound without the allowance for rounding that is in it, where that is the norm of the Jacobian itself."""
-    bound = flat.certified_bound(model, ids, edges=edges, **shared)
+    bound = sl.certified_bound(model, ids, edges=edges, **shared)
     bare = bound.values / (1 + bound.attrs["rounding"])
-    np.testing.assert_allclose(bare, flat.jacobian_norms(model, ids, **shared).values, rtol=1e-6)
+    np.testing.assert_allclose(bare, sl.jacobian_norms(model, ids, **shared).values, rtol=1e-6)
     return bare
 
 
@@ -105,9 +104,9 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
 def test_composed_blocks_are_counted_from_the_top(bridge_of: Callable[..., Any]) -> None:
     """Two of three blocks: the lowest by itself, the upper two and the final norm together."""
     model = bridge_of("gemma2", torch.float64)
-    bound = flat.certified_bound(model, IDS, edges="exact", n_composed=2)
-    upper = flat.jacobian_norms(model, IDS, between={"from_layer": 1}).values
-    lower = [flat.certified_bound(model, IDS, edges="exact", query=j, between={"to_layer": 1}).values for j in range(7)]
+    bound = sl.certified_bound(model, IDS, edges="exact", n_composed=2)
+    upper = sl.jacobian_norms(model, IDS, from_layer=1).values
+    lower = [sl.certified_bound(model, IDS, edges="exact", query=j, to_layer=1).values for j in range(7)]
     np.testing.assert_allclose(bound, upper @ np.stack(lower), rtol=1e-5)
 
 
@@ -117,7 +116,7 @@ def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> N
     above: dict[str, Any] = {"from_layer": 1, "to_layer": [2, 3, "y"]}
     together = sl.certified_bound(model, IDS, between=above, query=4)
     for to in (2, 3, "y"):
-        alone = sl.certified_bound(model, IDS, between={"to_layer": to, "from_layer": 1}, query=4)
+        alone = sl.certified_bound(model, IDS, to_layer=to, from_layer=1, query=4)
         np.testing.assert_allclose(together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6)
     assert (together.values[:, 5:] == 0).all()
     short = sl.certified_bound(model, IDS[:5], between=above)
@@ -125,8 +124,8 @@ def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> N
     prompts = torch.stack([IDS, IDS.flip(0)])
     for row, ids in zip(sl.certified_bound(model, prompts).values, prompts, strict=True):
         np.testing.assert_allclose(row, sl.certified_bound(model, ids).values, rtol=1e-6)
-    top = sl.certified_bound(model, IDS, between={"from_layer": 3})  # no block at all: the final norm
-    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, between={"from_layer": 3}).values, rtol=1e-6)
+    top = sl.certified_bound(model, IDS, from_layer=3)  # no block at all: the final norm
+    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+import squashlens as sl
 from squashlens.engine.differentiating.chunks import local_block
 from squashlens.engine.differentiating.dissection import open_blocks
 from squashlens.engine.differentiating.exact import in_float64
@@ -22,7 +23,6 @@ from squashlens.theory.bounds.edge_bounds import deviations
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.norms import spectral_norms
 from tests.cases import few
-from tests.grouped import flat
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59, 8, 14])
 N = len(IDS)
@@ -98,6 +98,6 @@ def test_models_that_cannot_be_replayed_are_refused(bridge_of: Callable[..., Any
     model = bridge_of("llama")
     mine = Hook("mine", "blocks.0.hook_mlp_out", lambda t: t * 2)
     with attached(model, mine), pytest.raises(UnsoundModelError, match="there are hooks on the model"):
-        flat.certified_bound(model, IDS, **shared)
+        sl.certified_bound(model, IDS, **shared)
     with pytest.raises(UnsoundModelError, match="a hook is at"):
-        flat.certified_bound(bridge_of("qwen3"), IDS, freeze="norms", **shared)
+        sl.certified_bound(bridge_of("qwen3"), IDS, freeze="norms", **shared)

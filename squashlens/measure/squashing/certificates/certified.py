@@ -8,13 +8,13 @@ edge. The last block includes the final norm and ends at y, so that the final no
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Target
+from squashlens._typing import EdgeKind, Target
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, local_bytes, tell, tokens_at_a_time
@@ -27,6 +27,7 @@ from squashlens.engine.differentiating.spans import Span, open_spans
 from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import human, require_room
+from squashlens.engine.premises import why_not_block_by_block
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.certificates.edges import (
@@ -39,7 +40,6 @@ from squashlens.measure.squashing.certificates.edges import (
     share_of,
 )
 from squashlens.measure.squashing.certificates.local import local_edges, require_apart, require_local_form
-from squashlens.options import Edges
 from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.bounds.local_edges import LocalEdges
 from squashlens.theory.bounds.path_sums import Pattern, pushed
@@ -52,6 +52,16 @@ FEW = 64  # an operator with up to this many columns is applied to every unit ve
 INFLATION = 0.10  # most that Lanczos may add to a bound, over all steps of a path
 FAILURE = 5e-7  # failure probability of Lanczos, and of the probes for missing parts of the edges; 1e-6 together
 Stretch = tuple[int, Target]  # consecutive blocks: the layer at which they start, and the one at which they end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """How the edges of a certified path bound are computed: keywords of `certified_bound`, which describes them."""
+
+    edges: EdgeKind = "analytic"
+    n_composed: int = 1
+    vjp_batch_size: int | None = None
+    seed: int
 
 
 @dataclass
@@ -103,6 +113,9 @@ def certified_rows(
     """
     group = options.n_composed
     chains: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in targets.items()}
+    if any(len(chain) > 1 for chain in chains.values()) and (reason := why_not_block_by_block(session.model)):
+        whole = n_blocks(session.model)
+        raise UnsoundModelError(reason, f"Use edges={{'edges': 'exact', 'n_composed': {whole}}}, or `jacobian_norms`.")
     # Rows of the product need all edges, except in the last stretch, where they need only those into the queries.
     n, wanted = max(queries) + 1, {chain[-1]: range(min(queries), max(queries) + 1) for chain in chains.values()}
     wanted |= {stretch: range(n) for chain in chains.values() for stretch in chain[:-1]}
@@ -114,7 +127,7 @@ def certified_rows(
     found: dict[Target, dict[int, list[Tensor]]] = {to: {} for to in targets}
     require_one_device(session.model)
     with certifying(session.model):
-        work = _Work(session, wanted, freeze, norms := Norms(total, steps, cast(int, options.seed)))
+        work = _Work(session, wanted, freeze, norms := Norms(total, steps, options.seed))
         size = None
         if from_layer < n_blocks(session.model):  # else the only stretch is the final norm
             if options.edges == "local":

@@ -12,9 +12,8 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Norm, positive
+from squashlens._typing import Bridge, Method, Norm, positive
 from squashlens.bars import bar, write
-from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -22,16 +21,16 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import visibilities
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
+from squashlens.engine.premises import require_paths, why_no_paths
 from squashlens.engine.state import steady
-from squashlens.engine.verify import besides_attention, require_attention_alone, require_sound
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
-from squashlens.measure.squashing.certificates.certified import certified_rows
+from squashlens.measure.squashing.certificates.certified import Edges, certified_rows
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.measure.squashing.walks import top_down
-from squashlens.options import Edges, Estimation, Method, OfProfile, ProfileExtras
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.theory.bounds.path_sums import compositions
@@ -58,10 +57,13 @@ def profile(
     *,
     queries: Literal["all"] | Sequence[int] = "all",
     layers: Sequence[int] | None = None,
-    method: Method = Estimation(),
+    method: Method = "auto",
+    n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
     keep: Kept = "positions",
-    extras: OfProfile = ProfileExtras(),
+    certified: bool = False,
+    n_random_models: int = 1,
+    seed: int | None = None,
 ) -> xr.Dataset:
     """How much every token influences every later one, from every layer, with heads and representations beside it.
 
@@ -80,14 +82,16 @@ def profile(
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
         method: way to compute norms of the Jacobian, as in `jacobian_norms`: ``"auto"`` (the default), ``"exact"``,
             ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together with those of the random models; ``"none"``,
-            no norms, which takes one forward pass of the model and of each random model. Its seed is that of
-            certificates and resamples too.
-        norm: as in `jacobian_norms`.
+            no norms, which takes one forward pass of the model and of each random model.
+        n_probes, norm: as in `jacobian_norms`.
         keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
             ``"distances"``, only the means at each distance, for which memory grows with the prompt's length instead of
             its square.
-        extras: certified bounds, and models with random weights for comparison, one by default; see
-            `options.ProfileExtras`.
+        certified: whether to compute the certified path bound, with analytic edges, which are computed once for all
+            queries; no by default.
+        n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose influence by distance
+            is measured as well; 1 by default. They have none of the hooks of the model.
+        seed: random seed of sketches, certificates and resamples; by default as in `jacobian_norms`.
 
     Returns:
         Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
@@ -119,23 +123,23 @@ def profile(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.profile(model, "110 =", method="none", extras={"n_random_models": 0})
+    >>> found = sl.profile(model, "110 =", method="none", n_random_models=0)
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
     """
-    method, extras = grouped(method, Estimation), grouped(extras, ProfileExtras)
-    n_random_models, certified = extras.n_random_models, extras.certified
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     model = require_sound(model)
-    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
+    way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
+    way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
     session = Session.start(
         model, prompt, "profile",
-        queries=queries, layers=layers, method=method, norm=norm, keep=keep, extras=extras,
+        queries=queries, layers=layers, method=way.method, n_probes=n_probes, norm=norm, keep=keep,
+        certified=certified, n_random_models=n_random_models, seed=way.seed,
     )  # fmt: skip
     session.require_one(tokens=2)
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
-    work = _Work(session, asked, _layers(session, layers), method, norm, keep, models=1 + n_random_models)
+    work = _Work(session, asked, _layers(session, layers), way, norm, keep, models=1 + n_random_models)
     work.require_fits()
     work.measured(certified=certified)
     random = [work.of(with_random_weights(session.model, k)).measured(null=False).sums for k in range(n_random_models)]
@@ -159,7 +163,7 @@ class _Work:
     session: Session
     queries: Int[Tensor, " query"]
     layers: list[int]
-    options: Estimation
+    way: sketch.Estimation
     norm: Norm
     keep: Kept
     models: int
@@ -169,7 +173,7 @@ class _Work:
 
     @property
     def method(self) -> str:
-        return self.options.method
+        return self.way.method
 
     def of(self, other: Bridge) -> "_Work":
         """The same on the same tokens of another model; only sums by distance are kept."""
@@ -196,7 +200,7 @@ class _Work:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
         if self.method == "none":
             return 0, None
-        count = width(self.session.model) if self.method == "exact" else self.options.n_probes
+        count = width(self.session.model) if self.method == "exact" else self.way.n_probes
         if self.norm == "frobenius":
             return count, None
         return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
@@ -204,9 +208,9 @@ class _Work:
     def measured(self, *, null: bool = True, certified: bool = False) -> "_Work":
         """Path bound, null and norms of the model."""
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
-        if reason := besides_attention(self.session.model):
+        if reason := why_no_paths(self.session.model):
             if self.method == "none":
-                require_attention_alone(self.session.model)
+                require_paths(self.session.model)
             remark(f"No path bound: {reason}")
             paths = ()
         for name, attention in paths:
@@ -249,7 +253,7 @@ class _Work:
         """The certified path bound of every query from every layer but the last."""
         self._new("certified")
         top = n_blocks(self.session.model)
-        edges = Edges(seed=sketch.seed_in(self.options))
+        edges = Edges(seed=sketch.seed_in(self.way))
         rows, certificate = certified_rows(self.session, {"y": top}, self.layers[0], self.queries.tolist(), edges)
         for place, layer in enumerate(self.layers):
             if layer < top:
@@ -271,11 +275,11 @@ class _Work:
             pullback, rounding = Pullback(self.session, self.layers), 0.0
             missing, seen = torch.zeros(()), []
             if certifies:
-                missing = Products(pullback, None).rounded_away(chance, sketch.seed_in(self.options))
+                missing = Products(pullback, None).rounded_away(chance, sketch.seed_in(self.way))
                 seen = [visibilities(model, self.session.ids, (), range(pullback.bottom, pullback.top))]
             for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
                 products = Products(pullback, int(self.queries[at]))
-                ends = sketch.ends_of(products, self.norm, self.options, chance / numbers, kept)
+                ends = sketch.ends_of(products, self.norm, self.way, chance / numbers, kept)
                 if certifies:
                     ends, lost = sketch.allowed(products, ends, seen, missing)
                     rounding = max(rounding, lost)
@@ -288,7 +292,7 @@ class _Work:
             said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding}
             said["failure_probability"] = sketch.FAILURE
         if self.method != "exact":
-            self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.options)}
+            self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.way)}
 
     def result(self, random: Sequence[Mapping[str, ByDistance]]) -> xr.Dataset:
         """Everything as one Dataset."""
@@ -310,7 +314,7 @@ class _Work:
         means = torch.stack([s.means() for s in sums.values()])
         variables["influence"] = (by_distance, means, f"mean influence{of}", "1")
         variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
-        generator = torch.Generator().manual_seed(sketch.seed_in(self.options))
+        generator = torch.Generator().manual_seed(sketch.seed_in(self.way))
         variables |= _laws([s.laws(generator) for s in sums.values()], of)
         variables |= states(self.session, self.layers)
         _, coords = self.session.coords()

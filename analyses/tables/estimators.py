@@ -11,35 +11,22 @@ from squashlens.measure.squashing.estimates import CEILING, EXPECTED, KNOCKOUT, 
 from squashlens.reporting.sentences import number, sentence
 
 EFFECTS = {KNOCKOUT: "knockout", LEFT_OUT: "zero embedding", EXPECTED: "expected replacement"}
-QUESTIONS = {
-    KNOCKOUT: "What is lost if later tokens cannot read it?",
-    LEFT_OUT: "What is lost if it is no word at all?",
-    EXPECTED: "What would another likely word have changed?",
-}
 DEFAULT, OTHER = "sketch of 64, spectral", "sketch of 64, Frobenius"  # norms of `sensitivity`, at the same cost
-NAMES = {"paper form": "path bound as printed, which is rollout times a constant", NULL: "its null, uniform attention"}
+NAMES = {"paper form": "path bound as printed", NULL: "its null, uniform attention"}
 
 
-def estimator_table(audits: xr.Dataset, *, way: str = "raw", gain: bool = False) -> str:
-    """A Markdown table of agreement with the three effects, or of its gain over the default, and of seconds a text.
-
-    Args:
-        audits: a result of `squashlens.results.pooled`.
-        way: ``"raw"``, or ``"partial"``, which holds the position constant.
-        gain: whether differences from `DEFAULT` in the same text are shown in place of agreement.
-    """
-    found = pooled([audits], base=DEFAULT) if gain else audits
-    name = "gain" if gain else "agreement"
-    effects = [effect for effect in EFFECTS if effect in found["reference"].values]
+def estimator_table(audits: xr.Dataset) -> str:
+    """A Markdown table of the raw agreement of a `pooled` audit with the three effects, and of seconds a text."""
+    effects = [effect for effect in EFFECTS if effect in audits["reference"].values]
     lines = [f"| estimate | {' | '.join(EFFECTS[effect] for effect in effects)} | seconds |", "|---|" + "---:|" * 4]
     # The Jacobian of a large model was sketched, as the default is.
     both = [audits["prompt_agreement"].sel(estimate=name).values for name in (TRUTH, DEFAULT)]
-    left_out = [TRUTH] * np.array_equal(*both, equal_nan=True) + [DEFAULT, *EFFECTS] * gain
-    for estimate in found["estimate"].values:
+    left_out = [TRUTH] * np.array_equal(*both, equal_nan=True)
+    for estimate in audits["estimate"].values:
         if estimate in left_out:
             continue
-        cells = [_cell(found.sel(estimate=estimate, reference=effect, way=way), name) for effect in effects]
-        seconds = number(found["seconds"].sel(estimate=estimate).median())
+        cells = [_cell(audits.sel(estimate=estimate, reference=effect, way="raw"), "agreement") for effect in effects]
+        seconds = number(audits["seconds"].sel(estimate=estimate).median())
         lines.append(f"| {NAMES.get(estimate, estimate)} | {' | '.join(cells)} | {seconds} |")
     return "\n".join(lines)
 
@@ -67,8 +54,8 @@ def _advised(audits: xr.Dataset, effect: str) -> str:
     close = [str(name) for name in own["estimate"].values if float(behind["gain_high"].sel(estimate=name)) >= 0]
     cheap = min({*close, best}, key=lambda name: float(seconds.sel(estimate=name)))
     ceiling = float(audits[CEILING].sel(reference=effect).mean("prompt"))
-    beside = f", of at most {ceiling:.2f} that the noise of the draws allows" if np.isfinite(ceiling) else ""
-    says = f"ρ = {_cell(audits.sel(estimate=best, **at), 'agreement')}{beside}"
+    beside = f" (noise ceiling {ceiling:.2f})" if np.isfinite(ceiling) else ""
+    says = f"{_cell(audits.sel(estimate=best, **at), 'agreement')}{beside}"
     same = (
         "no cheaper one is as good"
         if cheap == best
@@ -76,9 +63,8 @@ def _advised(audits: xr.Dataset, effect: str) -> str:
         f"{_cell(audits.sel(estimate=cheap, **at), 'agreement')}, in {number(seconds.sel(estimate=cheap))} s"
     )
     return (
-        f"**{QUESTIONS[effect]}** Measure it ({EFFECTS[effect]}): {number(seconds.sel(estimate=effect))} s a text. Of "
-        f"the estimates, {NAMES.get(best, best)} agrees best with it: {says}, in "
-        f"{number(seconds.sel(estimate=best))} s; {same}."
+        f"**{sentence(EFFECTS[effect])}**: {number(seconds.sel(estimate=effect))} s a text. Best estimate: "
+        f"{NAMES.get(best, best)}, {says}, in {number(seconds.sel(estimate=best))} s; {same}."
     )
 
 
@@ -87,18 +73,13 @@ def default_norm(audits: xr.Dataset) -> str:
     gains = pooled([audits], base=DEFAULT).sel(estimate=OTHER, way="raw")
     effects = [effect for effect in EFFECTS if effect in gains["reference"].values]
     each = [f"{_cell(gains.sel(reference=effect), 'gain')} for {EFFECTS[effect]}" for effect in effects]
-    better = sum(float(gains["gain_low"].sel(reference=effect)) > 0 for effect in effects)
-    worse = sum(float(gains["gain_high"].sel(reference=effect)) < 0 for effect in effects)
-    return (
-        f"The Frobenius norm of the sketch minus its spectral norm, in agreement: {', '.join(each)}; clearly better "
-        f"for {better} and clearly worse for {worse} of {len(effects)} effects."
-    )
+    return f"Frobenius norm of the sketch minus its spectral norm: {', '.join(each)}."
 
 
 def size(audits: xr.Dataset) -> str:
     """How many texts and tokens or spans a table is of."""
     places = audits["places"].values
-    return f"{len(places)} texts, {int(places.sum())} places compared, {int(np.median(places))} in a typical text"
+    return f"{len(places)} texts, {int(places.sum())} places"
 
 
 def estimators_page(audits: Mapping[str, Any]) -> str:
@@ -107,8 +88,6 @@ def estimators_page(audits: Mapping[str, Any]) -> str:
     for title, one in audits.items():
         parts += [f"### {sentence(title)}", f"{size(one)}."]
         parts.append("\n".join(f"- {said}" for said in [*advice(one), default_norm(one)]))
-        parts += ["Spearman's ρ, mean over texts, with its 95 % interval:", estimator_table(one)]
         if title.startswith("tokens"):
-            parts += ["The same with the position held constant:", estimator_table(one, way="partial")]
-        parts += [f"Agreement minus that of the {DEFAULT} norm in the same text:", estimator_table(one, gain=True)]
+            parts += ["Spearman's ρ, mean over texts, with its 95 % interval:", estimator_table(one)]
     return "\n\n".join(parts) + "\n"

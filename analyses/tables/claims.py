@@ -21,7 +21,7 @@ from squashlens._typing import Bridge
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.prompts import bernoulli, digits
 from squashlens.records.results import open as open_result
-from squashlens.reporting.sentences import number, percent, sentence
+from squashlens.reporting.sentences import number, percent
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 
@@ -290,7 +290,7 @@ def read_claims(file: str | Path) -> pd.DataFrame:
 
 
 def claims_page(table: pd.DataFrame, model: str) -> str:
-    """The table as Markdown: for each claim a sentence on its first testable prediction, and all quantities."""
+    """The table as Markdown: for each claim the verdicts, and all quantities."""
     parts = []
     for claim, rows in table.groupby("claim", sort=False):
         lines = [
@@ -310,15 +310,15 @@ def claims_page(table: pd.DataFrame, model: str) -> str:
 
 
 def _said(row: Any) -> str:
-    """An effect with its interval and n, in the words of its kind."""
+    """An effect with its interval, in the words of its kind."""
     text = percent if row["kind"] == "share" else number
     low, high = (text(row[end]) if np.isfinite(row[end]) else "?" for end in ("low", "high"))
     sign = "× " if row["kind"] == "factor" else ""
-    return f"{sign}{text(row['effect'])} [{low}, {high}], n = {row['n']}"
+    return f"{sign}{text(row['effect'])} [{low}, {high}]"
 
 
 def _summary(rows: pd.DataFrame, model: str) -> str:
-    """The verdict on the first prediction that can be tested, its size, and how the others turn out."""
+    """The verdict on the first prediction that can be tested, how all turn out, and the number of sequences."""
     judged = rows[rows["verdict"] != ""]
     parts = []
     for kind, name in zip(MODELS, (model, "The untrained model"), strict=True):
@@ -329,9 +329,8 @@ def _summary(rows: pd.DataFrame, model: str) -> str:
         first = (tested if len(tested) else mine).iloc[0]
         counts = {verdict: int((mine["verdict"] == verdict).sum()) for verdict in VERDICTS}
         each = ", ".join(f"{count} × {verdict}" for verdict, count in counts.items() if count)
-        of = f" Its {len(mine)} predictions: {each}." if len(mine) > 1 else ""
-        parts.append(f"**{name}: {VERDICTS[first['verdict']]}.** {sentence(first['quantity'])}: {_said(first)}.{of}")
-    return "\n\n".join(parts)
+        parts.append(f"**{name}: {VERDICTS[first['verdict']]}** ({each}).")
+    return " ".join([*parts, f"n = {', '.join(map(str, sorted({*rows['n']})))}."])
 
 
 VERDICTS = {

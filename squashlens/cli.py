@@ -1,0 +1,326 @@
+"""The command line: `squashlens report`, `paper`, `squash_map`, `study`, `families` and `cache`.
+
+Arguments are read before anything heavy is imported, so that help and a wrong option are answered at once. Each command
+is a function here, and tyro reads its parameters and docstring.
+"""
+
+import csv
+import io
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+from tyro.conf import Positional, arg
+
+from squashlens._typing import DtypeName, EngineName, Method, Mode, Norm, Quantized, Template
+from squashlens.errors import InputError, SquashlensError
+from squashlens.zoo import EXAMPLE_PROMPT
+
+__all__ = ["main"]
+
+T = TypeVar("T")
+Text = Annotated[str, arg(metavar="TEXT")]
+File = Annotated[Path, arg(metavar="FILE")]
+Number = Annotated[int, arg(metavar="NUMBER")]
+Numbers = Annotated[tuple[T, ...], arg(metavar="NUMBERS")]
+Modes = Annotated[tuple[Mode, ...], arg(metavar="MODES")]
+NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]  # "" stands for the function's own default
+Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
+Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="folder or URL.")]
+SHOWN = 5  # reasons of failures that are printed
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How the model is loaded.
+
+    Args:
+        model: name of a bundled model or of one on the Hugging Face hub, a local folder, or a GGUF file.
+        device: where the model runs, CUDA if available by default; auto spreads the blocks over several devices.
+        dtype: dtype of the run.
+        quantize: type in which the weight matrices of the blocks are stored; none stores them in the dtype of the run.
+        revision: branch, tag or commit of a model on the hub.
+    """
+
+    model: Annotated[str, arg(metavar="NAME")] = "tiny-gemma"
+    device: NotGiven = ""
+    dtype: Annotated[DtypeName, arg(metavar="DTYPE")] = "float32"
+    quantize: Literal["none", Quantized] = "none"
+    revision: NotGiven = ""
+
+    def load(self) -> Any:
+        """The model."""
+        import squashlens as sl
+
+        quantize = None if self.quantize == "none" else self.quantize
+        device, revision = self.device or None, self.revision or None
+        return sl.load(self.model, device=device, dtype=self.dtype, quantize=quantize, revision=revision)
+
+
+def report(
+    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("report.html"), norm: Norm = "spectral", n: Number = 0,
+    loading: Loading = Loading(),
+) -> None:  # fmt: skip
+    """Write a page: what the model predicts, on which tokens that depends, and what is lost.
+
+    Args:
+        prompt: prompt to measure.
+        out: the .html file to write.
+        norm: norm of the Jacobians.
+        n: number of content tokens of figure 5's longest sequence, whose collapse is then measured too; 0 for none.
+    """
+    import squashlens as sl
+
+    print(f"report: {sl.report(loading.load(), prompt=prompt, out=out, norm=norm, n=n or None).resolve()}")
+
+
+def paper(
+    *, figures: Numbers[Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]] = (1, 2, 3, 4, 5, 6, 7, 8, 9), out: File = Path("paper"),
+    prompt: Text = EXAMPLE_PROMPT, n: Number = 96, lengths: Numbers[int] = tuple(range(4, 97, 4)), seeds: Number = 4,
+    mode: Modes = ("answer_only",), template: Template = "none", n_examples: Number = 0,
+    loading: Loading = Loading(),
+) -> None:  # fmt: skip
+    """Write the paper's figures for a model, with captions and LaTeX that includes them.
+
+    Args:
+        figures: numbers of the figures.
+        out: folder to write to.
+        prompt: prompt for the attention paths of figure 1.
+        n: number of content tokens of the longest sequence of figures 1 and 5.
+        lengths: numbers of items in the questions of figures 2, 3, 4, 6 and 7.
+        seeds: number of random samples of the items and answers.
+        mode: forms of the questions: answer_only, cot (chain of thought) or cot_few_shot.
+        template: format of the questions: plain text, or a turn in the tokenizer's chat template.
+        n_examples: number of solved examples before each question.
+    """
+    import squashlens as sl
+
+    written = sl.paper(
+        loading.load(), out=out, figures=figures, prompt=prompt, n=n, lengths=lengths, seeds=seeds, mode=mode,
+        template=template, n_examples=n_examples,
+    )  # fmt: skip
+    for number, outcome in written.items():
+        print(f"figure {number}: {outcome.resolve() if isinstance(outcome, Path) else f'not measured. {outcome}'}")
+    failed = [str(number) for number, outcome in written.items() if not isinstance(outcome, Path)]
+    if failed:
+        raise InputError(
+            f"{len(failed)} of {len(written)} figures could not be measured on this model: {', '.join(failed)}.",
+            "The reasons are above and in README.md of the folder; the other figures were written.",
+        )
+
+
+def squash_map(
+    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("map.html"), query: Number = -1, method: Method = "auto",
+    norm: Norm = "spectral", loading: Loading = Loading(),
+) -> None:  # fmt: skip
+    """Write an interactive map of a prompt: how much each token influences every later one.
+
+    Args:
+        prompt: prompt to measure.
+        out: the .html file to write.
+        query: position that the map opens at; negative values count from the end.
+        method: way to compute the norms of the Jacobian; none leaves them out.
+        norm: norm of the Jacobian.
+    """
+    import squashlens as sl
+    from squashlens.maps.view import ENDINGS
+    from squashlens.saving.files import require_output
+
+    require_output(out, ENDINGS, "out")  # before anything is measured
+    made = sl.squash_map(loading.load(), prompt, query=query, method=method, norm=norm)
+    print(f"map: {made.save(out).resolve()}")
+
+
+def study() -> None:
+    """Run, look at or combine the study that a YAML file describes: run, status, estimate, failures, combine or sql."""
+
+
+def families() -> None:
+    """List the types of decoders in transformers, with what works for each, what is refused, and why."""
+    table = Path(__file__).with_name("families.csv").read_text(encoding="utf-8")
+    for family in csv.DictReader(table.splitlines()):
+        works = ", ".join(name for name, said in family.items() if said == "yes")
+        print(f"{family['type']} ({family['class']})\n    works: {works or 'nothing'}")
+        if family["why not"]:
+            print(f"    {family['why not']}")
+
+
+def cache(*, delete: Annotated[str, arg(metavar="NAME", help_behavior_hint="")] = "") -> None:
+    """List the models that were converted from GGUF files and kept, with their sizes, or delete one.
+
+    Args:
+        delete: name of the folder to delete, or how its name starts; none by default.
+    """
+    from squashlens.bars import human
+    from squashlens.engine.loading import cache as kept
+
+    if delete:
+        gone = kept.delete(delete)
+        print(f"Deleted {gone.name} ({human(gone.n_bytes)}).")
+        return
+    entries = kept.entries()
+    for entry in entries:
+        print(f"{human(entry.n_bytes):>9}  {entry.name}")
+    total = human(sum(entry.n_bytes for entry in entries))
+    print(f"{len(entries)} models, {total}, in {kept.location()}. SQUASHLENS_CACHE sets another folder.")
+
+
+def run(
+    file: Described, *, store: Store = "", engine: EngineName = "local", workers: Number = 1, threads: Number = 1,
+    device: NotGiven = "", resources: Annotated[str, arg(metavar="JSON")] = "{}", retry: bool = False,
+) -> None:  # fmt: skip
+    """Compute all cells that are neither done nor failed.
+
+    Args:
+        engine: where the cells are computed.
+        workers: most workers at a time.
+        threads: threads that PyTorch uses in each worker.
+        device: device of all workers, CUDA if available by default.
+        resources: for Ray, options of an actor; for Slurm, parameters of submitit's executor.
+        retry: also compute the cells, and the prompts of scans, that have failed before.
+    """
+    try:
+        asked = json.loads(resources)
+    except ValueError:
+        raise InputError(f"--resources {resources} is not JSON.", "Write for example '{\"num_gpus\": 0.5}'.") from None
+    made = _open(file, store)
+    done = made.run(
+        engine=engine, workers=workers, threads=threads, device=device or None, resources=asked or None, retry=retry
+    )
+    _print(done)
+    _print_reasons(made)
+
+
+def status(file: Described, *, store: Store = "") -> None:
+    """Say for each grid how many cells are done, failed and left."""
+    made = _open(file, store)
+    _print(made.status())
+    _print_reasons(made)
+
+
+def estimate(
+    file: Described, *, store: Store = "", sample: Number = 3, threads: Number = 1, device: NotGiven = ""
+) -> None:
+    """Say how long the cells that are left will take and how much memory, from a few that are computed and kept.
+
+    Args:
+        sample: number of cells to compute for each grid and model.
+        threads: threads that PyTorch uses.
+        device: device to compute on, CUDA if available by default.
+    """
+    _print(_open(file, store).estimate(sample=sample, threads=threads, device=device or None))
+
+
+def failures(file: Described, *, store: Store = "") -> None:
+    """List the cells that could not be computed, and the prompts that could not be measured, with the reasons."""
+    _print(_open(file, store).failures())
+
+
+def combine(file: Described, *, store: Store = "", name: NotGiven = "", out: NotGiven = "") -> None:
+    """Put the results of one grid together, print them, and save them.
+
+    Args:
+        name: name of the grid; not needed if there is only one.
+        out: the .nc, .json or .csv file to write; none by default.
+    """
+    import squashlens as sl
+    from squashlens.saving.files import require_output
+    from squashlens.saving.stored import ENDINGS
+
+    if out:
+        require_output(out, ENDINGS, "out")
+    combined = _open(file, store).combine(name or None)
+    print(combined)
+    if out:
+        print(f"saved: {sl.results.save(combined, out).resolve()}")
+
+
+def sql(file: Described, query: Positional[Text], *, store: Store = "") -> None:
+    """Answer a question about cells and scans with DuckDB.
+
+    Args:
+        query: one statement of SQL.
+    """
+    _print(_open(file, store).sql(query))
+
+
+COMMANDS = {one.__name__: one for one in (report, paper, squash_map, study, families, cache)}
+ACTIONS = {one.__name__: one for one in (run, status, estimate, failures, combine, sql)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `squashlens`: exit code 0, or 2 with a message on standard error."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a character that the terminal lacks is printed as an escape
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: _say(message)
+            _command(words)
+    except SquashlensError as error:
+        _say(error)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
+
+
+def _command(words: list[str]) -> None:
+    """Do what a command line says."""
+    if words == ["--version"]:
+        print(f"squashlens {version('squashlens')}")
+    elif words[:1] == ["study"]:
+        _call(ACTIONS, words[1:], "squashlens study")
+    else:
+        _call(COMMANDS, words, "squashlens")
+
+
+def _call(commands: dict[str, Callable[..., None]], words: list[str], program: str) -> None:
+    """Call one of several commands. Its name may have - in place of _."""
+    name = words[0].replace("-", "_") if words else ""
+    forms = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    if name in commands:
+        tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], config=forms)
+    else:
+        tyro.extras.subcommand_cli_from_dict(commands, prog=program, args=words or ["--help"], config=forms)
+
+
+def _open(file: Path, store: str) -> Any:
+    """A study, which may use measurements in modules of the current folder."""
+    import squashlens as sl
+
+    if os.getcwd() not in sys.path:  # a program's path has only its own folder
+        sys.path.append(os.getcwd())
+    return sl.Study(file, store or None)
+
+
+def _print(table: Any) -> None:
+    print(table.to_string(index=False) if len(table) else "none")
+
+
+def _print_reasons(made: Any) -> None:
+    """Print why cells failed, the most frequent reasons first."""
+    reasons = made.failures()["reason"].value_counts()
+    for reason, many in reasons.head(SHOWN).items():
+        print(f"failed: {many} × {reason}")
+    if len(reasons) > SHOWN:
+        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons: squashlens study failures")
+
+
+def _say(message: Warning | SquashlensError | str) -> None:
+    """Print a message in one line on standard error, control characters as escapes."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(message).split()))
+    print(f"squashlens: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,3 +1,0 @@
-from squashlens.cli import main
-
-main()
