@@ -21,9 +21,9 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import visibilities
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
-from squashlens.engine.proving.premises import require_paths, why_no_paths
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import steady
+from squashlens.engine.premises import require_paths, why_no_paths
+from squashlens.engine.state import steady
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
 from squashlens.measure.squashing.jacobians import sketch
