@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from squashlens.options import MapExtras
 
 import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.squashing.jacobians.sketch import Estimation
 from squashlens.measure.squashing.map_cells import joined, measure, spread
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
@@ -195,9 +195,9 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 def test_a_sketched_map_takes_an_exact_row(bridge_of: Any) -> None:
     """A live map measures further queries exactly, whose rows have no interval."""
     model, ids = bridge_of("llama"), [[2, 7, 11, 30, 7]]
-    rest: Any = {"norm": "frobenius", "extras": MapExtras()}
-    held = measure(model, ids, query=-1, method="sketch", n_probes=4, **rest)
-    more = measure(model, ids, query=2, method="exact", alone=True, **rest)
+    rest: Any = {"norm": "frobenius", "n_replacements": 0}
+    held = measure(model, ids, query=-1, way=Estimation(method="sketch", n_probes=4), **rest)
+    more = measure(model, ids, query=2, way=Estimation(method="exact"), alone=True, **rest)
     whole = joined(held, more, 2)
     np.testing.assert_array_equal(whole["jacobian"].sel(query=2), more["jacobian"].sel(query=2))
     np.testing.assert_array_equal(whole["jacobian_low"].sel(query=4), held["jacobian_low"].sel(query=4))
