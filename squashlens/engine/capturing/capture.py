@@ -56,7 +56,8 @@ class Capture(CaptureBase):
         labels: the tokens as text, for each prompt.
         residuals: residual streams by layer: ``residuals[ℓ]`` is v⁽ℓ⁾ (prompt, position, d) for ℓ = 0…L, in the model's
             own units.
-        patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1.
+        patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1,
+            or to less in a block with a learned sink.
         y: the last residual stream after the final norm, (prompt, position, d); None without residuals.
         fingerprint, ambient_hooks, dtype: the state of the model during the pass.
     """

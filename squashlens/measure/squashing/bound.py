@@ -57,9 +57,9 @@ def path_bound(
             (prompt, position), what a tokenizer of transformers returns, or a `capture` of them. Prompts of unequal
             lengths are measured one by one.
         attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
-            each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
-            visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the
-            residual stream are two different edges).
+            each token attends evenly to all tokens that its block lets it see, and to the block's learned sink if it
+            has one; ``"topological"``, weight 1 for each visible token, which with σ_ψ = 0 counts the paths from i to n
+            (attending to itself and staying in the residual stream are two different edges).
         query: query position n; negative values count from the end. The last token by default.
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start, after any hooks at that point; 0, the embeddings,
             by default.
@@ -242,7 +242,7 @@ def composition(
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
-        row sums to 1.
+        row sums to 1, or to less in a model with learned sinks, which end paths.
 
     Raises:
         InputError: a query outside the prompt, or prompts of unequal lengths.

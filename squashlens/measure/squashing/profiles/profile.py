@@ -70,7 +70,10 @@ def profile(
 
     Influence by distance r = n − i is the mean over queries, without BOS. The law ``γ + β (r + 1)^(−p)`` is fitted to
     it by least squares, where each distance counts with its number of pairs; intervals are the middle 95 % of 200
-    resamples of up to 16 contiguous groups of queries.
+    resamples of up to 16 contiguous groups of queries. They say how much the law depends on the queries of this prompt,
+    and nothing about other prompts: what all queries share, such as a token that each attends to, is not resampled. In
+    simulations they held the true exponent and floor in 0.87 to 0.93 of prompts where queries vary independently; where
+    tokens vary, the exponent in 0.96 to 1.0, and the floor in 0.2 to 1.0.
 
     Args:
         model: as in `path_bound`.
@@ -313,6 +316,7 @@ def _laws(found: Sequence[tuple[Law, Law, Law]], of: str) -> Mapping[str, Variab
     over = ("quantity", "layer")
     for part, text in PARTS.items():
         ends = [torch.stack([getattr(laws[place], part) for laws in found]) for place in range(3)]
-        variables |= with_ends(part, over, ends, f"{text} of influence by distance{of}")
+        text = f"{text} of influence by distance{of}"
+        variables |= with_ends(part, over, ends, text, of="the middle 95 % of resampled queries")
     ends_met = torch.stack([laws[0].at_end for laws in found])
     return variables | {"exponent_at_end": (over, ends_met, f"exponent at an end of the range tried{of}", "1")}
