@@ -295,7 +295,7 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
                     error.args = (f"Prompt {number}: {error}",)
                     raise
                 call = provenance(measured[0])["call"]  # all prompts have the seed that the first one drew
-                rest |= {name: call[name] for name in ("seed", "method", "edges") if name in rest and name in call}
+                rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}
             return side_by_side(measured, lengths)
 
         measure.takes_several = independent and not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans

@@ -184,7 +184,7 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 def test_a_sketched_map_takes_an_exact_row(bridge_of: Any) -> None:
     """A live map measures further queries exactly, whose rows have no interval."""
     model, ids = bridge_of("llama"), [[2, 7, 11, 30, 7]]
-    rest: Any = {"norm": "frobenius", "certified": False, "n_replacements": 0}
+    rest: Any = {"norm": "frobenius", "n_replacements": 0}
     held = measure(model, ids, query=-1, way=Estimation(method="sketch", n_probes=4), **rest)
     more = measure(model, ids, query=2, way=Estimation(method="exact"), alone=True, **rest)
     whole = joined(held, more, 2)
