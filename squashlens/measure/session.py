@@ -148,11 +148,13 @@ class Session:
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
-        if len(self.ids) != 1 or self.positions < tokens:
-            name, least = self.facts["call"]["function"], f" of at least {tokens} tokens" if tokens > 1 else ""
+        name, count = self.facts["call"]["function"], len(self.ids)
+        if count != 1:
+            raise InputError(f"{name} takes a single prompt, and there are {count}.", f"Call {name} for each prompt.")
+        if self.positions < tokens:
             raise InputError(
-                f"{name} takes a single prompt{least}, and not {len(self.ids)} × {self.positions} tokens.",
-                f"Call {name} for each prompt.",
+                f"{name} needs a prompt of at least {tokens} tokens, and this one has {self.positions}.",
+                "Give a longer prompt.",
             )
 
     def knowing(self, **facts: Any) -> "Session":
@@ -252,7 +254,8 @@ def model_name(model: Bridge) -> str:
 
 
 R = TypeVar("R", xr.DataArray, xr.Dataset)
-NOTE = "each prompt was measured by itself; after its own tokens, values are NaN, token is '' and token_id is -1"
+ALONE = "each prompt was measured by itself"
+NOTE = f"{ALONE}; after its own tokens, values are NaN, token is '' and token_id is -1"
 
 
 def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -314,8 +317,9 @@ def _single(given: Any) -> bool:
 
 def side_by_side(measured: list[R], lengths: list[int]) -> R:
     """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
-    longest = {"position": np.arange(max(len(one["position"]) for one in measured))}
+    sizes = [one.sizes["position"] for one in measured if "position" in one.dims]
+    longest = {"position": np.arange(max(sizes))} if sizes else {}
     found: Any = joined({number: padded(one, longest) for number, one in enumerate(measured)}, "prompt")
     order = [name for name in ("to_layer", "prompt") if name in found.dims]
     found = found.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
-    return restated(found, {"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {})
+    return restated(found, {"unequal_lengths": NOTE if sizes else ALONE} if len(set(lengths)) > 1 else {})

@@ -104,12 +104,13 @@ def profile(
         `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
         power law describes the influence.
 
-        Over (block, head): `sink_rate`, mean attention to the first token; `attention_entropy` in nat, beside
-        `uniform_entropy` (block); `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of
-        the others'. Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values;
-        `effective_rank`; `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token
-        from that of the prompt with its last token repeated, with its noise floor `collapse_noise` and the root mean
-        square of the last token's stream, `last_token_rms`.
+        Over (block, head), as means over all queries but the first, which sees only itself: `sink_rate`, attention to
+        the first token; `attention_entropy` in nat, beside `uniform_entropy` (block). Over (block, head) also
+        `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of the others'. Over (layer):
+        `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values; `effective_rank`;
+        `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token from that of the
+        prompt with its last token repeated, with its noise floor `collapse_noise` and the root mean square of the last
+        token's stream, `last_token_rms`.
 
     Raises:
         InputError: several prompts, a prompt of one token, or a query or layer that does not exist.

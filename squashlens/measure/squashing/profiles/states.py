@@ -35,8 +35,8 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     sizes = _stack(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
     return {
         "sink_rate": (by_head, heads[..., 0], "mean attention of later tokens to the first token", "1"),
-        "attention_entropy": (by_head, heads[..., 1], "mean entropy of attention", "nat"),
-        "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention", "nat"),
+        "attention_entropy": (by_head, heads[..., 1], "mean entropy of the attention of later tokens", "nat"),
+        "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention of later tokens", "nat"),
         "sink_value_norm": (by_head, sink, "norm of the first token's value vector", MODEL_UNITS),
         "value_norm": (by_head, others, "mean norm of the other tokens' value vectors", MODEL_UNITS),
         "representation_entropy": (by_layer, spectra[:, 0], "entropy of the representations", "nat"),
