@@ -152,7 +152,7 @@ def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset:
 def _remedies(model: Bridge, asked: Asked, judged: xr.Dataset | None) -> dict[str, xr.Dataset]:
     """The verdicts under changes of the attention, for a change of the prompt that the model did not use."""
     from squashlens import hooks
-    from squashlens.engine.proving.effective import applied
+    from squashlens.engine.applied import applied
 
     if judged is None or str(judged["verdict"].values[0]) not in (PRESENT, UNRESOLVED):
         return {}

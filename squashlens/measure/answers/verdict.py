@@ -71,8 +71,8 @@ def verdict(
     Returns:
         Dataset. Over (pair), with P the prompt of the pair and P′ the next one: `log_odds` and `log_odds_after`, λ(P)
         and λ(P′), in nats; `log_odds_noise`, the larger of their two noises; `probability` and `probability_after`, of
-        the right answer after each prompt; `rank`, that of the first answer's first token; `margin_y`; and the coordinate
-        `verdict`.
+        the right answer after each prompt; `rank`, that of the first answer's first token; `margin_y`; and the
+        coordinate `verdict`.
         Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, the share of runs in which the prompt that was
         run is the nearer one (chance ½), with `recovered_y`; and over (random_model, pair, layer) `margin_random`, with
         `margin_random_y`. The coordinates `answer` and `answer_after` have the two right answers; for a sequence
