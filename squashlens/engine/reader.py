@@ -185,7 +185,9 @@ def precision() -> str:
         known = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by one of PyTorch's two interfaces, and then by the other
         known = "mixed"
-    return f"{known} {getattr(matmul, 'fp32_precision', None)} {matmul.allow_bf16_reduced_precision_reduction}"
+    newer = [getattr(one, "fp32_precision", "none") for one in (torch.backends, matmul)]
+    said = ["ieee" if setting == "none" else setting for setting in newer]  # which is what it was before it was set
+    return f"{known} {said} {matmul.allow_bf16_reduced_precision_reduction}"
 
 
 def copied(value: Any) -> Any:

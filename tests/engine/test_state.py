@@ -217,6 +217,14 @@ def test_a_change_that_is_undone_brings_back_what_was_verified(own: Any) -> None
     np.testing.assert_allclose(sl.path_bound(model, held), bound(model), rtol=1e-5)
 
 
+def test_a_precision_that_is_put_back_is_the_one_before(own: Any) -> None:
+    """PyTorch says `ieee` then of what was `none`."""
+    model, precision = own("llama"), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision(precision)
+    assert said(model) == "verified"
+
+
 def test_a_model_is_freed(own: Any) -> None:
     model = own("llama")
     bound(model)
