@@ -75,7 +75,7 @@ def precision(
         runs: precisions in which the model is run, and at which lengths; see `options.Runs`. By default the loaded
             model is measured.
         round_to: without `runs`, formats to which representations are rounded, one or several: ``"bfloat16"``,
-            ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, short names or dtypes; all by default.
+            ``"float16"``, short names or dtypes; both by default.
         blocks: without `runs`, numbers of the blocks whose input is rounded, each in a run of its own with the same
             kind of passes, or ``"all"``; none by default.
         norm: norm of `distance` and the noise floor, and their scale, relative by default, as in `collapse`.
