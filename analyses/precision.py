@@ -29,7 +29,7 @@ lengths = [n for n in range(1, args.n + 1) if n <= 16 or n % (args.n // 32 or 1)
 with sl.applied(model, *([sl.hooks.sliding_window(args.window)] if args.window else [])):
     pairs = sl.capture(model, sequence, lengths=lengths)
     rounded = sl.precision(model, pairs, blocks="all")
-runs = sl.precision(args.model, sequence, runs={"runs": args.runs, "lengths": lengths})
+runs = sl.precision(args.model, sequence, runs=args.runs, lengths=lengths)
 
 sl.results.save(rounded, args.out / "rounded.nc")
 sl.results.save(runs, args.out / "runs.nc")

@@ -44,7 +44,7 @@ changes = {
 }
 found = sl.compare(
     model, ones, changes, answer=lambda digits: str(digits.count("1")), lengths=range(4, args.n + 1, 4),
-    sampling={"n_samples": args.n_samples, "seed": args.seed},
+    n_samples=args.n_samples, seed=args.seed,
 )  # fmt: skip
 
 sl.results.save(found, args.out / "sinks.nc")

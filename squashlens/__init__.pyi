@@ -1,4 +1,4 @@
-from . import errors, figures, hooks, options, paths, prompts, results, statements, synthetic, tasks, zoo
+from . import errors, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
 from .bars import quiet
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
@@ -51,7 +51,6 @@ __all__ = [
     "load",
     "mechanism",
     "needle",
-    "options",
     "paper",
     "path_bound",
     "paths",

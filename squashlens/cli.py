@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.conf import Positional, arg
 
-from squashlens._typing import DtypeName, EngineName, MethodName, Mode, Norm, Quantized, Template
+from squashlens._typing import DtypeName, EngineName, Method, Mode, Norm, Quantized, Template
 from squashlens.errors import InputError, SquashlensError
 from squashlens.zoo import EXAMPLE_PROMPT
 
@@ -102,10 +102,10 @@ def paper(
     """
     import squashlens as sl
 
-    asked: Any = {"mode": mode, "template": template, "n_examples": n_examples}
     written = sl.paper(
-        loading.load(), out=out, figures=figures, prompt=prompt, n=n, lengths=lengths, seeds=seeds, prompting=asked
-    )
+        loading.load(), out=out, figures=figures, prompt=prompt, n=n, lengths=lengths, seeds=seeds, mode=mode,
+        template=template, n_examples=n_examples,
+    )  # fmt: skip
     for number, outcome in written.items():
         print(f"figure {number}: {outcome.resolve() if isinstance(outcome, Path) else f'not measured. {outcome}'}")
     failed = [str(number) for number, outcome in written.items() if not isinstance(outcome, Path)]
@@ -117,7 +117,7 @@ def paper(
 
 
 def squash_map(
-    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("map.html"), query: Number = -1, method: MethodName = "auto",
+    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("map.html"), query: Number = -1, method: Method = "auto",
     norm: Norm = "spectral", loading: Loading = Loading(),
 ) -> None:  # fmt: skip
     """Write an interactive map of a prompt: how much each token influences every later one.

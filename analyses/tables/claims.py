@@ -310,15 +310,15 @@ def claims_page(table: pd.DataFrame, model: str) -> str:
 
 
 def _said(row: Any) -> str:
-    """An effect with its interval and n, in the words of its kind."""
+    """An effect with its interval, in the words of its kind."""
     text = percent if row["kind"] == "share" else number
     low, high = (text(row[end]) if np.isfinite(row[end]) else "?" for end in ("low", "high"))
     sign = "× " if row["kind"] == "factor" else ""
-    return f"{sign}{text(row['effect'])} [{low}, {high}], n = {row['n']}"
+    return f"{sign}{text(row['effect'])} [{low}, {high}]"
 
 
 def _summary(rows: pd.DataFrame, model: str) -> str:
-    """The verdict on the first prediction that can be tested, and how all turn out."""
+    """The verdict on the first prediction that can be tested, how all turn out, and the number of sequences."""
     judged = rows[rows["verdict"] != ""]
     parts = []
     for kind, name in zip(MODELS, (model, "The untrained model"), strict=True):
@@ -330,7 +330,7 @@ def _summary(rows: pd.DataFrame, model: str) -> str:
         counts = {verdict: int((mine["verdict"] == verdict).sum()) for verdict in VERDICTS}
         each = ", ".join(f"{count} × {verdict}" for verdict, count in counts.items() if count)
         parts.append(f"**{name}: {VERDICTS[first['verdict']]}** ({each}).")
-    return " ".join(parts)
+    return " ".join([*parts, f"n = {', '.join(map(str, sorted({*rows['n']})))}."])
 
 
 VERDICTS = {

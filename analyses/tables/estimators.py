@@ -11,13 +11,8 @@ from squashlens.measure.squashing.estimates import CEILING, EXPECTED, KNOCKOUT, 
 from squashlens.reporting.sentences import number, sentence
 
 EFFECTS = {KNOCKOUT: "knockout", LEFT_OUT: "zero embedding", EXPECTED: "expected replacement"}
-QUESTIONS = {
-    KNOCKOUT: "What is lost if later tokens cannot read it?",
-    LEFT_OUT: "What is lost if it is no word at all?",
-    EXPECTED: "What would another likely word have changed?",
-}
 DEFAULT, OTHER = "sketch of 64, spectral", "sketch of 64, Frobenius"  # norms of `sensitivity`, at the same cost
-NAMES = {"paper form": "path bound as printed, which is rollout times a constant", NULL: "its null, uniform attention"}
+NAMES = {"paper form": "path bound as printed", NULL: "its null, uniform attention"}
 
 
 def estimator_table(audits: xr.Dataset) -> str:
@@ -59,8 +54,8 @@ def _advised(audits: xr.Dataset, effect: str) -> str:
     close = [str(name) for name in own["estimate"].values if float(behind["gain_high"].sel(estimate=name)) >= 0]
     cheap = min({*close, best}, key=lambda name: float(seconds.sel(estimate=name)))
     ceiling = float(audits[CEILING].sel(reference=effect).mean("prompt"))
-    beside = f", of at most {ceiling:.2f} that the noise of the draws allows" if np.isfinite(ceiling) else ""
-    says = f"ρ = {_cell(audits.sel(estimate=best, **at), 'agreement')}{beside}"
+    beside = f" (noise ceiling {ceiling:.2f})" if np.isfinite(ceiling) else ""
+    says = f"{_cell(audits.sel(estimate=best, **at), 'agreement')}{beside}"
     same = (
         "no cheaper one is as good"
         if cheap == best
@@ -68,8 +63,8 @@ def _advised(audits: xr.Dataset, effect: str) -> str:
         f"{_cell(audits.sel(estimate=cheap, **at), 'agreement')}, in {number(seconds.sel(estimate=cheap))} s"
     )
     return (
-        f"**{QUESTIONS[effect]}** Measured ({EFFECTS[effect]}): {number(seconds.sel(estimate=effect))} s a text. Best "
-        f"estimate: {NAMES.get(best, best)}, {says}, in {number(seconds.sel(estimate=best))} s; {same}."
+        f"**{sentence(EFFECTS[effect])}**: {number(seconds.sel(estimate=effect))} s a text. Best estimate: "
+        f"{NAMES.get(best, best)}, {says}, in {number(seconds.sel(estimate=best))} s; {same}."
     )
 
 
@@ -78,18 +73,13 @@ def default_norm(audits: xr.Dataset) -> str:
     gains = pooled([audits], base=DEFAULT).sel(estimate=OTHER, way="raw")
     effects = [effect for effect in EFFECTS if effect in gains["reference"].values]
     each = [f"{_cell(gains.sel(reference=effect), 'gain')} for {EFFECTS[effect]}" for effect in effects]
-    better = sum(float(gains["gain_low"].sel(reference=effect)) > 0 for effect in effects)
-    worse = sum(float(gains["gain_high"].sel(reference=effect)) < 0 for effect in effects)
-    return (
-        f"The Frobenius norm of the sketch minus its spectral norm, in agreement: {', '.join(each)}; clearly better "
-        f"for {better} and clearly worse for {worse} of {len(effects)} effects."
-    )
+    return f"Frobenius norm of the sketch minus its spectral norm: {', '.join(each)}."
 
 
 def size(audits: xr.Dataset) -> str:
     """How many texts and tokens or spans a table is of."""
     places = audits["places"].values
-    return f"{len(places)} texts, {int(places.sum())} places compared, {int(np.median(places))} in a typical text"
+    return f"{len(places)} texts, {int(places.sum())} places"
 
 
 def estimators_page(audits: Mapping[str, Any]) -> str:

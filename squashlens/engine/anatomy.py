@@ -105,6 +105,8 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
     full = {FULL} | ({CHUNKED} if positions is not None and chunk and positions <= chunk else set())
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
+    if names := getattr(config, "attention_layers", None):  # of GPT-Neo
+        window, kinds = config.window_size, [{"global": FULL, "local": SLIDING}[name] for name in names]
     if kinds is None:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
     strange = set(kinds) - full - {SLIDING}
@@ -138,6 +140,12 @@ def residual_site(layer: Target, model: Bridge) -> str:
         return "ln_final.hook_out"
     top = n_blocks(model)
     return f"blocks.{layer}.hook_resid_pre" if layer < top else f"blocks.{top - 1}.hook_resid_post"
+
+
+def learned_sink(model: Bridge, block: int) -> Tensor | None:
+    """The logits of a block's learned sink, one for each head (gpt-oss): a key that has no value. None without one."""
+    attention = model.blocks[block]._modules.get("attn")
+    return getattr(getattr(attention, "original_component", None), "sinks", None)
 
 
 def pattern_site(block: int) -> str:

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import choices_of, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
@@ -12,7 +13,7 @@ from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import STREAMS
 
 Stored = Literal["bfloat16", "float16"]
-Format = Literal[Stored, "bf16", "fp16"] | torch.dtype  # as a user may give it
+Format = TypeAliasType("Format", Literal[Stored, "bf16", "fp16"] | torch.dtype)  # as a user may give it
 Rounded = Literal["residual", "keys", "values", "patterns"]
 MOST_BITS = 52  # mantissa bits after the leading one, in float64
 SITES: dict[Rounded, str] = {

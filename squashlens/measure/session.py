@@ -8,7 +8,7 @@ padded.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
 from squashlens.bars import bar
-from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
+from squashlens.engine.capturing.pairs import refusing_capture_keywords
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.proving import proof, registry
@@ -31,7 +31,6 @@ from squashlens.engine.running.streamed import implementation
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError, SquashlensError
-from squashlens.options import Between
 from squashlens.records.joining import joined, padded, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
 from squashlens.saving.journal import Journal
@@ -44,11 +43,12 @@ def measurement(*figures: str, captured: bool = False) -> Callable[[Callable[P, 
     """Decorator for a public function that runs a model.
 
     `figures` are the names of functions of `squashlens.figures` that draw its result, the usual one first; `captured`
-    says whether it measures a capture of a sequence. The function has both as `__measures__`.
+    says whether it measures a capture of a sequence, beside which it then refuses the keywords of `capture`. The
+    function has both as `__measures__`.
     """
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
-        measure = registry.measured(function)
+        measure = registry.measured(refusing_capture_keywords(function) if captured else function)
         setattr(measure, "__measures__", (figures, captured))  # noqa: B010
         return measure
 
@@ -92,8 +92,7 @@ class Session:
         config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
         facts = {
             "model": model_name(sound),
-            "call": {"function": function}
-            | {name: as_dict(value) if is_dataclass(value) else value for name, value in arguments.items()},
+            "call": {"function": function} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": registry.fingerprint_of(sound),
@@ -159,9 +158,9 @@ class Session:
         """The session with further facts for the provenance."""
         return replace(self, facts={**self.facts, **facts})
 
-    def spans(self, between: Between) -> dict[Target, int]:
+    def spans(self, from_layer: int, to_layer: Target | Sequence[Target]) -> dict[Target, int]:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
-        bottom, to_layer = check_layer(between.from_layer, self.model, "from_layer"), between.to_layer
+        bottom = check_layer(from_layer, self.model, "from_layer")
         targets = to_layer if isinstance(to_layer, Sequence) and not isinstance(to_layer, str) else [to_layer]
         if not targets or len({*targets}) < len(targets):
             what = "has a layer twice" if targets else "is an empty list"
@@ -175,14 +174,6 @@ class Session:
                 )
             spans[cast(Target, to)] = top
         return spans
-
-    def span(self, between: Between) -> tuple[Target, int]:
-        """The only `to_layer`, and its layer number."""
-        spans = self.spans(between)
-        if not isinstance(between.to_layer, int | str):
-            name = self.facts["call"]["function"]
-            raise InputError(f"{name} takes one to_layer, and {len(spans)} are given.", "Give one, outside of a list.")
-        return next(iter(spans.items()))
 
     def by_layer(self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""

@@ -61,7 +61,7 @@ def measure(model: Bridge, n: int) -> Findings:
 
     panels, every = prompts.figure5(model, n), n_blocks(model)
     pairs = {
-        letter: capture(model, sequence, baselines=("contrast", "unrelated"), pairs={"noise_lengths": REPLAYED})
+        letter: capture(model, sequence, baselines=("contrast", "unrelated"), noise_lengths=REPLAYED)
         for letter, sequence in panels.items()
     }
     whole = {letter: collapse(model, one, by_head="value") for letter, one in pairs.items()}
@@ -75,7 +75,7 @@ def measure(model: Bridge, n: int) -> Findings:
                 model,
                 panels["d"],
                 kinds=ABLATIONS,
-                norm={"scale": "relative"},
+                scale="relative",
                 from_blocks=range(0, every, -(-every // BLOCKS)),
             )
         ),

@@ -15,7 +15,7 @@ from squashlens.errors import StaleCaptureError
 REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "collapse": sl.collapse,
     "another norm": lambda m, given: sl.collapse(m, given, norm="l1"),
-    "another scale": lambda m, given: sl.collapse(m, given, norm={"scale": "relative"}),
+    "another scale": lambda m, given: sl.collapse(m, given, scale="relative"),
     "rounded": lambda m, given: sl.collapse(m, given, round_to=torch.bfloat16),
     "by head": lambda m, given: sl.collapse(m, given, by_head="value"),
     "by slice": lambda m, given: sl.collapse(m, given, by_head="slice"),
@@ -51,7 +51,7 @@ def test_measurements_of_a_capture_run_no_pass(
     model = bridge_of(family)
     sl.collapse(model, tail(model))  # what is proved of a model, is proved once: that logits follow from y
     with passes_counted(monkeypatch) as counted:
-        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], pairs={"n_samples": 2})
+        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], n_samples=2)
         assert len(counted) > 1, "passes are counted"
         counted.clear()
         for name, measure in REDUCTIONS.items():
@@ -110,7 +110,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
 )  # fmt: skip
 def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    pairs = sl.capture(model, tail(model), baselines=["unrelated"], pairs={"n_samples": 2})
+    pairs = sl.capture(model, tail(model), baselines=["unrelated"], n_samples=2)
     sl.collapse(model, pairs)
     edit(pairs)
     with pytest.raises(StaleCaptureError, match="was edited after it was taken"):

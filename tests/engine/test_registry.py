@@ -26,7 +26,6 @@ from squashlens.engine.proving.fingerprint import Walk, code_of, fingerprint
 from squashlens.errors import BusyModelError, InputError, ModelAccessError, StaleCaptureError, UnsoundModelError
 from tests import odd
 from tests.cases import COMMON, CONFIGS, MORE, NO_HEAD_DIM, VARIABLE, few, save_random
-from tests.grouped import flat
 
 IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
 
@@ -64,9 +63,9 @@ def test_the_configuration_is_part_of_a_model(values: Any, own: Any, tmp_path: P
     sequence = sl.prompts.build(one, [5, 6, 7, 8])
     options: dict[str, Any] = dict(separator=[9], every=[2], n_placements=5)
     options["resume"] = tmp_path / "journal.json"
-    flat.search_separators(one, sequence, **options)
+    sl.search_separators(one, sequence, **options)
     with pytest.raises(InputError, match="different .*fingerprint"):
-        flat.search_separators(other, sequence, **options)
+        sl.search_separators(other, sequence, **options)
 
 
 @pytest.mark.slow

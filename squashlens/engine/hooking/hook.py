@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError
@@ -113,6 +115,11 @@ class Unchecked(Hook):
         return self.edit(tensor)
 
 
+@dataclass(frozen=True, repr=False)
+class RowHook(Hook):
+    """A hook on attention logits that edits whole rows: a learned sink is one more key there, and `sink` its logits."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Hooks that depend on the model: `make(model)` returns them each time that the recipe is applied."""
@@ -148,6 +155,8 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
             added.append(copy.copy(hook))
             vars(added[-1]).update(site=name, blocks=None)
+            if isinstance(hook, RowHook) and (sink := learned_sink(model, int(name.split(".")[1]))) is not None:
+                vars(added[-1]).update(edit=partial(hook.edit, sink=sink))
             stack.callback(_remove, known[name], added[-1])  # before adding, in case of an interruption
             known[name].add_hook(added[-1])
         yield model
@@ -197,7 +206,7 @@ def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
 
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
-HookLike = Hook | Recipe | HookPair | Iterable[Any]  # one hook in any form, or several
+HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])  # one hook in any form, or several
 
 
 def is_pair(given: object) -> bool:

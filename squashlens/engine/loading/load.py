@@ -309,7 +309,9 @@ def _bridge(
     plain = shared_copy(whole) if verify else None
     try:
         model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
-    except (ValueError, NotImplementedError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, RuntimeError, AttributeError, TypeError) as error:  # also NotImplementedError
         raise _not_bridged(inner, error, quantize) from error
     if plain is None:
         accept_unverified(model)

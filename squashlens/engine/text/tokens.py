@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bos, Bridge, one_of, short_repr
 from squashlens.checks.arguments import is_tokenized
@@ -28,9 +29,10 @@ from squashlens.sequences import GrowingSequence
 
 Id = int | np.integer
 Tokenized = Mapping[str, Any]  # what a tokenizer of transformers returns
-Prompts = (
+Prompts = TypeAliasType(
+    "Prompts",
     str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray | Tokenized] | np.ndarray | Tensor
-    | Tokenized
+    | Tokenized,
 )  # fmt: skip
 
 ALLOWED = (
@@ -71,7 +73,7 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
     if tokenized.get("attention_mask") is None:
         return rows
     shown = _plain(tokenized["attention_mask"])
-    masks = shown if isinstance(shown[0], list) else [shown]
+    masks = shown if shown and isinstance(shown[0], list) else [shown]
     if [*map(len, masks)] != [*map(len, rows)]:
         raise InputError("attention_mask and input_ids have different shapes.", "Give both as the tokenizer does.")
     seen = [[place for place, shown in enumerate(mask) if shown] for mask in masks]

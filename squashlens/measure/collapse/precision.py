@@ -13,12 +13,12 @@ import torch
 import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
-from squashlens._typing import Bridge, choices_of, full_name, one_of, several
+from squashlens._typing import Bridge, Distance, Passes, Scale, choices_of, full_name, one_of, several
 from squashlens.bars import bar, quiet
-from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
-from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs
+from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, capture_pairs
 from squashlens.engine.loading.load import load
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.proving.effective import require_effective
@@ -37,14 +37,18 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.session import measurement
-from squashlens.options import DistanceNorm, InPrecisions, NormAndScale, Pairs, Run, Runs
 from squashlens.records.joining import joined
 from squashlens.records.results import Variable, attributes
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS, middle, ulp
 
-Blocks = Collection[int] | Literal["all"]
+Blocks = TypeAliasType("Blocks", Collection[int] | Literal["all"])
+Run = Literal["float32", "bfloat16", "float16", "int8"]
+Precision = Literal[Run, "fp32", "bf16", "fp16"] | torch.dtype  # as a user may give it
+Runs = TypeAliasType("Runs", Precision | Collection[Precision] | None)
+Formats = TypeAliasType("Formats", Format | Collection[Format] | None)
+OF_RUNS = 6  # lengths that each run of `runs` replays by default
 FROM = "smallest measured length such that v and v* are bit-identical at it and at all longer measured lengths"
 MANTISSA = {torch.float64: 52, torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}
 
@@ -54,10 +58,16 @@ def precision(
     model: Bridge | str | Path,
     sequence: SequenceOrCapture,
     *,
-    runs: InPrecisions = Runs(),
-    round_to: Format | Collection[Format] | None = None,
+    runs: Runs = None,
+    device: str | torch.device | None = None,
+    round_to: Formats = None,
     blocks: Blocks = (),
-    norm: DistanceNorm = NormAndScale(scale="relative"),
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+    lengths: Iterable[int] | None = None,
+    noise_lengths: int | None = None,
+    passes: Passes = "auto",
+    tokens_per_pass: int | None = None,
 ) -> xr.Dataset:
     """Whether v and v* are bit-identical after rounding to number formats; or their distance in several precisions.
 
@@ -72,13 +82,18 @@ def precision(
         model: as in `collapse`; with `runs` its name or folder, as `load` takes it.
         sequence: a growing sequence from `squashlens.prompts`; or, without `runs`, a `capture` of one, which is not run
             again. If the capture replayed no lengths, `noise_floor` and `bits_needed` are NaN.
-        runs: precisions in which the model is run, and at which lengths; see `options.Runs`. By default the loaded
-            model is measured.
+        runs: precisions in which the model itself is run: ``"float32"``, ``"bfloat16"``, ``"float16"`` (or ``"fp32"``,
+            ``"bf16"``, ``"fp16"``, or their dtypes), and ``"int8"``, float32 with 8-bit weights, which needs
+            ``squashlens[quant]``. By default the loaded model is measured.
+        device: with `runs`, device of the model, such as ``"cpu"`` or ``"cuda"``; CUDA if available by default.
         round_to: without `runs`, formats to which representations are rounded, one or several: ``"bfloat16"``,
             ``"float16"``, short names or dtypes; both by default.
         blocks: without `runs`, numbers of the blocks whose input is rounded, each in a run of its own with the same
             kind of passes, or ``"all"``; none by default.
-        norm: norm of `distance` and the noise floor, and their scale, relative by default, as in `collapse`.
+        norm: norm of `distance` and the noise floor, as in `collapse`.
+        scale: as in `collapse`; ``"relative"`` by default.
+        lengths, passes, tokens_per_pass: as in `capture`; for a sequence only.
+        noise_lengths: as in `capture`, for a sequence only; 4 by default, and 6 in each of `runs`.
 
     Returns:
         Dataset. Over (format, layer, length): `collapsed`, whether v and v* are bit-identical in the format, NaN if
@@ -121,13 +136,18 @@ def precision(
     >>> ds = sl.precision(model, pairs, round_to="bfloat16", blocks=[1, 2])
     >>> ds["distance"].dims, ds["block"].values.tolist()
     (('format', 'block', 'length'), [1, 2])
-    >>> ds = sl.precision("tiny-gemma", ones, runs={"runs": ["float32", "bfloat16"], "lengths": [8, 48]})
+    >>> ds = sl.precision("tiny-gemma", ones, runs=["float32", "bfloat16"], lengths=[8, 48])
     >>> ds["run"].values.tolist()
     ['float32', 'bfloat16']
     """
-    run, metric = grouped(runs, Runs, "runs"), Metric.of(norm, "relative")
-    if run.runs is not None:
-        named = _name(run.runs, Run, "runs")
+    metric = Metric(norm, scale)
+    usual = REPLAYED if runs is None else OF_RUNS
+    wanted = Pairs(
+        lengths=lengths, noise_lengths=usual if noise_lengths is None else noise_lengths, passes=passes,
+        tokens_per_pass=tokens_per_pass,
+    )  # fmt: skip
+    if runs is not None:
+        named = _name(runs, Run, "runs")
         for name, value in {"round_to": round_to, "blocks": blocks or None}.items():
             if value is not None:
                 raise InputError(f"{name}= has no effect with runs=.", "Leave it out, or give a loaded model.")
@@ -136,18 +156,15 @@ def precision(
                 "runs= loads the model anew in each precision, and a loaded model or a capture belongs to one.",
                 "Give the name or folder of the model, and the growing sequence.",
             )
-        return _by_run(model, sequence, named, run, metric)
-    if run != Runs():
-        raise InputError(
-            "runs= has lengths, noise_lengths or a device, and no precisions to run in.",
-            "Give a `capture` of the sequence, which has lengths and noise_lengths, or `load` the model on the device.",
-        )
+        return _by_run(model, sequence, named, device, wanted, metric)
+    if device is not None:
+        raise InputError("device= has no effect without runs=.", "`load` the model on the device.")
     formats = _name(choices_of(Stored) if round_to is None else round_to, Stored, "round_to")
-    return _of_model(cast(Bridge, model), sequence, formats, blocks, metric)
+    return _of_model(cast(Bridge, model), sequence, wanted, formats, blocks, metric)
 
 
 def _of_model(
-    model: Bridge, sequence: SequenceOrCapture, formats: list[Stored], blocks: Blocks, metric: Metric
+    model: Bridge, sequence: SequenceOrCapture, wanted: Pairs, formats: list[Stored], blocks: Blocks, metric: Metric
 ) -> xr.Dataset:
     """`precision` without runs: representations of a loaded model, rounded to number formats."""
     require_bridge(model)  # which a name is not
@@ -156,8 +173,8 @@ def _of_model(
     if not set(rounded_at) <= set(every):
         raise InputError(f"blocks={list(blocks)} are not blocks of this model.", f"Use blocks 0 to {every[-1]}.")
     session, pairs = take_pairs(
-        model, sequence, "precision", noise_lengths=REPLAYED, round_to=formats, blocks=rounded_at, norm=metric.said,
-    )  # fmt: skip
+        model, sequence, "precision", wanted, round_to=formats, blocks=rounded_at, **metric.said
+    )
     answers = None
     v, star = pairs.v.values, pairs.star.values
     floor = metric.floor(pairs.v, pairs.star, pairs.replay)
@@ -280,20 +297,20 @@ def _rounded_inputs(
     return found
 
 
-def _by_run(name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], how: Runs, metric: Metric) -> xr.Dataset:
+def _by_run(
+    name: str | Path, sequence: GrowingSequence, runs: Iterable[Run], device: str | torch.device | None, wanted: Pairs,
+    metric: Metric,
+) -> xr.Dataset:  # fmt: skip
     """The Datasets of `collapse` along `run`, with the length from which v and v* are bit-identical."""
-    chosen = None if how.lengths is None else list(how.lengths)
     found: dict[str, xr.Dataset] = {}
     refused: dict[str, SquashlensError] = {}
     for run in bar(runs, desc="runs"):
         try:
             dtype = "float32" if run == "int8" else run
             with quiet():
-                model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=how.device)
-            pairs = capture_pairs(
-                model, sequence, lengths=chosen, patterns=False, pairs=Pairs(noise_lengths=how.noise_lengths)
-            )
-            found[run] = collapse(model, pairs, norm=metric.said).pipe(_with_ends)
+                model = load(name, dtype=dtype, quantize="int8" if run == "int8" else None, device=device)
+            pairs = capture_pairs(model, sequence, wanted, patterns=False)
+            found[run] = collapse(model, pairs, **metric.said).pipe(_with_ends)
         except SquashlensError as error:
             remark(f"The run in {run} failed and is left out. {error}")
             refused[run] = error

@@ -8,8 +8,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, SpansOfTokens, Target, positive
-from squashlens.checks.arguments import grouped
+from squashlens._typing import Bridge, Candidates, SpansOfTokens, Target, positive
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, residual_site
 from squashlens.engine.budget import pass_bytes
@@ -22,7 +21,6 @@ from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
 from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.options import Between, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
@@ -38,7 +36,8 @@ def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    replacements: Replaced = Replacements(),
+    candidates: Candidates = None,
+    n_replacements: int = 8,
     positions: Iterable[int] | None = None,
     spans: SpansOfTokens = None,
     query: int = -1,
@@ -52,8 +51,11 @@ def substitution_effect(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        replacements: the tokens that may replace a token and how many do, by default eight of the prompts' own; see
-            `options.Replacements`.
+        candidates: token ids that may replace a token; by default the distinct tokens of the prompts except BOS (of
+            each prompt by itself, if the prompts are of unequal lengths). ``"predicted"``: what the model itself
+            expects there, drawn without replacement with the probabilities p(· | tokens before); with BOS only.
+        n_replacements: number of random replacements for each token or span, 8 by default. If fewer other candidates
+            exist for a token, each of them is used once. A token is never replaced by itself.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
         spans: as in `jacobian_norms`, without BOS. All tokens of a span up to the query are replaced at once, each by a
             random candidate other than itself, independently of the others; a draw that occurs twice counts once.
@@ -82,18 +84,16 @@ def substitution_effect(
     >>> model = sl.load("tiny-gemma")
     >>> digits = sl.prompts.tokenize(model, "0123456789")[0, 1:].tolist()
     >>> prompt = "What is the last digit in this sequence? 0107 ="
-    >>> effect = sl.substitution_effect(model, prompt, replacements={"candidates": digits})
+    >>> effect = sl.substitution_effect(model, prompt, candidates=digits)
     >>> effect["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 15.0]
     """
-    replacements = grouped(replacements, Replacements)
-    candidates, n_replacements = replacements.candidates, replacements.n_replacements
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
         model, prompt, "substitution_effect",
-        replacements=replacements, query=query, to_layer=to_layer, seed=seed, spans=spans,
+        candidates=candidates, n_replacements=n_replacements, query=query, to_layer=to_layer, seed=seed, spans=spans,
     )  # fmt: skip
-    session.span(Between(to_layer=to_layer))
+    session.spans(0, to_layer)
     n, natural = session.query(query), isinstance(candidates, str)
     first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
     session, groups = Spans.of(session, spans)

@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
-from squashlens.checks.arguments import as_dict, converted, group_in, options_of
+from squashlens.checks.arguments import converted
 from squashlens.engine.digests import DEPTH, Canonical, sha256
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
@@ -87,10 +87,7 @@ def _sequence(model: Any, given: Any) -> Any:
     if model is not None:
         return getattr(sl.prompts, maker)(model, **arguments)
     known = dict(inspect.signature(getattr(sl.prompts, maker), eval_str=True).parameters)
-    if "form" in known:
-        form = inspect.signature(sl.prompts.build, eval_str=True).parameters
-        known |= {name: one for name, one in form.items() if name not in ("content", "name")}
-    known = {name: one for name, one in known.items() if name not in ("model", "form")}
+    del known["model"]
     require_names(f"prompts.{maker}", arguments, known)
     for name, value in arguments.items():
         converted(value, known[name].annotation, f"sequence.{name}")
@@ -119,6 +116,12 @@ def _interventions(_: Any, given: Any) -> Any:
     return {label: require_hooks(hooks) for label, hooks in named.items()}
 
 
+def _stack(_: Any, given: Any) -> Any:
+    from squashlens.synthetic import Stack
+
+    return call(Stack, converted(given, Mapping[str, Any], "stack"), "stack")
+
+
 def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not known, with those that are like it."""
     near = difflib.get_close_matches(str(name), known := list(known), n=3, cutoff=0.4) or known
@@ -126,7 +129,9 @@ def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
 
 
 # What makes an argument for a model. Without a model (None), the same functions check what is given.
-MAKES = {"sequence": _sequence, "task": lambda _, given: find(given), "interventions": _interventions}
+MAKES = {
+    "sequence": _sequence, "task": lambda _, given: find(given), "interventions": _interventions, "stack": _stack,
+}  # fmt: skip
 
 
 WHERE = ("", "paths", "synthetic")  # the modules of squashlens that have measurements; the package itself if empty
@@ -229,12 +234,12 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
     """What the numbers depend on beside the model: the function, all arguments with their defaults, and versions."""
     known = parameters(name)
     filled = {
-        argument: _with_defaults(parameter.default, parameter)
+        argument: parameter.default
         for argument, parameter in known.items()
         if parameter.default is not parameter.empty and argument not in (*NOT_GIVEN, *BATCHES)
     }
     given = {
-        argument: _with_defaults(value, known[argument])
+        argument: vars(_stack(None, value)) if argument == "stack" else value
         for argument, value in arguments.items()
         if argument not in (*BATCHES, *LOADING, "untrained", "model")
     }
@@ -242,16 +247,6 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
     used = {package: version for package, version in versions().items() if package != "python"}
     found = {"measurement": name, "arguments": filled | given | own, "versions": used, "code": code}
     return json.loads(json.dumps(found, default=_plain))
-
-
-def _with_defaults(value: Any, parameter: inspect.Parameter) -> Any:
-    """An argument; a group of options with the defaults of those that are not given, but without batch sizes."""
-    group = group_in(parameter.annotation)
-    if group is None:
-        return value
-    given = as_dict(converted(value, parameter.annotation, parameter.name))
-    usual = as_dict(parameter.default) if isinstance(parameter.default, group) else {}
-    return {name: usual.get(name) if one is None else one for name, one in given.items() if name not in BATCHES}
 
 
 def code_for(name: str) -> str:
@@ -293,8 +288,6 @@ class _OwnCode(Canonical):
 
 def _plain(value: Any) -> Any:
     """A value that JSON does not have, as a list, dict or text."""
-    if options_of(type(value)):
-        return as_dict(value)
     if isinstance(value, Mapping):
         return dict(value)
     return list(value) if isinstance(value, tuple | range) else str(value)

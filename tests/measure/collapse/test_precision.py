@@ -11,10 +11,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import from_then_on
 from squashlens.measure.collapse.precision import _bits_needed
-from tests import captured
-from tests.captured import sequence_for
-from tests.cases import FAMILIES, few
-from tests.grouped import in_groups
+from tests.cases import FAMILIES, few, sequence_for
 from tests.references import last_streams, layers_of, raw
 
 LENGTHS = [1, 3, 4, 8]
@@ -32,7 +29,7 @@ def test_stored_after_the_run(family: str, bridge_of: Any, plain_of: Any) -> Non
     """Collapsed and bits needed from the plain model's own last tokens, number by number."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = sequence_for(model, family, [7, 7, 7, 7, 7, 7, 7, 7])
-    ds = captured.precision_and_blocks(model, sequence, lengths=LENGTHS, passes="separate")
+    ds = sl.precision(model, sequence, lengths=LENGTHS, passes="separate", blocks="all")
     told = []
     for length in LENGTHS:
         pair = sequence.pair(length)
@@ -75,7 +72,7 @@ def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
     """PyTorch hooks that round what enters one block of the plain model."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = sequence_for(model, family)
-    ds = captured.precision_and_blocks(model, sequence, round_to=["bfloat16"], lengths=[3, 8], scale="absolute")
+    ds = sl.precision(model, sequence, round_to=["bfloat16"], lengths=[3, 8], scale="absolute", blocks="all")
     for block in range(3):
         entered = []
 
@@ -96,7 +93,7 @@ def test_one_block_rounded(family: str, bridge_of: Any, plain_of: Any) -> None:
                 assert here["enters_as_one"].item() == torch.equal(*entered)
         finally:
             handle.remove()
-    plainly = captured.collapse(model, sequence, lengths=[3, 8])["distance"].sel(layer=3)
+    plainly = sl.collapse(model, sequence, lengths=[3, 8])["distance"].sel(layer=3)
     assert (np.abs(ds["distance"].isel(format=0) - plainly) > 1e-3).any()
 
 
@@ -107,7 +104,7 @@ def test_within_a_window_repeats_are_one_thing(family: str, bridge_of: Any) -> N
     model = bridge_of(family)
     ones = sequence_for(model, family, [7] * 14)
     with sl.applied(model, sl.hooks.sliding_window(3)):
-        ds = captured.precision_and_blocks(model, ones, round_to=["bfloat16"])
+        ds = sl.precision(model, ones, round_to=["bfloat16"], blocks="all")
     assert ds["collapsed_from"].isel(format=0).values.tolist() == [1, 3, 5, 7]
     assert ds["collapsed_from_y"].item() == 7
     assert (ds["bits_needed"].sel(layer=3, length=slice(1, 5)) < 10).all()
@@ -124,7 +121,7 @@ def test_first_block_is_where_two_become_one(bridge_of: Any) -> None:
     ones = sequence_for(model, "gemma", [7] * 58)
     softer = sl.hooks.Hook("softer", "blocks.{block}.hook_attn_out", lambda out: 0.05 * out)
     with sl.applied(model, sl.hooks.uniform_attention(), softer):
-        ds = captured.precision_and_blocks(model, ones, round_to=["bfloat16"], lengths=[1, 2, 20, 40, 58])
+        ds = sl.precision(model, ones, round_to=["bfloat16"], lengths=[1, 2, 20, 40, 58], blocks="all")
     entering = ds["enters_as_one"].isel(format=0).values == 1
     reached = entering & ds["bits_needed"].isel(layer=slice(0, 3)).notnull().values
     for here, found in zip(reached.T, ds["first_block"].values[0], strict=True):
@@ -139,9 +136,9 @@ def test_numbers_beyond_a_format_are_not_collapsed(bridge_of: Any) -> None:
     louder = sl.hooks.Hook("louder", "blocks.1.hook_resid_pre", lambda stream: 1e6 * stream)
     sequence = sequence_for(model, "gemma")
     with sl.applied(model, louder):
-        ds = captured.precision_and_blocks(model, sequence, lengths=[4, 8])
+        ds = sl.precision(model, sequence, lengths=[4, 8], blocks="all")
         with pytest.raises(InputError, match="beyond the range of float16"):
-            captured.collapse(model, sequence, lengths=[4], round_to=torch.float16)
+            sl.collapse(model, sequence, lengths=[4], round_to=torch.float16)
     small = ds.sel(format="float16")
     assert small["collapsed"].sel(layer=1).isnull().all()
     assert small["collapsed"].sel(layer=0).notnull().all()
@@ -193,7 +190,10 @@ def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
     ds = sl.precision(
         folder_of("gemma"),
         sequence,
-        runs={"runs": ["float32", "bfloat16", "int8"], "lengths": [2, 4, 8], "noise_lengths": 2, "device": "cpu"},
+        runs=["float32", "bfloat16", "int8"],
+        lengths=[2, 4, 8],
+        noise_lengths=2,
+        device="cpu",
     )
     each = {
         "float32": bridge_of("gemma"),
@@ -201,7 +201,7 @@ def test_runs_are_loads_of_their_own(folder_of: Any, bridge_of: Any) -> None:
         "int8": sl.load(folder_of("gemma"), device="cpu", quantize="int8"),
     }
     for run, model in each.items():
-        alone = captured.collapse(model, sequence, lengths=[2, 4, 8], scale="relative", noise_lengths=2)
+        alone = sl.collapse(model, sequence, lengths=[2, 4, 8], scale="relative", noise_lengths=2)
         for name in alone.data_vars:
             np.testing.assert_array_equal(ds[name].sel(run=run), alone[name])
     assert sl.results.provenance(ds)["dtype"] == ["float32", "bfloat16", "float32"]
@@ -217,7 +217,7 @@ def test_a_format_has_its_name_its_short_name_and_its_dtype(tiny: Any, form: Any
     """Wherever values are rounded; dtypes that are no format of the parameter are refused."""
     pairs = sl.capture(tiny, sl.prompts.repeated(tiny, "1", 4))
     rounded = sl.collapse(tiny, pairs, round_to=form)
-    expected = captured.collapse(tiny, sl.prompts.repeated(tiny, "1", 4), round_to=torch.bfloat16)
+    expected = sl.collapse(tiny, sl.prompts.repeated(tiny, "1", 4), round_to=torch.bfloat16)
     np.testing.assert_array_equal(rounded["distance"], expected["distance"])
     assert not rounded["distance"].equals(sl.collapse(tiny, pairs)["distance"])
     kept = sl.precision(tiny, pairs, round_to=form)
@@ -242,8 +242,7 @@ def test_runs_and_rounding_refuse_each_others_options(tiny: Any) -> None:
         ("tiny-gemma", ones, runs | {"blocks": "all"}, "blocks= has no effect with runs="),
         ("tiny-gemma", ones, {}, "model must be a TransformerBridge, not str. Load one"),
         (7, ones, {}, "model must be a TransformerBridge, not int"),
-        (tiny, ones, {"lengths": [2]}, "no precisions to run in. Give a `capture`"),
-        (tiny, ones, {"device": "cpu"}, "no precisions to run in. .*`load` the model"),
+        (tiny, ones, {"device": "cpu"}, "device= has no effect without runs=. `load` the model"),
     ):
         with pytest.raises(InputError, match=message):
-            raw(sl.precision)(model, sequence, **in_groups(sl.precision, options))
+            raw(sl.precision)(model, sequence, **options)

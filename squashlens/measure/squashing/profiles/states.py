@@ -1,6 +1,6 @@
 """What the heads and the residual streams of a prompt look like, block by block and layer by layer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squashlens._typing import Bridge
 from squashlens.engine import anatomy
 from squashlens.engine.agreement import agree
 from squashlens.engine.memory import to_cpu
@@ -29,7 +30,8 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     heads = _stack(seen.heads[b] for b in blocks)
     sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
     n, native = session.positions, _windows(session)
-    uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
+    keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + _has_sink(session.model, b) for b in blocks]
+    uniform = [each.double().log().mean().item() for each in keys]
     by_head, by_layer = ("block", "head"), ("layer",)
     spectra = _stack(spectrum(seen.streams[layer][0]) for layer in layers)
     sizes = _stack(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
@@ -45,6 +47,10 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
         "stream_norm": (by_layer, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
         **_distances(session, seen, layers),
     }
+
+
+def _has_sink(model: Bridge, block: int) -> bool:
+    return anatomy.learned_sink(model, block) is not None
 
 
 def _windows(session: Session) -> list[int | None]:
@@ -81,14 +87,16 @@ class _Seen:
                 sizes = tensor[0].double().norm(dim=-1).repeat_interleave(heads // tensor.shape[2], dim=1)
                 seen.values[block] = (sizes[0], sizes[1:].mean(dim=0))
 
-        def keep(kept: dict[int, Tensor], of: Callable[[Any], Tensor]) -> Callable[[int, Any], None]:
-            return lambda at, seen: kept.update({at: of(seen)})
+        def stream(layer: int, tensor: Tensor) -> None:
+            seen.streams[layer] = tensor.detach().clone()
 
-        stream = keep(seen.streams, lambda tensor: tensor.detach().clone())
         watch = [(anatomy.residual_site(at, model), partial(stream, at)) for at in range(anatomy.n_blocks(model) + 1)]
         named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
         watch += [(name, partial(value, b)) for b, name in named if name in hooks]
-        attention = keep(seen.heads, heads_of)
+
+        def attention(block: int, pattern: Any) -> None:
+            seen.heads[block] = heads_of(pattern, _has_sink(model, block))
+
         if why_not_streamed(model, [name for name, _ in watch]) is not None:
             sites = {block: anatomy.pattern_site(block) for block in blocks}
             watch += [(site, partial(attention, block)) for block, site in sites.items() if site in hooks]
