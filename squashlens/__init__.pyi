@@ -1,8 +1,8 @@
 from . import errors, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
 from .bars import quiet
+from .engine.applied import applied
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
-from .engine.proving.effective import applied
 from .maps.view import squash_map
 from .measure.answers.accuracy import accuracy, top_tokens
 from .measure.answers.collapse_vs_readout import collapse_vs_readout

@@ -132,6 +132,11 @@ def positive(value: object, argument: str, what: str, *, or_zero: bool = False, 
         raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
 
 
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and the number of the others."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def short_repr(value: object) -> str:
     """The repr of a value for a message: one line, shortened, also for values whose repr fails.
 

@@ -93,7 +93,7 @@ def _try_remedies(model: Bridge, prompt: str) -> tuple[xr.Dataset, dict[str, str
     """
     from squashlens import hooks, prompts
     from squashlens.bars import quiet
-    from squashlens.engine.proving.effective import applied
+    from squashlens.engine.applied import applied
     from squashlens.measure.answers.accuracy import top_tokens
     from squashlens.measure.remedies.compare import compare
 

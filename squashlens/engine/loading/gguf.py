@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from squashlens.engine.memory import require_room
-from squashlens.engine.proving.complete import require_finite
+from squashlens.engine.reader import require_finite
 from squashlens.errors import CapacityError, ModelAccessError
 
 # Each is compared with the model that a file was written from in the tests.

@@ -28,7 +28,7 @@ from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import run
 from squashlens.engine.running.passes import batches
-from squashlens.engine.running.repeatable import repeatable
+from squashlens.engine.running.users_hooks import users_hooks_tested
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
 
@@ -84,7 +84,7 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
         )
     ends, ids = _ends(model), torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
     start, cache = ids.shape[1], _cache(model)
-    with torch.inference_mode(False), torch.no_grad(), repeatable(model, ids, run):
+    with torch.inference_mode(False), torch.no_grad(), users_hooks_tested(model, ids, run):
         for step in range(max_new_tokens):
             if cache is None or step == 0:
                 logits = run(model, ids, None if cache is None else {"use_cache": True, "past_key_values": cache})

@@ -18,10 +18,10 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, Distance, Passes, Scale, choices_of, full_name, one_of, several
 from squashlens.bars import bar, quiet
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.engine.applied import require_effective
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, capture_pairs
 from squashlens.engine.loading.load import load
 from squashlens.engine.locks import require_bridge
-from squashlens.engine.proving.effective import require_effective
 from squashlens.engine.running.forward import most_likely
 from squashlens.errors import InputError, RangeError, SquashlensError
 from squashlens.hooks.rounding import Format, Stored, rounded, rounding, within

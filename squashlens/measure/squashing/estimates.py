@@ -17,8 +17,8 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable, leaf_of, vjps
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import logits_of, require_understood
+from squashlens.engine.state import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.attributions import EMBEDDING, Outputs, attribution

@@ -12,9 +12,9 @@ from squashlens._typing import Bridge, Candidates, FrozenParts, Method, Norm, Sp
 from squashlens.bars import bar
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.passes import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.bound import path_bound, printed

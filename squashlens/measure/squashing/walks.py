@@ -15,7 +15,7 @@ from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positiv
 from squashlens.engine.anatomy import learned_sink, n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
-from squashlens.engine.proving.premises import require_attention_alone, require_paths
+from squashlens.engine.premises import require_attention_alone, require_paths
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement

@@ -20,7 +20,7 @@ from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
 from squashlens.maps.payload import fact_text
-from squashlens.measure.session import Session, measurement, require_seen
+from squashlens.measure.session import Session, measurement, sources_of_hooks
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
@@ -206,11 +206,14 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         self.found: dict[str, Any] = {}
-        require_seen(model, "A finished figure")
         session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "paper")
         facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
         self.facts = session.facts
-        self.model: Mapping[str, Any] = {**facts, "tokenizer": tokenizer_digest(model)}
+        self.model: Mapping[str, Any] = {
+            **facts,
+            "tokenizer": tokenizer_digest(model),
+            "hook_functions": sources_of_hooks(model),
+        }
 
     def path(self, part: Part) -> Path:
         """The file of a result."""
