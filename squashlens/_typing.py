@@ -78,9 +78,7 @@ Modes = TypeAliasType("Modes", Mode | Sequence[Mode])
 Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
 StackNorm = Literal["none", "rms", "layer"]
 Projections = Literal["random", "direct"]
-DtypeName = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "fp64", "fp32", "fp16", "bf16"
-]
+DtypeName = Literal["float64", "float32", "float16", "bfloat16", "fp64", "fp32", "fp16", "bf16"]
 
 SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 

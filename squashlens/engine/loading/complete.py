@@ -28,7 +28,7 @@ from squashlens.errors import ModelAccessError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
-FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+FLOATING = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
