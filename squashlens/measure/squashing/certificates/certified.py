@@ -115,7 +115,7 @@ def certified_rows(
     chains: dict[Target, list[Stretch]] = {to: _stretches(from_layer, top, to, group) for to, top in targets.items()}
     if any(len(chain) > 1 for chain in chains.values()) and (reason := why_not_block_by_block(session.model)):
         whole = n_blocks(session.model)
-        raise UnsoundModelError(reason, f"Use edges={{'edges': 'exact', 'n_composed': {whole}}}, or `jacobian_norms`.")
+        raise UnsoundModelError(reason, f"Use edges='exact' with n_composed={whole}, or `jacobian_norms`.")
     # Rows of the product need all edges, except in the last stretch, where they need only those into the queries.
     n, wanted = max(queries) + 1, {chain[-1]: range(min(queries), max(queries) + 1) for chain in chains.values()}
     wanted |= {stretch: range(n) for chain in chains.values() for stretch in chain[:-1]}
