@@ -47,7 +47,6 @@ Knockout = Literal["attention", "embedding"]
 Attribution = Literal[
     "gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted", "mean_attention"
 ]
-EdgeKind = Literal["local", "analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words
 Target = int | Literal["y"]

@@ -120,7 +120,7 @@ def _path_bound(model: Any) -> None:
 
 TRIED: dict[str, Callable[[Any], object]] = {
     "path_bound": _path_bound,
-    "certified": lambda model: sl.certified_bound(model, IDS, edges="exact"),
+    "certified": lambda model: sl.certified_bound(model, IDS),
     "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
     "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),

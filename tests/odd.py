@@ -120,9 +120,9 @@ def together(name: str, make: Callable[[], T]) -> T:
 
 
 def _measured(name: str) -> Any:
-    m, quick = model() if name else None, sl.tasks.Probing(n_train=4, n_random_models=1)
+    m, quick = model() if name else None, {"n_train": 4, "n_random_models": 1}
     task, masked = sl.tasks.find("taught_count_bernoulli"), {"a": sl.hooks.mask_tokens([1])}
-    few: dict[str, Any] = {"replacements": {"n_replacements": 5}}
+    few: dict[str, Any] = {"n_replacements": 5}
     designs: dict[str, Any] = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
     randomly: dict[str, Any] = {"seeds": 2, "tail": 0.9}
     makers: dict[str, Callable[[], Any]] = {
@@ -153,7 +153,7 @@ def _measured(name: str) -> Any:
         "separator_ablation": lambda: sl.separator_ablation(
             m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2
         ),
-        "search_separators": lambda: sl.search_separators(m, sequence(), designs=designs, lengths=[3]),
+        "search_separators": lambda: sl.search_separators(m, sequence(), **designs, lengths=[3]),
         "tokenization": lambda: sl.tokenization(m, 3),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
         "compare": lambda: sl.compare(m, sequence(), masked, n_samples=1, lengths=[3]),
@@ -167,7 +167,7 @@ def _measured(name: str) -> Any:
             m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32,
             n_train=16, n_random_models=1,
         ),
-        "collapse_vs_readout": lambda: sl.collapse_vs_readout(m, task, lengths=[2, 3], seeds=1, probing=quick),
+        "collapse_vs_readout": lambda: sl.collapse_vs_readout(m, task, lengths=[2, 3], seeds=1, **quick),
         "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
         "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], **randomly),
         "survey": lambda: sl.synthetic.survey(stack(), {"depth": [1, 2]}, [4, 8, 16, 32], **randomly),

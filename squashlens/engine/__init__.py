@@ -6,8 +6,8 @@ There are four tasks:
   plain model, and `proving.registry` remembers the state of the model for which this was checked.
 - *Run and keep activations*: `capturing` (one prompt, or a growing sequence with its pairs), on `running.forward`,
   `running.passes` (many prompts that share a trunk) and `running.last_tokens` (last tokens of many prompts).
-- *Differentiate*: `differentiating.replay` and `spans` (vector–Jacobian products), `chunks` and `dissection` (one
-  block or one attention layer), `exact` (float64), `visibility` (which tokens attention can reach).
+- *Differentiate*: `differentiating.replay` and `spans` (vector–Jacobian products), `exact` (float64), `visibility`
+  (which tokens attention can reach).
 - *Generate*: `running.generate`.
 
 `hooking` adds hooks within a context, and `text` turns text into token ids. The modules at the top level describe a

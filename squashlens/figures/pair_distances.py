@@ -184,7 +184,7 @@ def bits_needed(measured: xr.Dataset) -> go.Figure:
     return finish(figure, "Mantissa bits needed to tell v from v*", 240, measured, *notes)
 
 
-@draws("squashlens.precision with runs=", "distance: run layer length")
+@draws("squashlens.precision with runs=", "distance: run layer length", "noise_floor: ? run layer replayed")
 def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance D by length in runs of several precisions, at one layer.
 

@@ -19,7 +19,7 @@ from squashlens.records.results import provenance
 DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "certified": False, "n_replacements": 0,
+    "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "n_replacements": 0,
     "spans": None, "seed": None,
 }  # fmt: skip
 

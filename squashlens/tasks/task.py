@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from squashlens._typing import Mode, Template, one_of, positive, several
+from squashlens._typing import Mode, Modes, Template, one_of, positive, several
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.numerals import unread
@@ -49,11 +49,11 @@ def seeds_of(given: int | Iterable[int] | None, default: int) -> list[int]:
 class Prompting:
     """The form in which questions are put to a model: keywords of `evaluate`, which describes them."""
 
-    mode: Mode | Sequence[Mode]
-    template: Template
-    prefill: bool
-    n_examples: int
-    n_baseline: int
+    mode: Modes = "answer_only"
+    template: Template = "none"
+    prefill: bool = False
+    n_examples: int = 0
+    n_baseline: int = 16
 
     def __post_init__(self) -> None:
         positive(self.n_examples, "n_examples", "a number of questions", or_zero=True)

@@ -115,7 +115,7 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tm
             sl.path_bound(model, ids, attention=attention)
     with pytest.raises(UnsoundModelError, match=refused):
         sl.profile(model, ids, method="none")
-    bound = sl.certified_bound(model, ids, edges="exact")
+    bound = sl.certified_bound(model, ids)
     norms = sl.jacobian_norms(model, ids)
     assert (bound >= norms).all()
     assert "path_bound" not in sl.profile(model, ids, n_random_models=0)

@@ -79,9 +79,10 @@ def made(coords: Mapping[str, Sequence[Any]], *variables: str, share: str = "", 
     dims_of = dims_by_name(variables)
     draw = np.random.default_rng(len(dims_of) + sum(map(len, coords.values())))
     found = xr.Dataset(coords={name: (name, np.asarray(values)) for name, values in coords.items()})
-    for name, dims in dims_of.items():
-        values = 10.0 ** draw.uniform(-4, 1, [found.sizes[dim] for dim in dims.split()])
-        found[name] = (tuple(dims.split()), 1 / (1 + values) if name.startswith(tuple(share.split())) else values)
+    for name, text in dims_of.items():
+        dims = [dim for dim in text.split() if dim != "?"]
+        values = 10.0 ** draw.uniform(-4, 1, [found.sizes[dim] for dim in dims])
+        found[name] = (dims, 1 / (1 + values) if name.startswith(tuple(share.split())) else values)
     return sealed(found, {"model": LONG, "call": {"norm": "linf"} | call})
 
 
@@ -347,7 +348,7 @@ def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
 def made_up(figure: Any) -> Any:
     """A result with what a figure asks for, where no set has one."""
     _, dims_of, _ = figure.__draws__
-    dims = {dim for each in dims_of.values() for dim in each.split()} - {"..."}
+    dims = {dim for each in dims_of.values() for dim in each.split()} - {"...", "?"}
     sizes = {"length": LENGTHS, "layer": range(27), "block": range(26), "head": range(16), "position": range(60)}
     found = made({dim: sizes.get(dim, range(12)) for dim in dims}, *(f"{name}: {of}" for name, of in dims_of.items()))
     found = with_tokens(found) if "position" in dims else found

@@ -167,7 +167,7 @@ def capture(s: Subject) -> Calls:
     }
 
 
-PRINTED = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
+PRINTED: dict[str, Any] = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
 
 
 @measurement
@@ -175,7 +175,7 @@ def path_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     return {
         "paper": lambda: sl.path_bound(m, ids),
-        "constants": lambda: sl.path_bound(m, ids, constants=PRINTED, to_layer=[2, "y"]),
+        "constants": lambda: sl.path_bound(m, ids, **PRINTED, to_layer=[2, "y"]),
         "uniform": lambda: sl.path_bound(m, ids, attention="uniform", query=-2, from_layer=1),
         "topological": lambda: sl.path_bound(m, ids, attention="topological", sigma_psi=0),
         "two": lambda: sl.path_bound(m, s.pair),
@@ -185,23 +185,11 @@ def path_bound(s: Subject) -> Calls:
 
 
 @measurement
-def certified(s: Subject) -> Calls:
+def certified_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.short]
     return {
-        "analytic": lambda: sl.certified_bound(m, ids),
-        "frozen": lambda: sl.certified_bound(m, ids, freeze=["attention", "norms", "gates"]),
-        "norms": lambda: sl.certified_bound(m, ids, freeze="norms", to_layer=[1, "y"]),
-        "attention": lambda: sl.certified_bound(m, ids, edges="attention"),
-        "local": lambda: sl.certified_bound(m, ids, edges="local", seed=0),
-    }
-
-
-@measurement
-def certified_exact(s: Subject) -> Calls:
-    m, ids = s.model, [s.short]
-    return {
-        "exact": lambda: sl.certified_bound(m, ids, edges="exact"),
-        "grouped": lambda: sl.certified_bound(m, ids, edges="exact", n_composed=2, freeze="attention"),
+        "exact": lambda: sl.certified_bound(m, ids),
+        "grouped": lambda: sl.certified_bound(m, ids, n_composed=2, freeze="attention"),
     }
 
 
@@ -270,12 +258,11 @@ def audit(s: Subject) -> Calls:
 def needle(s: Subject) -> Calls:
     prompts = [ids[-6:] for ids in s.pair] + [s.prompt[-5:]]
     return {
-        "certified": lambda: sl.needle(
+        "one": lambda: sl.needle(
             s.model,
             prompts,
             [2, 3, 2],
             [("a", 1), ("a", 1), ("b", 2)],
-            certified=True,
             candidates=s.among,
             n_replacements=2,
             seed=0,
@@ -396,7 +383,6 @@ def under_hooks(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     calls: Calls = {
         "path_bound": lambda: sl.path_bound(m, ids),
-        "certified": lambda: sl.certified_bound(m, ids),
         "jacobian_norms": lambda: sl.jacobian_norms(m, ids),
         "substitution_effect": lambda: sl.substitution_effect(m, ids, n_replacements=1),
         "collapse": lambda: sl.collapse(m, s.sequence(), lengths=LENGTHS),
@@ -447,7 +433,7 @@ def answers(s: Subject) -> Calls:
         "answer_frequencies": lambda: sl.results.answer_frequencies(sl.evaluate(m, TASK, lengths=[4, 9], seeds=3)),
         "accuracy": lambda: sl.accuracy(m, drawn, count, lengths=[4, 8]),
         "compare": lambda: sl.compare(m, asked, masked, answer=count, n_samples=3, lengths=[4, 6]),
-        "search_separators": lambda: sl.search_separators(m, asked, designs=designs, answer=count, lengths=[4, 6]),
+        "search_separators": lambda: sl.search_separators(m, asked, **designs, answer=count, lengths=[4, 6]),
     }
 
 
@@ -488,7 +474,7 @@ def synthetic(s: Subject) -> Calls:
 @measurement
 def profile(s: Subject) -> Calls:
     m, short = s.model, [s.short]
-    plain: dict[str, Any] = {"extras": {"n_random_models": 0}}
+    plain: dict[str, Any] = {"n_random_models": 0}
     return {
         "bounds": lambda: sl.profile(m, [s.prompt], method="none", **plain),
         "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius", **plain),

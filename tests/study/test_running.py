@@ -160,12 +160,12 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
 
 @pytest.mark.slow
 def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
-    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "between": {}}, "each": {
-        "prompt": {"short": "11 =", "long": "1101 ="}, "between.to_layer": [2, 99]}}  # fmt: skip
+    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
+        "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip
     made = sl.Study(grid, store=tmp_path)
     assert made.run()["failed"].tolist() == [2]
     found = made.combine()
-    axis = next(name for name in map(str, found["path_bound"].dims) if name.endswith("to_layer"))
+    axis = next(name for name in map(str, found["path_bound"].dims) if name == "to_layer")
     assert sl.results.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
     for use in (sl.results.provenance, sl.figures.of):
         with pytest.raises(InputError, match="This cell of a study is not done"):

@@ -36,7 +36,6 @@ NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError)
 AttentionObserver = Callable[[int, Attention], None]
-AttentionReplacement = Callable[[int, Attention, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class _Stream:
     block_of: dict[int, int]
     on_attention: AttentionObserver | None
     frozen: bool
-    replace_attention: AttentionReplacement | None
     reached: slice | None
 
 
@@ -134,13 +132,12 @@ def streamed(
     on_attention: AttentionObserver | None = None,
     *,
     frozen: bool = False,
-    replace_attention: AttentionReplacement | None = None,
     reached: slice | None = None,
 ) -> Iterator[None]:
     """Run the forward passes of the body without patterns, and restore the model afterwards.
 
-    `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `replace_attention` computes the
-    output instead; `reached` says at which positions cotangents of attention are not zero.
+    `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `reached` says at which
+    positions cotangents of attention are not zero.
     """
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -153,7 +150,7 @@ def streamed(
         sites = [block.attn for block in model.blocks]
         block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
         replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
-        token = _stream.set(_Stream(block_of, on_attention, frozen, replace_attention, reached))
+        token = _stream.set(_Stream(block_of, on_attention, frozen, reached))
         try:
             for config, _ in before:
                 config._attn_implementation = NAME
@@ -192,8 +189,6 @@ def _attend(
     block = stream.block_of[id(module)]
     if stream.on_attention is not None:
         stream.on_attention(block, attention)
-    if stream.replace_attention is not None:
-        return stream.replace_attention(block, attention, value).transpose(1, 2).contiguous(), None
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if needed:
         found = differentiable_attention(attention, value, stream.frozen, stream.reached)

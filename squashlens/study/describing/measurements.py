@@ -239,7 +239,7 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
         if parameter.default is not parameter.empty and argument not in (*NOT_GIVEN, *BATCHES)
     }
     given = {
-        argument: value
+        argument: vars(_stack(None, value)) if argument == "stack" else value
         for argument, value in arguments.items()
         if argument not in (*BATCHES, *LOADING, "untrained", "model")
     }

@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 
 import squashlens as sl
-from squashlens.checks.arguments import as_dict
 from squashlens.engine.running import generate as generating
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.answers.frequencies import score_answers
 from squashlens.saving.journal import Journal
-from squashlens.tasks import Prompting, Question, Task, reading
+from squashlens.tasks import Question, Task, reading
+from squashlens.tasks.task import Prompting
 from tests.references import fingerprint
 from training.gemma import curriculum
 
@@ -70,7 +70,8 @@ def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
     assert facts["call"]["function"] == "evaluate"
     assert facts["task"]["template"] == COUNT.template
     assert facts["call"]["seeds"] == [3, 8]
-    assert facts["call"]["prompting"] == as_dict(Prompting(prefill=False)) | {"mode": ["answer_only"]}
+    assert facts["call"]["mode"] == ["answer_only"]
+    assert facts["call"]["n_baseline"] == 16
 
 
 def stop_after(batches: int, asked: list[int]) -> Any:
@@ -92,7 +93,7 @@ def stop_after(batches: int, asked: list[int]) -> Any:
 def test_interrupted_and_resumed_is_one_run(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temperature: float
 ) -> None:
-    how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "prompting": Prompting(n_baseline=0)}
+    how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "n_baseline": 0}
     monkeypatch.setattr(generating, "_batch_size", lambda model, n: 3)
     whole = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], **how)
     kept, asked = tmp_path / "answers.json", []
@@ -136,7 +137,7 @@ def as_before(text: str, opening: str, ended: bool) -> reading.Reading:
 
 @pytest.fixture
 def how(tmp_path: Path) -> dict[str, Any]:
-    return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "prompting": {"n_baseline": 0}}
+    return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "n_baseline": 0}
 
 
 def test_a_function_that_may_change_is_refused_before_anything_is_asked(tiny: Any, how: dict[str, Any]) -> None:
@@ -166,7 +167,7 @@ def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[s
     sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
     assert sum(asked) == 8, "answers with less room are others, and both are kept"
     joined: dict[str, Any] = how | {"seeds": 12, "resume": how["resume"].with_name("joined.json")}
-    for options in ({}, {"probing": {"n_train": 3}}, {"round_to": "bf16"}):
+    for options in ({}, {"n_train": 3}, {"round_to": "bf16"}):
         sl.collapse_vs_readout(tiny, COUNT, **joined, **options)
         assert sum(asked) == 8 + 24
 

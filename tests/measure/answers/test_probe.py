@@ -241,8 +241,8 @@ def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.Monk
             r"distinct prompts at length \d are too few: a probe needs n_train=64",
         ),
         ("taught_count_alternating", {"seeds": 20, "lengths": [9, 12]}, "2 distinct prompts at length 9"),
-        ("taught_count_bernoulli", {"probing": {"n_train": 1}}, "n_train=1"),
-        ("taught_count_bernoulli", {"probing": {"n_random_models": -1}}, "n_random_models=-1"),
+        ("taught_count_bernoulli", {"n_train": 1}, "n_train=1"),
+        ("taught_count_bernoulli", {"n_random_models": -1}, "n_random_models=-1"),
     ],
 )
 def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[str, Any], message: str) -> None:

@@ -47,7 +47,7 @@ def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
-    for form in ({}, {"separator": 13}, {"separator": {"separator": 13, "every": 2}, "suffix": [20, 21, 22]}):
+    for form in ({}, {"separator": 13}, {"separator": 13, "every": 2, "suffix": [20, 21, 22]}):
         sequence = sequence_for(model, family, CONTENT * 2, **form)
         ds = sl.collapse(model, sequence, norm="l1")
         assert sl.results.provenance(ds)["passes"] == "shared"
@@ -235,7 +235,7 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
 
 def test_lengths_in_any_order_are_measured_in_ascending_order(tiny: Any) -> None:
     ones = PANELS["a"](tiny, 6)
-    found, expected = (captured.collapse(tiny, ones, lengths=lengths) for lengths in ([5, 2], [2, 5]))
+    found, expected = (sl.collapse(tiny, ones, lengths=lengths) for lengths in ([5, 2], [2, 5]))
     assert found.identical(expected)
 
 

@@ -145,6 +145,8 @@ def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
     with sl.applied(
         model, sl.hooks.Hook("as it is", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern * 1.0)
     ):
-        ds = sl.precision(model, sequence, round_to=["bfloat16", "float8_e5m2"], lengths=[1, 2, 3, 5, 8, 13, 24], blocks="all")
+        ds = sl.precision(
+            model, sequence, round_to=["bfloat16", "float8_e5m2"], lengths=[1, 2, 3, 5, 8, 13, 24], blocks="all"
+        )
     assert ds["distance"].max() > 0
     assert ds["bits_needed"].isnull().all()

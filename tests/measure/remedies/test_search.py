@@ -120,7 +120,6 @@ def test_the_interval_is_students_and_the_rank_is_counted(
         return xr.Dataset({"distance": (("layer", "length"), [[0.0] * 4, [value, value, 9.0, 0.0]])})
 
     monkeypatch.setattr(module, "collapse", collapse)
-    monkeypatch.setattr(module, "capture_pairs", lambda *_, **options: None)
     ds = searched(llama, n_placements=placements)
     rng = np.random.default_rng(seed)
     grid, random = rng.uniform(3, 5, 4), rng.uniform(1, 6, placements)
@@ -148,7 +147,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
         def __call__(self, model: Any, form: Any, **options: Any) -> xr.Dataset:
             if len(self.seen) == self.limit:
                 raise KeyboardInterrupt
-            self.seen.append((form.sequence.separators, form.sequence.breaks))
+            self.seen.append((form.separators, form.breaks))
             return sl.collapse(model, form, **options)
 
     count = Count()

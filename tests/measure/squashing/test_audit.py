@@ -18,7 +18,7 @@ IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
 
 def test_substitution_is_seeded(tiny: Any) -> None:
     among: dict[str, Any] = {"candidates": list(range(20, 60)), "n_replacements": 2}
-    one, again, other = (sl.substitution_effect(tiny, "110101 =", replacements=among, seed=seed) for seed in (0, 0, 1))
+    one, again, other = (sl.substitution_effect(tiny, "110101 =", **among, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one["effect"], again["effect"])
     assert (one["effect"] != other["effect"]).values[1:].any()
     layer = sl.substitution_effect(tiny, "110 =", to_layer=3)

@@ -20,7 +20,7 @@ LONGER = torch.tensor([2, 7, 11, 30, 7, 7, 59, 4, 21])
 @pytest.mark.parametrize("query", [-1, 2])
 def test_equals_enumeration(family: str, query: int, bridge_of: Any, plain_of: Any) -> None:
     constants = {"beta1": 1.7, "beta2": 0.6, "beta3": 2.5, "sigma_psi": 0.9}
-    found = sl.path_bound(bridge_of(family), IDS, query=query, constants=constants)
+    found = sl.path_bound(bridge_of(family), IDS, query=query, **constants)
     paths = path_sum(mean_patterns(plain_of(family), IDS[None]), query % 5, beta1=1.7, gain=0.9 / 0.6 + 1)
     np.testing.assert_allclose(found.values, paths / 2.5, rtol=1e-5, atol=1e-9)
 
