@@ -248,7 +248,7 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
                 _refuse(plain, f"{name}.{key}", f"is {short_repr(now)} instead of {settings[key]!r}")
         for key, buffer in theirs._buffers.items():
             if buffer is not None and not _same(key, module._buffers.get(key), buffer):
-                _refuse(plain, f"{name}.{key}", "has other values")
+                _refuse(plain, f"{name}.{key}", "has other values, as after `.to`, `.half` or `.bfloat16`")
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
@@ -262,5 +262,5 @@ def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
 def _refuse(plain: nn.Module, what: str, difference: str) -> None:
     raise UnsoundModelError(
         f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
-        "Change the configuration and load the model again, in the dtype of the run.",
+        "Load the model again, with dtype= for the dtype of the run; settings of its modules belong in config.json.",
     )

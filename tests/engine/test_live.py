@@ -41,7 +41,9 @@ def plain(folder: Path) -> Any:
 
 
 def without_key(logits: Tensor) -> Tensor:
-    """Logits of attention that hide one key from later tokens."""
+    """Logits of attention that hide one key from later tokens; those of a router as they are."""
+    if logits.ndim != 4:
+        return logits
     hidden = torch.zeros(logits.shape[-2:], dtype=torch.bool)
     hidden[KEY + 1 :, KEY] = True
     return logits.masked_fill(hidden, -torch.inf)
