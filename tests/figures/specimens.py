@@ -184,14 +184,6 @@ def ablation() -> xr.Dataset:
     return made(coords, "distance retained: edit layer length", more, share="retained")
 
 
-def search() -> xr.Dataset:
-    separators = [",", ", ", " and", "\n\n", "<br>", " incomprehensibilities"]
-    coords = {"separator": separators, "every": (1, 2, 3, 4, 5, 8, 10, 16), "placement": range(20)}
-    names = ("gain separation accuracy: separator every", "random: placement", "separation_none:")
-    found = made(coords, *names, share="accuracy")
-    return restated(found.assign(best_separator=separators[-1], best_every=2), {})
-
-
 def tokenization() -> xr.Dataset:
     joined = {name: odd.result("tokenization").isel(form=0) for name in "abcdef"}
     found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop").drop_vars("between")
@@ -307,12 +299,6 @@ def judged() -> xr.Dataset:
     return restated(found.assign_coords({name: ("pair", values) for name, values in labels.items()}), {})
 
 
-def survey() -> xr.Dataset:
-    coords = {"encoding": ["none", "sinusoidal_qk", "alibi"], "depth": [1, 2, 4], "norm": ["none", "layer"]}
-    names = [f"{kind}_{end}" for kind in ("exponent", "variation_exponent") for end in ("mean", "low", "high")]
-    return made(coords, f"{' '.join(names)} premise: {' '.join(coords)}")
-
-
 def top_tokens() -> xr.DataArray:
     return with_tokens(made({"rank": range(10)}, "probability: rank", share="probability")["probability"], "rank")
 
@@ -333,12 +319,12 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         "recovery_random: random_model layer", "recovery_random_y: random_model",
     ),
     "verdict": judged,
-    "separator_ablation": ablation, "search_separators": search,
+    "separator_ablation": ablation,
     "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),
     "compare": compare, "families": remedies,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
     "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),
-    "top_tokens": top_tokens, "survey": survey, "softmax_total_variation": total_variation,
+    "top_tokens": top_tokens, "softmax_total_variation": total_variation,
 }  # fmt: skip
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
 
