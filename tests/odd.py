@@ -153,10 +153,6 @@ def _measured(name: str) -> Any:
         "tokenization": lambda: sl.tokenization(m, 3),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
         "compare": lambda: sl.compare(m, sequence(), masked, n_samples=1, lengths=[3]),
-        "families": lambda: sl.compare(
-            m, {"ones": sequence(), "<b>zeros</b>": sequence()}, masked, n_samples=2, lengths=[2, 3],
-            answer=counted,
-        ),
         "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2]),
         "probe": lambda: sl.probe(

@@ -98,10 +98,6 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
     ),
     "tokenization": ((3,), {}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"})),
     "compare": ((digits, WINDOW), {"lengths": [6]}, NORM_SCALE),
-    "compare, families": (
-        (lambda: {"digits": digits()}, WINDOW), {"lengths": [4], "n_samples": 2},
-        (*NORM_SCALE, {"method": "sketch"}),
-    ),
     "collapse_vs_readout": (
         (sl.tasks.find("taught_count_bernoulli"),), {"lengths": [4, 6], "seeds": 2}, ({"round_to": torch.bfloat16},)
     ),

@@ -14,7 +14,7 @@ from squashlens.records.results import sealed, signed
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
-SUMMARISED = ("audit", "families")
+SUMMARISED = ("audit",)
 HOSTILE = [
     "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
     "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",
@@ -145,10 +145,9 @@ def test_summaries_have_a_row_for_each_method_or_design() -> None:
 
 
 def test_what_has_no_table_is_refused() -> None:
-    families, bound = odd.result("families"), odd.result("path_bound")
+    bound = odd.result("path_bound")
     for given, options, message in (
-        (families, {"reference": "Jacobian"}, "reference= is only for results of audit"),
-        ({"a": families, "b": bound}, {}, r"A table of compare is a summary, and some of these"),
+        (bound, {"reference": "Jacobian"}, "reference= is only for results of audit"),
         ({}, {}, "result= is empty"),
         ((2 * odd.result("collapse")["distance"]).drop_attrs(), {}, "These values have no provenance"),
         (odd.result("evaluate")[["answer"]], {}, "has no numbers: its variables are texts"),

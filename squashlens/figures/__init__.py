@@ -7,7 +7,7 @@ it as PDF, SVG, PNG, HTML or JSON.
 
 from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
-from squashlens.figures.comparisons import audit, changes, remedies
+from squashlens.figures.comparisons import audit, changes
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
 from squashlens.figures.influence import (
@@ -51,7 +51,6 @@ __all__ = [
     "panels",
     "probe",
     "profile",
-    "remedies",
     "retained_by_kind",
     "save",
     "separation_curve",

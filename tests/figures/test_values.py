@@ -212,24 +212,6 @@ def changes() -> Pairs:
             yield (mark.x[0], mark.y[0]), (np.median(own), row)
 
 
-def remedies() -> Pairs:
-    found = specimens.remedies()
-    last = found.isel(length=-1)
-    asked = [
-        ("distance_ratio", {}),
-        *(("jacobian_norm_ratio", {"place": p}) for p in ("first", "last")),
-        ("accuracy", {}),
-    ]
-    marks = [t for t in sl.figures.remedies(found).data]
-    for number, (name, place) in enumerate(asked):
-        for at, mark in enumerate(marks[4 * number :][:4]):
-            middle, low, high = (last[f"{name}{end}"].sel(place).isel(family=at) for end in ("", "_low", "_high"))
-            yield mark.x, middle
-            yield ends(mark.error_x, mark.x), (high, low)
-            yield np.round(mark.y), np.arange(11)
-    yield marks[-1].x, found["kl_median"]
-
-
 def audit() -> Pairs:
     found = specimens.audit()
     inner = found.isel(position=found["content"].values)
@@ -333,7 +315,7 @@ def lines() -> Pairs:
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
     collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
-    changes, remedies, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
+    changes, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
     total_variation, tokenization, lines,
 ]  # fmt: skip
 
