@@ -9,6 +9,7 @@ unchanged model. One sequence is one observation: quotients of D are medians ove
 import argparse
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pandas as pd
 from scipy.stats import binomtest
@@ -44,7 +45,9 @@ rows = []
 for family, (sequence, answer) in families.items():
     right = sl.compare(model, sequence, remedies, answer=answer, lengths=[args.n], n_samples=args.n_samples)
     drawn = [sequence.unrelated(Random(seed)) for seed in range(args.n_samples)]
-    found = {str(seed): sl.compare(model, one, remedies, lengths=[args.n]) for seed, one in enumerate(drawn)}
+    found: dict[str | int | float, Any] = {
+        seed: sl.compare(model, one, remedies, lengths=[args.n]) for seed, one in enumerate(drawn)
+    }
     sl.results.save(sl.results.concat(found, "sample"), args.out / f"{family.replace(' ', '_')}.nc")
     for change in right["change"].values[1:]:
         last = [one["distance"].isel(layer=-1, length=0) for one in found.values()]
