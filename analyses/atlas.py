@@ -25,12 +25,12 @@ TEXTS = {
     "harbour": "The old man walked slowly down to the harbour, where his daughter had been waiting in the rain.",
     "water": "Water boils at a lower temperature on a mountain, because the air presses less on it there.",
 }
-ONES, COMMAS = {"token": "1", "n": 64}, {"separator": ",", "every": 3}
-SEQUENCES = {"ones": {"repeated": ONES}, "with commas": {"repeated": {**ONES, "separator": COMMAS}}}
+ONES = {"token": "1", "n": 64}
+SEQUENCES = {"ones": {"repeated": ONES}, "with commas": {"repeated": {**ONES, "separator": ",", "every": 3}}}
 ESTIMATES = ["paper", "rollout", "value", "gradient", "knockout KL"]
 STUDY = {
-    "collapse": ({"norm": {"scale": "relative"}}, {"sequence": SEQUENCES}),
-    "profile": ({"prompt": sl.zoo.EXAMPLE_PROMPT, "method": "none", "extras": {"n_random_models": 0}}, {}),
+    "collapse": ({"scale": "relative"}, {"sequence": SEQUENCES}),
+    "profile": ({"prompt": sl.zoo.EXAMPLE_PROMPT, "method": "none", "n_random_models": 0}, {}),
     "audit": ({"estimates": ESTIMATES, "seed": 0}, {"prompt": TEXTS}),
 }
 WEIGHTS = {"untrained": {"trained": None, "random": 0}}

@@ -146,10 +146,8 @@ def _measured(name: str) -> Any:
         "collapse": lambda: sl.collapse(m, pairs()),
         "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
         "mechanism": lambda: sl.mechanism(m, pairs()),
-        "precision": lambda: sl.precision(m, pairs(), round_to=["bfloat16"]),
-        "runs": lambda: sl.precision(
-            "tiny-gemma", sequence(), runs=["float32"], lengths=[2, 3], noise_lengths=2
-        ),
+        "separation": lambda: sl.separation(m, sequence(), lengths=[2, 3], n_random_models=0),
+        "verdict": lambda: sl.verdict(m, [f"{PROMPT}", f"{PROMPT} {PROMPT}"], ["1", "2"], n_random_models=0),
         "separator_ablation": lambda: sl.separator_ablation(
             m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2
         ),

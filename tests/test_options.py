@@ -25,6 +25,7 @@ PROMPT = "110 ="
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
     "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "estimates", "runs",
+    "prompts", "answers",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
@@ -32,9 +33,9 @@ ESTIMATE = {
     "tightness", "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
     "max_new_tokens", "n_baseline", "n_examples", "passes", "tokens_per_pass",
 }  # fmt: skip
-# How much of a result is kept: its labels say it, and the formats of `precision` are labels.
-EXTENT = {"k", "keep", "certified", "baselines"}
-LABELS = {("precision", "round_to")}
+# How much of a result is kept: its labels say it.
+EXTENT = {"k", "keep", "baselines"}
+LABELS: set[tuple[str, str]] = set()
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
          "prefill", "temperature", "direction"}  # fmt: skip
@@ -75,8 +76,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
         {"beta1": 2.0}, {"beta2": 2.0, "beta3": 0.5}, {"sigma_psi": 0.0},
         UNIFORM, {"attention": "topological"}, *PLACES,
     )),
-    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"edges": "exact"}, *PLACES)),
-    "certified_bound, exact": ((PROMPT,), {"edges": "exact"}, ({"n_composed": 2},)),
+    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"n_composed": 2}, *PLACES)),
     "jacobian_norms": ((PROMPT,), {}, (
         {"norm": "frobenius"}, {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}, *PLACES,
     )),
@@ -93,7 +93,6 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
     "collapse": ((pairs,), {}, ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16})),
     "collapse, heads": ((pairs,), {"by_head": "slice"}, ({"by_head": "value"},)),
     "mechanism": ((pairs,), {}, ({"norm": "l2"},)),
-    "precision": ((pairs,), {"blocks": [1], "round_to": "bfloat16"}, NORM_SCALE),
     "separator_ablation": (
         (commas,), {"kinds": ["substitute", "mask"], "from_blocks": [0, 5]},
         ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),

@@ -38,7 +38,8 @@ def takes(maker: str, *needed: str) -> Callable[[F], F]:
 
 
 def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
-    """Names of variables with dimensions, from texts such as ``"token null: position"``; ``...`` allows others.
+    """Names of variables with dimensions, from texts such as ``"token null: position"``; ``...`` allows others, and
+    ``?`` that there is no such variable.
 
     An array has its own name, so ``"path_bound: position"`` fits only arrays of that name; ``values`` fits any array.
     """
@@ -51,7 +52,9 @@ def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed:
     for name, dims in needed.items():
         itself = isinstance(found, xr.DataArray) and name in ("values", found.name)
         here = cast(xr.DataArray, found) if itself else _variable(found, name)
-        wanted, there = set(dims.split()) - {"..."}, set() if here is None else set(here.dims)
+        wanted, there = set(dims.split()) - {"...", "?"}, set() if here is None else set(here.dims)
+        if here is None and "?" in dims:
+            continue
         if here is not None and (wanted == there or ("..." in dims and wanted <= there)):
             if 0 in here.sizes.values():
                 raise InputError(f"{argument} has no values in {name!r}.", unchanged)

@@ -36,7 +36,7 @@ RETAINED = [[0, "#0072B2"], [1 / 3, "#d9dce1"], [2 / 3, COLOURS["separators"]], 
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition
 
 
-@draws("squashlens.separator_ablation", "distance: edit layer length")
+@draws("squashlens.separator_ablation", "distance: edit layer length", "distance_from: ? hook from_block layer length")
 def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: int | None = None) -> go.Figure:
     """Draw the distance D by layer for every ablation of the separators, with a logarithmic scale.
 
@@ -75,7 +75,12 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     return finish(figure, f"Distance of v and v* at {at} content tokens, by layer", height, ablation)
 
 
-@draws("squashlens.separator_ablation", "distance: edit layer length", usual=False)
+@draws(
+    "squashlens.separator_ablation",
+    "distance: edit layer length",
+    "retained_from: ? hook from_block layer length",
+    usual=False,
+)
 def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int | None = None) -> go.Figure:
     """Draw the retained effect of the separators when a hook acts from a given block on, as a map of block × layer.
 
@@ -101,7 +106,12 @@ def from_block_map(ablation: xr.Dataset, *, hook: Ablation = "mask", length: int
     return finish(figure, title, 240, ablation, *notes)
 
 
-@draws("squashlens.separator_ablation", "distance retained: edit layer length", usual=False)
+@draws(
+    "squashlens.separator_ablation",
+    "distance retained: edit layer length",
+    "retained_from: ? hook from_block layer length",
+    usual=False,
+)
 def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_block: int | None = None) -> go.Figure:
     """Draw the retained effect of the separators for every kind of ablation, at one layer.
 

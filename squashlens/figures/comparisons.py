@@ -8,6 +8,7 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.checks.results import require_reference
+from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import interval, name_rows, spread
@@ -144,6 +145,8 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     names = np.array([str(name) for name in audit["estimate"].values])
     require_reference(audit, reference)
     inner = audit.isel(position=audit["content"].values)
+    if not inner.sizes["position"]:
+        raise InputError("audit has no content position.", "Give the unchanged result of squashlens.audit.")
     figure = make_subplots(
         cols=3, shared_yaxes=True, column_widths=[0.42, 0.36, 0.22],
         subplot_titles=("value ÷ true Jacobian", f"rank correlation with {reference}", "time ÷ Jacobian"),
@@ -154,7 +157,8 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     columns: list[tuple[int, list[np.ndarray], str, bool, dict[str, Any]]] = [
         (1, sizes, "%{x:.4g}, %{customdata[1]:.4g} to %{customdata[2]:.4g}", True, {"size": 9})
     ]
-    for way, (text, symbol) in WAYS.items():
+    ways = {way: shown for way, shown in WAYS.items() if way in audit["way"].values}
+    for way, (text, symbol) in ways.items():
         found = [audit[f"agreement{end}"].sel(reference=reference, way=way).values for end in ("", "_low", "_high")]
         columns.append((2, found, f"{text[2:]}: %{{x:.3f}}", way == "partial", {"size": 7, "symbol": symbol}))
     columns.append((3, [audit["cost"].values], "%{x:.3g} times the exact Jacobian", False, {"size": 8}))
@@ -178,5 +182,5 @@ def audit(audit: xr.Dataset, reference: str = "Jacobian") -> go.Figure:
     name_rows(figure, names.tolist(), showgrid=True)
     prompts, places = inner.sizes["prompt"], inner.sizes["position"]
     counted = f"{prompts} prompt{'s' * (prompts > 1)}, {places} content tokens"
-    ways = f"correlations: {', '.join(text for text, _ in WAYS.values())}"
-    return finish(figure, "Estimates against the exact Jacobian", 22 * (len(names) + 1), audit, counted, ways)
+    told = f"correlations: {', '.join(text for text, _ in ways.values())}"
+    return finish(figure, "Estimates against the exact Jacobian", 22 * (len(names) + 1), audit, counted, told)

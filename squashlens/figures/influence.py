@@ -19,7 +19,6 @@ from squashlens.figures.drawing.themes import COLOURS, series, shades_of
 NAMES = {
     "path_bound": ("path bound", COLOURS["path_bound"], "dash"),
     "null": ("null", COLOURS["null"], "dashdot"),
-    "certified": ("certified bound", COLOURS["bound_over_null"], "longdashdot"),
     "jacobian": ("Jacobian", COLOURS["jacobian"], "solid"),
     "path_bound_random": ("path bound, random weights", COLOURS["path_bound"], "dot"),
     "jacobian_random": ("Jacobian, random weights", COLOURS["jacobian"], "longdash"),
@@ -28,7 +27,6 @@ PANELS = {
     "jacobian": ("‖∂y<sub>n</sub>/∂v<sub>i</sub>‖", COLOURS["jacobian"]),
     "path_bound": ("path bound", COLOURS["path_bound"]),
     "bound_over_null": ("bound ÷ null", COLOURS["bound_over_null"]),
-    "certified": ("certified bound", COLOURS["path_bound"]),
     "effect": ("substitution effect, ‖Δy<sub>n</sub>‖₂", COLOURS["jacobian_frozen"]),
     "kl": ("substitution effect, KL (nat)", COLOURS["zero_values"]),
 }
@@ -77,7 +75,7 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     figure.update_yaxes(range=[-0.03, 1.03], **lower)
     marks = ["dots: measured; lines: fitted law"]
     if np.isfinite(found["exponent_low"].values).any():
-        marks.append("bars: 95 % interval")
+        marks.append("bars: middle 95 % of resampled queries")
     if found["exponent_at_end"].values.any():
         marks.append("×: at an end of the exponents tried, no power law")
     notes = [*(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks]
@@ -126,6 +124,8 @@ def needle(
         xlabel: title of the x axis, for the ``at`` coordinate of the result.
     """
     wanted = [name for name in PANELS if f"{name}_mean" in found]
+    if not wanted:
+        raise InputError("found has no measure to draw.", "Give the unchanged result of squashlens.needle.")
     groups = [escape(str(g)) for g in found["group"].values]
     figure, places = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
     for name, here in zip(wanted, places, strict=True):
@@ -232,7 +232,7 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     """Draw the path weight that is not at the first token, by depth, with a logarithmic scale.
 
     Depth is the number of times that a block's attention is applied. A dotted line shows the predicted rate, starting
-    from the value at depth 1.
+    from the value at depth 1, or at the first depth that is drawn.
     """
     blocks, depth = limit["block"].values, limit["depth"].values
     figure = go.Figure()
@@ -241,8 +241,9 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
         rest, name = here["rest"].values, f"block {block}: {_rates(here)}"
         hover = f"{name}<br>depth %{{x}}, not at first token: %{{y:.4g}}"
         figure.add_trace(curve(depth, rest, name, colour=colour, mode="lines", hover=hover, log=True, showlegend=shown))
-        law = rest[1] * float(here["predicted_rate"]) ** (depth[1:] - 1)
-        figure.add_trace(curve(depth[1:], law, colour=colour, dash="dot", width=1, mode="lines", showlegend=False))
+        from_one, first = depth[depth >= 1], rest[depth >= 1][:1]
+        law = first * float(here["predicted_rate"]) ** (from_one - from_one[:1])
+        figure.add_trace(curve(from_one, law, colour=colour, dash="dot", width=1, mode="lines", showlegend=False))
     figure.update_xaxes(title="number of times the block's attention is applied")
     figure.update_yaxes(title="path weight not at the first token", type="log", range=[-10, 0.1])
     title = "Depth limit: repeated attention moves all path weight to the first token"

@@ -129,7 +129,12 @@ def substitution(found: xr.Dataset) -> go.Figure:
     return finish(figure, f"What {how} each token changes", 160 * len(names) + 60, found, *notes)
 
 
-@draws("squashlens.jacobian", "singular_value share: position direction", "token: position")
+@draws(
+    "squashlens.jacobian",
+    "singular_value share: position direction",
+    "raised_token lowered_token: ? position direction rank",
+    "token: position",
+)
 def jacobian(found: xr.Dataset) -> go.Figure:
     """Draw the leading singular values of the block of each token, as one line for each direction.
 

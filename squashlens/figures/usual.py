@@ -178,7 +178,7 @@ def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:
     """Whether a joined result has a dimension, in the variables that a figure draws, that the figure does not know."""
     _, dims_of, _ = figure.__draws__
     itself = ("values", getattr(result, "name", None))  # what stands for an array
-    drawn = {dim for name in dims_of if name not in itself for dim in result[name].dims}
+    drawn = {dim for name in dims_of if name not in itself and name in result for dim in result[name].dims}
     return any(dim in drawn and all(dim not in dims.split() for dims in dims_of.values()) for dim in joined)
 
 

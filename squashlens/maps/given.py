@@ -19,7 +19,7 @@ from squashlens.records.results import provenance
 DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "certified": False, "n_replacements": 0,
+    "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "n_replacements": 0,
     "spans": None, "seed": None,
 }  # fmt: skip
 
@@ -84,7 +84,7 @@ def _is_cut(found: xr.Dataset, dim: str) -> bool:
     return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
 
 
-SAME = ("fingerprint", "dtype", "ambient_hooks", "replaced_functions")  # of a map, and of its interventions
+SAME = ("fingerprint", "dtype", "ambient_hooks")  # of a map, and of its interventions
 COMPARED = ({"change", "layer", "length"}, {"change", "family", "length", "sample"})  # of one sequence, and of families
 MORE = {"replayed", "content", "place", "text", "block"}
 WHOLE = "Give a result of `squashlens.compare`, or a selection from it among change, family and length."

@@ -24,7 +24,6 @@ from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation
 from squashlens.measure.squashing.map_cells import joined, measure
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
-from squashlens.theory.probes import seed_of
 
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
 
@@ -209,7 +208,6 @@ def squash_map(
     method: Method = "auto",
     n_probes: int = PROBES,
     norm: Norm = "spectral",
-    certified: bool = False,
     n_replacements: int = 0,
     spans: SpansOfTokens = None,
     seed: int | None = None,
@@ -236,17 +234,16 @@ def squash_map(
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
             for no norms.
         n_probes, norm: as in `jacobian_norms`.
-        certified: whether to compute the certified path bound, with analytic edges; no by default.
         n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
             measures no substitution effects.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
-        seed: random seed of a sketch, of replacements and of certificates; by default as in `jacobian_norms`.
+        seed: random seed of a sketch and of replacements; by default as in `jacobian_norms`.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
-        Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian`, `certified` over (query, layer, position),
-        NaN where not measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
+        Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian` over (query, layer, position), NaN where not
+        measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
         head; and for prompts of up to 1,024 tokens, over (traced), the strongest paths and the most important ways of
         every cell.
 
@@ -266,16 +263,16 @@ def squash_map(
     """
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        refuse_options(prompt, method, n_probes, norm, certified, n_replacements, spans, seed)
+        refuse_options(prompt, method, n_probes, norm, n_replacements, spans, seed)
         found = of_result(model)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
         return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
-    way = Estimation(method=method, n_probes=n_probes, seed=seed_of(seed, certifies=certified))
+    way = Estimation(method=method, n_probes=n_probes, seed=seed)
     chosen: dict[str, Any] = {
-        "norm": norm, "certified": certified, "n_replacements": n_replacements, "spans": spans,
+        "norm": norm, "n_replacements": n_replacements, "spans": spans,
     }  # fmt: skip
     accept = None if changes is None else changes.require
     held = measure(model, prompt, query=query, accept=accept, way=way, **chosen)

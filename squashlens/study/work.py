@@ -118,7 +118,7 @@ class Worker:
             self._fail(cell, reason_of(error), error)
 
     def _measure(self, cell: Cell) -> Any:
-        from squashlens.engine.proving.effective import applied
+        from squashlens.engine.applied import applied
         from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)

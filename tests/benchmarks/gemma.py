@@ -76,7 +76,6 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),
         "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT),
         "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG),
-        "`certified_bound`": lambda: sl.certified_bound(model, PROMPT),
     }
 
 

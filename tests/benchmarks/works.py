@@ -115,11 +115,6 @@ def jacrev(n: int, chunk: int = 32) -> Work:
     return lambda: torch.func.jacrev(last, chunk_size=chunk)(start).square().sum(dim=(0, -1)).sqrt()
 
 
-def measured(n: int, **options: Any) -> Work:
-    model, ids = bridge(), ids_of(n)
-    return lambda: sl.certified_bound(model, ids, **options)
-
-
 def load(**shape: Any) -> Work:
     folder(**shape)
     return lambda: opened(**shape)

@@ -1,6 +1,7 @@
 """Every figure and table given every kind of result: it is drawn, or refused with the name of the right measurement."""
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,16 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
     ):
         with pytest.raises(InputError, match="is the result of another measurement"):
             draw(one)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", sorted(odd.result(""), key="jacobian".__ne__))
+def test_a_result_without_one_of_its_dimensions_is_drawn_or_refused(name: str, results: dict[str, Any]) -> None:
+    result = results[name]
+    for dim in result.dims:
+        for part in (result.isel({dim: 0}), result.isel({dim: [0]}), result.mean(dim)):
+            with suppress(InputError):
+                assert isinstance(sl.figures.of(part), go.Figure)
 
 
 @pytest.mark.slow

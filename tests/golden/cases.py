@@ -185,23 +185,11 @@ def path_bound(s: Subject) -> Calls:
 
 
 @measurement
-def certified(s: Subject) -> Calls:
+def certified_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.short]
     return {
-        "analytic": lambda: sl.certified_bound(m, ids),
-        "frozen": lambda: sl.certified_bound(m, ids, freeze=["attention", "norms", "gates"]),
-        "norms": lambda: sl.certified_bound(m, ids, freeze="norms", to_layer=[1, "y"]),
-        "attention": lambda: sl.certified_bound(m, ids, edges="attention"),
-        "local": lambda: sl.certified_bound(m, ids, edges="local", seed=0),
-    }
-
-
-@measurement
-def certified_exact(s: Subject) -> Calls:
-    m, ids = s.model, [s.short]
-    return {
-        "exact": lambda: sl.certified_bound(m, ids, edges="exact"),
-        "grouped": lambda: sl.certified_bound(m, ids, edges="exact", n_composed=2, freeze="attention"),
+        "exact": lambda: sl.certified_bound(m, ids),
+        "grouped": lambda: sl.certified_bound(m, ids, n_composed=2, freeze="attention"),
     }
 
 
@@ -270,12 +258,11 @@ def audit(s: Subject) -> Calls:
 def needle(s: Subject) -> Calls:
     prompts = [ids[-6:] for ids in s.pair] + [s.prompt[-5:]]
     return {
-        "certified": lambda: sl.needle(
+        "one": lambda: sl.needle(
             s.model,
             prompts,
             [2, 3, 2],
             [("a", 1), ("a", 1), ("b", 2)],
-            certified=True,
             candidates=s.among,
             n_replacements=2,
             seed=0,
@@ -315,11 +302,6 @@ def separator_ablation(s: Subject) -> Calls:
             s.model, s.commas, lengths=[4, 6], from_blocks=[0, 2], seed=2, noise_lengths=2
         )
     }
-
-
-@measurement
-def precision(s: Subject) -> Calls:
-    return {"all": lambda: sl.precision(s.model, s.sequence(), lengths=[2, 6], noise_lengths=2, blocks="all")}
 
 
 @measurement
@@ -379,7 +361,6 @@ def hooks_with(pair: Any) -> dict[str, Any]:
         "resample_residual": sl.hooks.resample_residual([5, 6], pair, seed=1),
         "patch_heads": sl.hooks.patch_heads([0, 2], other, (1,), positions=[5, 6], from_positions=[6, 5]),
         "patch_residual": sl.hooks.patch_residual([5, 6], other, (1,)),
-        "rounding": sl.hooks.rounding("float8_e4m3fn", "values"),
         "rounding bits": sl.hooks.rounding(3),
         "a function": ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream),
     }
@@ -396,7 +377,6 @@ def under_hooks(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     calls: Calls = {
         "path_bound": lambda: sl.path_bound(m, ids),
-        "certified": lambda: sl.certified_bound(m, ids),
         "jacobian_norms": lambda: sl.jacobian_norms(m, ids),
         "substitution_effect": lambda: sl.substitution_effect(m, ids, n_replacements=1),
         "collapse": lambda: sl.collapse(m, s.sequence(), lengths=LENGTHS),
@@ -411,6 +391,29 @@ def under_hooks(s: Subject) -> Calls:
 
 
 @measurement
+def separation(s: Subject) -> Calls:
+    """Only distances in float32 of one run, since what rounding does is no number to keep."""
+
+    def steps() -> Any:
+        found = sl.separation(s.model, s.sequence(), lengths=[2, 4, 6], n_random_models=0)
+        return (found["step_y"] * found["noise_y"]).isel(length=slice(2))
+
+    return {"steps": steps}
+
+
+@measurement
+def verdict(s: Subject) -> Calls:
+    if not s.speaks:
+        return {}
+    asked = [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]
+
+    def odds() -> Any:
+        return sl.verdict(s.model, asked, ["2", "3", "4"], n_random_models=0)[["log_odds", "log_odds_after"]]
+
+    return {"odds": odds}
+
+
+@measurement
 def tokenization(s: Subject) -> Calls:
     if not s.speaks:
         return {}
@@ -419,14 +422,6 @@ def tokenization(s: Subject) -> Calls:
         "tokenization": lambda: sl.tokenization(s.model, n=4, prefix=COUNT),
         "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm="l2", scale="absolute"),
     }
-
-
-@measurement
-def runs(s: Subject) -> Calls:
-    if not s.speaks:
-        return {}
-    two = ["bfloat16", "int8"]
-    return {"two": lambda: sl.precision(s.opened, s.sequence(), runs=two, lengths=[2, 6], noise_lengths=2)}
 
 
 @measurement

@@ -67,7 +67,7 @@ def test_the_query_of_a_result(found: Any) -> None:
 
 def test_options_of_a_measurement_are_refused(found: Any) -> None:
     for name, value in (
-        ("method", "none"), ("norm", "frobenius"), ("certified", True), ("spans", "words"), ("seed", 1),
+        ("method", "none"), ("norm", "frobenius"), ("n_replacements", 1), ("spans", "words"), ("seed", 1),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"{name}=.* is given with a result"):
             sl.squash_map(found, **{name: value})

@@ -21,10 +21,10 @@ from squashlens._typing import Baselines, Bridge, Passes, one_of, positive, seve
 from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import checked_prompts, require_same_vocabulary
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
@@ -277,7 +277,7 @@ def capture_pairs(model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, pat
         patterns=patterns,
         options={name: value for name, value in vars(pairs).items() if name != "lengths"} | {"baselines": baselines},
         **model_state(run.model),
-    ).signed()
+    ).signed(run.model)
 
 
 def branch_sites(model: Bridge, block: int) -> list[str]:

@@ -15,8 +15,8 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, start_ids, tokenize
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
 from squashlens.measure.session import Session, measurement

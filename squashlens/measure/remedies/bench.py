@@ -19,8 +19,8 @@ from torch import Tensor
 from squashlens._typing import Bridge, Method, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import residual_site
+from squashlens.engine.applied import applied
 from squashlens.engine.capturing.pairs import Pairs, capture_pairs, prepare_run
-from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import log_probabilities, require_understood
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import Prompts, each_of, tokenize

@@ -16,8 +16,8 @@ import xarray as xr
 from squashlens._typing import Bridge, Distance, Method, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import windows
+from squashlens.engine.applied import applied
 from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
-from squashlens.engine.proving.effective import applied
 from squashlens.engine.text.tokens import Prompts
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer

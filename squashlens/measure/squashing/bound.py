@@ -10,14 +10,14 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bridge, EdgeKind, FrozenParts, SpansOfTokens, Target, Targets, positive
+from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens, Target, Targets, positive
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.certificates.certified import Edges, certified_rows
+from squashlens.measure.squashing.certified import Edges, certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.theory.bounds.path_sums import Pattern, sweep
@@ -57,9 +57,9 @@ def path_bound(
             (prompt, position), what a tokenizer of transformers returns, or a `capture` of them. Prompts of unequal
             lengths are measured one by one.
         attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
-            each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
-            visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the
-            residual stream are two different edges).
+            each token attends evenly to all tokens that its block lets it see, and to the block's learned sink if it
+            has one; ``"topological"``, weight 1 for each visible token, which with σ_ψ = 0 counts the paths from i to n
+            (attending to itself and staying in the residual stream are two different edges).
         query: query position n; negative values count from the end. The last token by default.
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start, after any hooks at that point; 0, the embeddings,
             by default.
@@ -106,7 +106,6 @@ def certified_bound(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    edges: EdgeKind = "analytic",
     n_composed: int = 1,
     freeze: FrozenParts = (),
     query: int = -1,
@@ -118,69 +117,59 @@ def certified_bound(
 ) -> xr.DataArray:
     """A certified upper bound on ‖∂y_n/∂v⁽⁰⁾_i‖₂ for each token i, as a sum over attention paths.
 
-    It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is computed from the model at this
-    input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative of
-    the model with its stored weights in exact arithmetic; all steps run in float64. On every call, random probes
-    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos iteration
-    each fail with half of one in a million at most, over all edges of the call.
+    It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is the norm of a block's Jacobian at
+    this input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative
+    of the model with its stored weights in exact arithmetic; all steps run in float64, and an allowance for rounding is
+    added, which random probes find. Probes, and Lanczos iteration for norms of large matrices, each fail with half of
+    one in a million at most, over all edges of the call. An edge takes d vector–Jacobian products for each token of
+    each block: ``jacobian_norms(method="sketch_upper")`` is certified too, tighter, and far cheaper.
 
     Args:
         model, prompt, query, from_layer, to_layer: as in `path_bound`.
-        edges: method for the edges, from loosest to tightest: ``"local"`` uses norms of the maps of single tokens and
-            memory linear in the prompt length, for long prompts; ``"analytic"`` (the default) uses norms of value and
-            key terms; ``"attention"`` uses the exact norm of the attention's derivative; ``"exact"`` uses the norm of
-            each block's Jacobian, by autograd for blocks of an unknown form.
         n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from
-            the top; 1 by default. Only with exact edges; all L blocks give the norm of the Jacobian itself.
+            the top; 1 by default. All L blocks give the norm of the Jacobian itself.
         freeze: parts of the model held constant, as in `jacobian_norms`.
         spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
-        vjp_batch_size: number of cotangents per batch, or of tokens per batch with local edges; chosen to fit into
-            memory by default.
+        vjp_batch_size: number of cotangents per batch; chosen to fit into memory by default.
         seed: random seed of the probes and of Lanczos iteration. By default it is drawn from the system's entropy,
             since no model can be built to avoid such probes; the provenance has it (`call`).
 
     Returns:
         DataArray as of `path_bound`. The attribute `rounding` is the relative allowance for rounding that the values
         include, and `failure_probability` the chance that any value is too low. The provenance has the whole
-        `certificate`: what is certified, how norms were computed, and how much the derived edges did not cover.
+        `certificate`: what is certified, and how norms were computed.
 
     Raises:
-        InputError: a query or layer that does not exist, composed blocks without exact edges, or quantized weights.
-        UnsoundModelError: a block of an unknown form (unless with exact edges), hooks that let later tokens influence
-            earlier ones, numbers of which float64 leaves no correct digit; with local edges also a model that has
-            hooks, or cannot run without materialised attention patterns.
-        CapacityError: the matrices do not fit into memory.
+        InputError: a query or layer that does not exist, or quantized weights.
+        UnsoundModelError: hooks that let later tokens influence earlier ones, or numbers of which float64 leaves no
+            correct digit.
+        CapacityError: the rows of one query do not fit into memory.
 
-    Source: Barbero et al. 2024, Theorem 5.1; the edges are derived in docs/certificates.md.
+    Source: Barbero et al. 2024, Theorem 5.1; docs/certificates.md says why it holds.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> prompt = "How many ones are in the following sequence? 110 ="
-    >>> certified = sl.certified_bound(model, prompt)
-    >>> bool((certified >= sl.jacobian_norms(model, prompt)).all())
+    >>> certified = sl.certified_bound(model, "110 =")
+    >>> bool((certified >= sl.jacobian_norms(model, "110 =")).all())
     True
     """
     positive(n_composed, "n_composed", "a number of blocks")
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
-    if n_composed != 1 and edges != "exact":
-        raise InputError(
-            f"n_composed={n_composed} is possible only with exact edges.", "Use edges='exact' with it, or leave it out."
-        )
     parts = frozen_parts(freeze)
-    how = Edges(edges=edges, n_composed=n_composed, vjp_batch_size=vjp_batch_size, seed=seed_of(seed))
+    how = Edges(n_composed=n_composed, vjp_batch_size=vjp_batch_size, seed=seed_of(seed))
     session = Session.start(
         model, prompt, "certified_bound",
         freeze=parts, query=query, from_layer=from_layer, to_layer=to_layer, spans=spans, **asdict(how),
     )  # fmt: skip
     layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
-    rows, certificate = certified_rows(session, layers, from_layer, [session.query(query)], how, parts)
-    composed = f" of {n_composed} composed blocks" if n_composed != 1 else ""
-    long_name = f"certified path bound, {edges} edges{composed}{and_frozen(parts)}"
+    rows, certificate = certified_rows(session, layers, from_layer, session.query(query), how, parts)
+    composed = f", {n_composed} blocks composed" if n_composed != 1 else ""
+    long_name = f"certified path bound{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, one[from_layer][:, 0], long_name, certificate=certificate).assign_attrs(stated)
-        for to, one in rows.items()
+        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+        for to, row in rows.items()
     }
     return session.by_layer(to_layer, labelled)
 
@@ -253,7 +242,7 @@ def composition(
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
-        row sums to 1.
+        row sums to 1, or to less in a model with learned sinks, which end paths.
 
     Raises:
         InputError: a query outside the prompt, or prompts of unequal lengths.

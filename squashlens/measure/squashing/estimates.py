@@ -17,8 +17,8 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable, leaf_of, vjps
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import logits_of, require_understood
+from squashlens.engine.state import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.attributions import EMBEDDING, Outputs, attribution
@@ -87,13 +87,9 @@ def all_estimates(
 
     yield made("paper form", "printed", path_bound)
     yield made(NULL, "printed", path_bound, attention="uniform")
-    for freeze in sets:
-        yield bound("analytic edges", freeze)
-    yield bound("local edges", edges="local")
-    yield bound("attention edges", edges="attention")
-    yield bound("exact edges", edges="exact")
-    yield bound("exact edges", ("attention",), edges="exact")
-    yield bound("two blocks composed", edges="exact", n_composed=2)
+    yield bound("exact edges")
+    yield bound("exact edges", ("attention",))
+    yield bound("two blocks composed", n_composed=2)
     yield made("rollout", "proxy", rollout, combined="sum")
     for name, (method, combined) in ATTRIBUTIONS.items():
         yield made(name, "attribution", partial(attribution, of=method), combined=combined)

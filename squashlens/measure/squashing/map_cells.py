@@ -16,10 +16,10 @@ from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import outputs_are_tokens
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward, log_probabilities
+from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
@@ -36,7 +36,7 @@ BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
 RATIO = ("path bound over that under uniform attention", "1")
-SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks", "replaced_functions")  # of joined results
+SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks")  # of joined results
 
 
 @measured
@@ -47,7 +47,6 @@ def measure(
     query: int,
     way: Estimation,
     norm: Norm,
-    certified: bool,
     n_replacements: int,
     spans: SpansOfTokens = None,
     alone: bool = False,
@@ -61,11 +60,11 @@ def measure(
     """
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     model = require_sound(model)
-    way = resolved(way, model, ("exact", "sketch", "none"), certifies=certified)
+    way = resolved(way, model, ("exact", "sketch", "none"))
     seed = seed_in(way)
     session = Session.start(
         model, prompt, "squash_map",
-        query=query, method=way.method, n_probes=way.n_probes, norm=norm, certified=certified,
+        query=query, method=way.method, n_probes=way.n_probes, norm=norm,
         n_replacements=n_replacements, spans=spans, seed=seed,
     )  # fmt: skip
     session.require_one(tokens=2)
@@ -74,13 +73,13 @@ def measure(
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
-    whole = profile(model, prompt, queries=queries, method="none", certified=certified, n_random_models=0, seed=seed)
+    whole = profile(model, prompt, queries=queries, method="none", n_random_models=0, seed=seed)
     variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
     with suppress(UnsoundModelError):  # a model whose logits do not follow from y
         coords["next_token"], variables["next_probability"] = _predict(session, queries)
-    known = {name: one for name, one in provenance(whole).items() if name == "certificate"}
+    known: dict[str, Any] = {}
     if way.method != "none":
         variables |= _jacobian(session, queries, opened, layers, norm, way, tick)
         if way.method == "sketch":
@@ -172,10 +171,9 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
             if dim in whole[name].dims and name in more.variables:
                 whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
-    for part in ("certificate", "sketch"):
-        if part in facts and part in others:
-            both = [one[part]["failure_probability"] for one in (facts, others)]
-            later[part] = facts[part] | {"failure_probability": sum(both)}
+    if "sketch" in facts and "sketch" in others:
+        both = [one["sketch"]["failure_probability"] for one in (facts, others)]
+        later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}
     return sealed(whole, facts | later)
 
 

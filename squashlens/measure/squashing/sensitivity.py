@@ -12,19 +12,18 @@ from squashlens._typing import Bridge, Candidates, FrozenParts, Method, Norm, Sp
 from squashlens.bars import bar
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.passes import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.bound import certified_bound, path_bound, printed
+from squashlens.measure.squashing.bound import path_bound, printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation, resolved
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform, top_down
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
-from squashlens.theory.probes import seed_of
 from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
@@ -147,7 +146,6 @@ MEASURES = {
     "bound_over_null": ("path bound relative to uniform attention at the token", "1"),
     "effect": ("mean distance that y moves when the token is replaced", MODEL_UNITS),
     "kl": ("mean KL divergence of the next token when the token is replaced", "nats"),
-    "certified": ("certified path bound at the token", "1"),
 }
 
 SIDES = {
@@ -166,10 +164,9 @@ def needle(
     groups: Sequence[tuple[str, int]],
     *,
     norm: Norm = "frobenius",
-    certified: bool = False,
     candidates: Candidates = None,
     n_replacements: int = 8,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """Sensitivity of the last token's output y to one token of each prompt, for each prompt and as group means.
 
@@ -181,18 +178,17 @@ def needle(
         groups: group of each prompt: a name, and a number that orders its prompts, such as the needle's place or the
             length, as in ``("zero", 8)``.
         norm: as in `jacobian_norms`; ``"frobenius"`` by default.
-        certified: whether to compute the certified path bound with analytic edges too; no by default.
         candidates: as in `substitution_effect`; by default the distinct tokens of all prompts of the same length except
             BOS.
         n_replacements: as in `substitution_effect`.
-        seed: random seed of the replacements and the certificate, as in `profile`.
+        seed: random seed of the replacements; 0 by default.
 
     Returns:
         Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound`, Theorem 5.1 with constants 1;
         `bound_over_null`, the same divided by its null; `effect` (in the model's units) and `kl` (in nats), as in
-        `substitution_effect`; with ``certified=True`` also `certified`, the certified bound. Over (group, at), for each
-        of these: `<name>_mean`, and `<name>_low` and `<name>_high`, the ends of its 95 % interval over
-        prompts (NaN for one prompt); `prompts`, their number. All are dimensionless unless a unit is stated.
+        `substitution_effect`. Over (group, at), for each of these: `<name>_mean`, and `<name>_low` and `<name>_high`,
+        the ends of its 95 % interval over prompts (NaN for one prompt); `prompts`, their number. All are dimensionless
+        unless a unit is stated.
 
     Raises:
         InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS.
@@ -214,11 +210,10 @@ def needle(
             f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
             "Give one of each for every prompt, and at least one prompt.",
         )
-    seed = seed_of(seed, certifies=certified)
     found: dict[str, np.ndarray] = {}
     tokens = np.full(len(prompt), "", dtype=object)
     asked = {
-        "prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified, "candidates": candidates,
+        "prompt": [list(ids) for ids in prompt], "norm": norm, "candidates": candidates,
         "n_replacements": n_replacements, "seed": seed,
     }  # fmt: skip
     sessions = []
@@ -235,7 +230,7 @@ def needle(
         tokens[rows] = np.array(display_tokens(session.model, session.ids), dtype=object)[range(len(rows)), places]
         present = {token for one in prompt if len(one) == length for token in one} - {bos_id(session.model)}
         swaps = {"candidates": sorted(present) if candidates is None else candidates, "n_replacements": n_replacements}
-        for name, values in _by_position(session, places, norm, certified, swaps, seed).items():
+        for name, values in _by_position(session, places, norm, swaps, seed).items():
             found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
     variables, coords = _with_means(found, groups, norm)
     of_prompt = {
@@ -247,7 +242,7 @@ def needle(
 
 
 def _by_position(
-    session: Session, at: list[int], norm: Norm, certified: bool, swaps: Mapping[str, Any], seed: int
+    session: Session, at: list[int], norm: Norm, swaps: Mapping[str, Any], seed: int
 ) -> dict[str, np.ndarray]:
     """All measures for prompts of one length, each at the position of interest."""
     model, ids, rows = session.model, session.ids, np.arange(len(at))
@@ -258,8 +253,6 @@ def _by_position(
     bound, null = (here(path_bound(model, ids, attention=kind)) for kind in ("model", "uniform"))
     found = {"path_bound": bound, "bound_over_null": bound / null}
     found["jacobian"] = here(jacobian_norms(model, ids, norm=norm))
-    if certified:
-        found["certified"] = here(certified_bound(model, ids, seed=seed))
     effects = [
         substitution_effect(model, row, positions=[place], seed=seed, **swaps).isel(position=place)
         for row, place in zip(ids, at, strict=True)

@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positive, short_repr
-from squashlens.engine.anatomy import n_blocks, windows
+from squashlens.engine.anatomy import learned_sink, n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
-from squashlens.engine.proving.premises import require_attention_alone, require_paths
+from squashlens.engine.premises import require_attention_alone, require_paths
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
@@ -35,9 +35,10 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
     """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
     require_attention_alone(session.model)
     if attention != "model":
-        make = Uniform if attention == "uniform" else Visible
-        native = windows(session.model, session.positions)
-        return {b: make(native[b]) for b in blocks}
+        model, native = session.model, windows(session.model, session.positions)
+        if attention == "topological":
+            return {b: Visible(native[b]) for b in blocks}
+        return {b: Uniform(native[b], learned_sink(model, b) is not None) for b in blocks}
     held = {} if session.capture is None else session.capture.patterns
     if not held:
         found = attention_of(session.model, session.ids, blocks)
@@ -246,10 +247,10 @@ def depth_limit(model: Bridge, prompt: PromptOrCapture, *, depth: int = 64, quer
 
     Returns:
         Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
-        first token and at later tokens. Over (block): `predicted_rate`, the rate above; `observed_rate`, the factor by
-        which the rest shrinks with each repetition, over the last quarter of the depths at which it is above rounding
-        error; `absorbing`, the number of later tokens that attend only to themselves, of which the proposition assumes
-        that there are none.
+        first token and at later tokens; what they lack to 1 went to the block's learned sink, if it has one. Over
+        (block): `predicted_rate`, the rate above; `observed_rate`, the factor by which the rest shrinks with each
+        repetition, over the last quarter of the depths at which it is above rounding error; `absorbing`, the number of
+        later tokens that attend only to themselves, of which the proposition assumes that there are none.
 
     Raises:
         InputError: several prompts, a query outside the prompt, or a depth below 4.
@@ -347,5 +348,6 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
 
 def shares_beyond_uniform(session: Session, patterns: Mapping[int, Pattern]) -> Float[Tensor, "block position"]:
     """The share of every token in every block, from the patterns of a session with one prompt."""
-    reach = windows(session.model, session.positions)
-    return torch.stack([beyond_uniform(received(patterns[block]), reach[block]) for block in patterns])  # pyright: ignore
+    model, reach = session.model, windows(session.model, session.positions)
+    sinks = {block: learned_sink(model, block) is not None for block in patterns}
+    return torch.stack([beyond_uniform(received(patterns[b]), reach[b], sinks[b]) for b in patterns])  # pyright: ignore

@@ -1,10 +1,14 @@
-"""How influence falls with distance: means over queries, and a power law with an interval.
+"""How influence falls with distance: means over queries, and a power law that is fitted again to resampled queries.
 
 The law is ``γ + β (r + 1)^(−p)`` at distance r, fitted by least squares. Each distance counts with its number of pairs
 of query and token. For a given p the fit is linear in γ and β, so only p is searched.
 
-Queries that are near each other are not independent. The interval is that of a bootstrap over contiguous groups of
-queries, so only sums over each group have to be kept: memory grows with the prompt's length, not with its square.
+Queries that are near each other are not independent. Contiguous groups of queries are resampled, so only sums over
+each group have to be kept: memory grows with the prompt's length, not with its square. The middle 95 % of the laws
+say how much the law depends on the queries of this prompt. Tokens are not resampled, and all queries share them. In
+simulations (48 and 128 queries, factors with a standard deviation of 0.3, 300 prompts in each of 32 settings) the
+interval held the true exponent and floor in 0.87 to 0.93 of prompts if queries or pairs vary independently. If tokens
+vary, alike for all queries, it held the exponent in 0.96 to 1.0 of prompts, and the floor in 0.2 to 1.0.
 """
 
 from typing import NamedTuple
@@ -67,7 +71,7 @@ class ByDistance:
         return self.sums.sum(dim=0) / self.pairs.sum(dim=0)
 
     def laws(self, generator: torch.Generator) -> tuple[Law, Law, Law]:
-        """The fitted laws of all series, with the lower and upper ends of their 95 % intervals."""
+        """The fitted laws of all series, with the lower and upper ends of the middle 95 % of resamples."""
         found = fit(self.means(), self.pairs.sum(dim=0))
         groups = len(self.sums)
         if groups < FEWEST:

@@ -21,14 +21,16 @@ BLOCKS = 4  # fewest blocks of a series, however dependent its values are
 PERSISTENT = 0.97  # largest r in the rule for the block length, which diverges at 1
 
 
-ENDS = {"": "", "_low": ", lower end of its 95 % interval", "_high": ", upper end of its 95 % interval"}
+ENDS = {"": "", "_low": ", lower end of {}", "_high": ", upper end of {}"}
 Labelled = dict[str, tuple[tuple[str, ...], Any, str, str]]  # variables: dimensions, values, long name and units
 
 
-def with_ends(name: str, dims: Iterable[Any], ends: Iterable[Any], text: str, units: str = "1") -> Labelled:
+def with_ends(
+    name: str, dims: Iterable[Any], ends: Iterable[Any], text: str, units: str = "1", of: str = "its 95 % interval"
+) -> Labelled:
     """An estimate and the ends of its interval as variables of a result: `name`, `name_low` and `name_high`."""
     each, over = zip(ENDS.items(), ends, strict=True), tuple(dims)
-    return {name + end: (over, values, text + which, units) for (end, which), values in each}
+    return {name + end: (over, values, text + which.format(of), units) for (end, which), values in each}
 
 
 class Association(NamedTuple):

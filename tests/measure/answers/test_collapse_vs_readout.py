@@ -155,5 +155,3 @@ def test_pairs_are_known_by_their_tokens(v: tuple[int, ...], star: tuple[int, ..
             more(v, star)
     else:
         assert more(v, star) == extra
-
-

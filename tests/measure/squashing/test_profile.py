@@ -18,7 +18,7 @@ IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
-    found = sl.profile(model, IDS, layers=[0, 2, 3], certified=True, n_random_models=0)
+    found = sl.profile(model, IDS, layers=[0, 2, 3], n_random_models=0)
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query, layer in product((0, 4, 6), (0, 2)):
         one = found.sel(query=query, layer=layer)
@@ -28,16 +28,9 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
         np.testing.assert_allclose(one["null"], null, rtol=1e-12)
         truth = sl.jacobian_norms(model, IDS, **place)
         np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max()))
-        np.testing.assert_allclose(one["certified"], sl.certified_bound(model, IDS, **place), rtol=1e-6)
-        assert (one["certified"] >= truth * (1 - 1e-5)).all()  # norms in float32
     final = sl.jacobian_norms(model, IDS, from_layer=3, query=4)
     np.testing.assert_allclose(found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5)
     assert final[4] > 0
-    assert found["certified"].sel(layer=3).isnull().all()
-    assert "certified" in found["quantity"].values
-    said = sl.results.provenance(found)["certificate"]
-    assert 0 < said["failure_probability"] <= 1e-6
-    assert 0 < said["rounding"] < 1e-6
 
 
 @pytest.mark.few(1)

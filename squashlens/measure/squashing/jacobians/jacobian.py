@@ -17,7 +17,7 @@ from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
-from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
 from squashlens.measure.squashing.jacobians import sketch

@@ -38,7 +38,6 @@ from squashlens.measure.squashing.jacobians.products import Blocks, ByToken, Pro
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.remarks import remark
 from squashlens.theory import norms
-from squashlens.theory.bounds.edge_bounds import with_rounding
 from squashlens.theory.probes import normals, seed_of
 from squashlens.theory.statistics.ranks import mean_interval
 
@@ -63,7 +62,7 @@ class Estimation:
     seed: int | None = None
 
 
-def resolved(given: Estimation, model: Bridge, allowed: Collection[str], *, certifies: bool = False) -> Estimation:
+def resolved(given: Estimation, model: Bridge, allowed: Collection[str]) -> Estimation:
     """The same with the method that ``"auto"`` stands for, and a seed.
 
     The method depends on the model and its device, and not on the prompt. Raises for one that is not `allowed`.
@@ -77,8 +76,7 @@ def resolved(given: Estimation, model: Bridge, allowed: Collection[str], *, cert
         most = EXACT["cpu" if device_of(model).type == "cpu" else "cuda"]
         exact = width(model) <= given.n_probes or 2 * width(model) * weights <= most
         method = "exact" if exact else "sketch"
-    certifies = certifies or method == "sketch_upper"
-    return replace(given, method=method, seed=seed_of(given.seed, certifies=certifies))
+    return replace(given, method=method, seed=seed_of(given.seed, certifies=method == "sketch_upper"))
 
 
 def seed_in(method: Estimation) -> int:
@@ -111,7 +109,7 @@ class Ends:
     def rounded(self, reached: Tensor, lost: Tensor) -> "Ends":
         """The bounds with an allowance for rounding, which is relative to the largest of them."""
         rows = zip(self.high[:, None], reached, lost[:, None], strict=True)
-        high = torch.cat([with_rounding(row, near, rounding) for row, near, rounding in rows])
+        high = torch.cat([norms.with_rounding(row, near, rounding) for row, near, rounding in rows])
         off = lost * (self.low + self.high.amax(dim=1, keepdim=True))
         return Ends(high, (self.low - off).clamp(min=0), self.likely)
 
