@@ -21,8 +21,8 @@ from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import Metric, sequence_session
+from squashlens.measure.registration import measurement
 from squashlens.measure.remedies.compare import Comparison
-from squashlens.measure.session import measurement
 from squashlens.prompts import Token, one_token
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked

@@ -20,7 +20,8 @@ from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.session import Session, measurement, require_places, streams_at
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.records.results import Variable
 
