@@ -14,8 +14,8 @@ from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
+from squashlens.hooks.freeze import frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.certified import Edges, certified_rows

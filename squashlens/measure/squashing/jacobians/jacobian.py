@@ -16,9 +16,9 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
+from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
