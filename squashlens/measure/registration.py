@@ -28,30 +28,30 @@ P = ParamSpec("P")
 ALONE = "each prompt was measured by itself"
 NOTE = f"{ALONE}; after its own tokens, values are NaN, token is '' and token_id is -1"
 
+Prompts = Literal["as given", "one", "equal", "dependent"]
+
 
 @dataclass(frozen=True)
 class Registration:
-    """What a measurement says of itself; the function has it as `__measures__`.
+    """What a measurement says of itself (`measurement`); the function has it as `__measures__`."""
+
+    figures: tuple[str, ...] = ()
+    captured: bool = False
+    prompts: Prompts = "as given"
+
+
+def measurement(
+    *figures: str, captured: bool = False, prompts: Prompts = "as given"
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator for a public function that runs a model, whose first parameter is `model`.
+
+    In a call arguments are checked, the model is locked and its state is read, and there is one progress bar.
 
     Args:
         figures: names of functions of `squashlens.figures` that draw its result, the usual one first.
         captured: whether it measures a capture of a sequence, beside which it refuses the keywords of `capture`.
-        prompts: how the function takes several prompts: as given; one only, so that several are measured one by one; of
-            equal length, and unequal ones are measured one by one; or the same, where the numbers of each depend on the
-            others, so that a scan measures one at a time.
-    """
-
-    figures: tuple[str, ...] = ()
-    captured: bool = False
-    prompts: Literal["as given", "one", "equal", "dependent"] = "as given"
-
-
-def measurement(
-    *figures: str, captured: bool = False, prompts: Literal["as given", "one", "equal", "dependent"] = "as given"
-) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator for a public function that runs a model, whose first parameter is `model`; see `Registration`.
-
-    Arguments are checked, the model is locked and its state is read, and there is one progress bar.
+        prompts: the prompts that the function takes: all as they are given; ``"one"``; ``"equal"``, several of equal
+            length, which a scan uses; or ``"dependent"``, where the numbers of each depend on the others.
     """
     said = Registration(figures, captured, prompts)
 
