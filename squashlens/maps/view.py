@@ -19,7 +19,7 @@ from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
 from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
 from squashlens.maps.payload import payload, text_of
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation
 from squashlens.measure.squashing.map_cells import joined, measure
 from squashlens.records.results import provenance

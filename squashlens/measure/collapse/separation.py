@@ -25,7 +25,7 @@ from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.groupings import grouped_streams, groupings
 from squashlens.errors import InputError, SquashlensError
 from squashlens.measure.collapse.metric import coords, next_token_is_known, sequence_session, with_y
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.joining import joined
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark

@@ -22,8 +22,8 @@ from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import Metric
+from squashlens.measure.registration import measurement
 from squashlens.measure.remedies.named_interventions import Changes, by_name, form_under, hooks_of, stated
-from squashlens.measure.session import measurement
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
