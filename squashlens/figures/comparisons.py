@@ -63,7 +63,12 @@ def changes(compared: xr.Dataset) -> go.Figure:
     return finish(figure, title, 34 * len(names), compared, "dots: lengths", "rings: medians")
 
 
-@draws("squashlens.compare", "change: change", "distance_ratio distance_ratio_low: change family length")
+@draws(
+    "squashlens.compare",
+    "change: change",
+    "distance_ratio distance_ratio_low: change family length",
+    "jacobian_norm_ratio: ? change family length place",
+)
 def remedies(compared: xr.Dataset) -> go.Figure:
     """Draw what interventions do to each family of prompts at the longest length, and what they cost.
 
@@ -118,7 +123,7 @@ def _panels(found: xr.Dataset) -> list[tuple[str, str, list[xr.DataArray]]]:
             [last[part].sel(place) for part in (name, *(f"{name.removesuffix('_median')}_{end}" for end in ENDS))],
         )
         for title, kind, name, place in asked
-        if name in found
+        if name in found and all(at in found[dim].values for dim, at in place.items())
     ]
 
 

@@ -99,9 +99,11 @@ def survey(found: xr.Dataset) -> go.Figure:
     decay.
 
     Raises:
-        InputError: if the result has more than three options.
+        InputError: if the result has no option, or more than three.
     """
-    first, *others = (str(dim) for dim in found["premise"].dims)
+    first, *others = (str(dim) for dim in found["premise"].dims or ("",))
+    if not first:
+        raise InputError("found has a single stack, and this figure compares stacks.", "Give several, or print it.")
     if len(others) > 2:
         raise InputError(
             f"The figure has no place for the options {', '.join(others[2:])}.",
