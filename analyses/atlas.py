@@ -1,32 +1,60 @@
-"""An atlas of models: one battery of measurements for each, beside the same architecture with random weights.
+"""An atlas of models: a study of each, beside the same architecture with random weights.
 
-Collapse by length with commas and windows, the fall of influence with distance, attention to the first token, agreement
-of estimates with attention knockout, and rounding. `docs/studies.md` describes the data set and how to share it.
+The distance of v and v* with and without commas, attention to the first token, and the rank correlation of estimates
+with attention knockout. The file says for each label what `load` takes. What cannot be reached is left out.
 
-    python analyses/atlas.py --models analyses/models.yaml --workers 2
+    python analyses/atlas.py --models analyses/models.yaml --workers 2 --out atlas
 """
 
 import argparse
 from pathlib import Path
 
+import pandas as pd
+import yaml
+
 import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--models", type=Path, help="manifest; by default one of tiny-gemma is written")
-parser.add_argument("--compare", default="tiny-gemma", help="label of the model to compare (%(default)s)")
+parser.add_argument("--models", type=Path, help="YAML file of models; by default tiny-gemma alone")
 parser.add_argument("--workers", type=int, default=1, help="number of processes (%(default)s)")
-parser.add_argument("--engine", default="local", help="local, ray or slurm (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("atlas"), help="folder of the atlas (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("atlas"), help="folder of store and table (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-manifest = args.models or args.out / "models.yaml"
-if not args.models:
-    manifest.write_text("models:\n  tiny-gemma: {model: tiny-gemma, licence: MIT}\n", encoding="utf-8")
-print(sl.Atlas(args.out, manifest).pin().to_string(index=False))
-atlas = sl.Atlas(args.out, manifest)
-print(atlas.run(engine=args.engine, workers=args.workers).to_string(index=False))
-print(atlas.compare(args.compare).round(3).to_string(index=False))
-atlas.page(args.out / "atlas.html", args.compare)
-sl.figures.save(atlas.figure(), args.out / "figure.html")
-print(f"page and data set in {args.out.resolve()}")
+TEXTS = {
+    "harbour": "The old man walked slowly down to the harbour, where his daughter had been waiting in the rain.",
+    "water": "Water boils at a lower temperature on a mountain, because the air presses less on it there.",
+}
+ONES = {"token": "1", "n": 64}
+SEQUENCES = {"ones": {"repeated": ONES}, "with commas": {"repeated": {**ONES, "separator": ",", "every": 3}}}
+ESTIMATES = ["paper", "rollout", "value", "gradient", "knockout KL"]
+STUDY = {
+    "collapse": ({"scale": "relative"}, {"sequence": SEQUENCES}),
+    "profile": ({"prompt": sl.zoo.EXAMPLE_PROMPT, "method": "none", "n_random_models": 0}, {}),
+    "audit": ({"estimates": ESTIMATES, "seed": 0}, {"prompt": TEXTS}),
+}
+WEIGHTS = {"untrained": {"trained": None, "random": 0}}
+models = yaml.safe_load(args.models.read_text())["models"] if args.models else {"tiny-gemma": {"model": "tiny-gemma"}}
+table = {}
+for label, given in models.items():
+    load = {name: value for name, value in given.items() if name in ("model", "dtype", "quantize", "revision")}
+    grids = [{"measurement": n, "arguments": a | load, "each": WEIGHTS | each} for n, (a, each) in STUDY.items()]
+    try:
+        study = sl.Study(grids, args.out / "store")
+        done = study.run(workers=args.workers).set_index("grid")["done"].to_dict()
+    except sl.errors.SquashlensError as error:
+        print(f"{label}: {error}")
+        continue
+    found = {name: study.combine(name) for name in STUDY if done[name]}
+    numbers = {f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[:, -1] for one in SEQUENCES}
+    numbers["attention to the first token"] = found["profile"]["sink_rate"].max("head")
+    if "audit" in found:  # tiny-gemma does not know the words
+        agreement = found["audit"]["agreement"].sel(reference="knockout KL", way="partial")
+        agreement = agreement.drop_sel(estimate=["null", "knockout KL"])
+        numbers |= {f"{one.item()} as knockout": agreement.sel(estimate=one) for one in agreement["estimate"]}
+    for name, values in numbers.items():
+        each = values.mean([dim for dim in values.dims if dim != "untrained"]).to_series()
+        table |= {(label, name, weights): value for weights, value in each.items()}
+made = pd.Series(table).rename_axis(["model", "quantity", "weights"]).unstack("model")
+made.to_csv(args.out / "atlas.csv")
+print(made.round(3).to_string(), f"\ntable and store in {args.out.resolve()}")

@@ -31,8 +31,8 @@ args.out.mkdir(parents=True, exist_ok=True)
 model, task = sl.load(args.model, device=args.device, dtype=args.dtype), sl.tasks.find(args.task)
 found = sl.collapse_vs_readout(
     model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1,
-    prompting=sl.tasks.Prompting(template=args.template),
-    probing=sl.tasks.Probing(n_train=args.n_train, n_random_models=args.n_random_models),
+    template=args.template,
+    n_train=args.n_train, n_random_models=args.n_random_models,
     resume=args.out / "answers.sqlite" if args.resume else None,
 )  # fmt: skip
 sl.results.save(found, args.out / "collapse_vs_readout.nc")

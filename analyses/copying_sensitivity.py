@@ -37,7 +37,7 @@ found = sl.needle(
     [sequence.plain(n).ids(sequence.trunk) for _, n, sequence, _ in cases],
     [position for *_, position in cases],
     groups=[(name, n) for name, n, *_ in cases],
-    replacements={"candidates": [sl.prompts.one_token(model, digit) for digit in "0123456789"]},
+    candidates=[sl.prompts.one_token(model, digit) for digit in "0123456789"],
 )
 sl.results.save(found, args.out / "copying.nc")
 sl.figures.save(

@@ -12,8 +12,8 @@ import argparse
 from pathlib import Path
 
 import squashlens as sl
-from squashlens.reporting.estimators import estimators_page
-from squashlens.saving.files import run_folder
+from tables import run_folder
+from tables.estimators import estimators_page
 
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
 ESTIMATES = ["paper form", "mean attention row", "value-weighted attention", "gradient times input", "first order",

@@ -33,8 +33,8 @@ found = {}
 for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
     kept = args.out / f"{name}.sqlite" if args.resume else None
     # One answer for each length: the only random choice is the digit that alternating sequences begin with.
-    form = sl.tasks.Prompting(template=args.template)
-    found[name] = sl.evaluate(model, sl.tasks.find(name), lengths=args.lengths, seeds=1, prompting=form, resume=kept)
+    task = sl.tasks.find(name)
+    found[name] = sl.evaluate(model, task, lengths=args.lengths, seeds=1, template=args.template, resume=kept)
     sl.results.save(found[name], args.out / f"{name}.nc")
 sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "fig2.html")
 

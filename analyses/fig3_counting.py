@@ -38,7 +38,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     modes = args.mode or (("answer_only", "cot", "cot_few_shot") if task.examples else "answer_only")
     found[name] = sl.evaluate(
         model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1,
-        prompting=sl.tasks.Prompting(mode=modes, template=args.template),
+        mode=modes, template=args.template,
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     sl.results.save(found[name], args.out / f"{name}.nc")

@@ -35,7 +35,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     task = sl.tasks.find(name)
     answers = sl.evaluate(
         model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1,
-        prompting=sl.tasks.Prompting(template=args.template),
+        template=args.template,
         resume=args.out / f"{name}.sqlite" if args.resume else None,
     )  # fmt: skip
     shares[name] = sl.results.answer_frequencies(answers)

@@ -28,8 +28,7 @@ if args.ones:
         model, args.n, seed=0, prefix="How many ones are in the following sequences?", ending="1"
     )
 pairs = {
-    k: sl.capture(model, one, baselines=["contrast", "unrelated"], pairs={"noise_lengths": 8})
-    for k, one in sequences.items()
+    k: sl.capture(model, one, baselines=["contrast", "unrelated"], noise_lengths=8) for k, one in sequences.items()
 }
 panels = {letter: sl.collapse(model, captured, by_head=args.heads) for letter, captured in pairs.items()}
 for letter, panel in panels.items():

@@ -8,8 +8,8 @@ import argparse
 from pathlib import Path
 
 import squashlens as sl
-from squashlens.reporting.claims import claims, claims_page, question, read_claims, untrained
-from squashlens.saving.files import run_folder
+from tables import run_folder
+from tables.claims import claims, claims_page, question, read_claims, untrained
 
 WORDS, LENGTHS = ["1", "0", " the", " and", " water", " blue"], [1, 4, 16, 64, 128, 256, 500, 511]
 HERE, PARTS = Path(__file__).parent, ("collapse", "sensitivity", "separators", "last", "first", "lifted", "ones")
@@ -36,10 +36,10 @@ def measure(model, part):
     n, comma = (48, ",") if part == "separators" else (LENGTHS[-1], None)
     of = {word: sl.prompts.repeated(model, word, n, separator=comma) for word in WORDS[:few]}
     if part == "separators":
-        how = {"lengths": [46, 47, 48], "noise_lengths": 0, "norm": {"norm": "l2", "scale": "relative"}}
+        how = {"lengths": [46, 47, 48], "noise_lengths": 0, "norm": "l2", "scale": "relative"}
         each = {w: sl.separator_ablation(model, s, kinds=["delete_keep_positions"], **how) for w, s in of.items()}
         return {part: sl.results.concat({word: one.isel(layer=-1) for word, one in each.items()}, "word")}
-    how = {"lengths": LENGTHS[: few and 4], "pairs": {"noise_lengths": 0}, "keep": "residuals"}
+    how = {"lengths": LENGTHS[: few and 4], "noise_lengths": 0, "keep": "residuals"}
     pairs = {word: sl.capture(model, one, **how) for word, one in of.items()}
     ways = {"collapse": {}, "square": {"norm": "l2"}, "rounded": {"round_to": "bfloat16"}, "lifted": {}}
     ways = {n: way for n, way in ways.items() if (n == "lifted") == (part == "lifted")}

@@ -46,7 +46,9 @@ found = sl.compare(
     families,
     remedies,
     lengths=[args.n // 3, args.n],
-    sampling={"n_samples": args.n_samples, "seed": args.seed, "noise_lengths": 1},
+    n_samples=args.n_samples,
+    seed=args.seed,
+    noise_lengths=1,
     answer={"count ones": lambda digits: str(digits.count("1")), "first digit": lambda digits: digits[0]},
     prompt=args.text.read_text(encoding="utf-8").splitlines() if args.text else None,
 )

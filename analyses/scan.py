@@ -34,7 +34,7 @@ remedies |= {f"window {n}": [{"sliding_window": {"window": n}}] for n in args.wi
 shared = {"arguments": {"model": args.model}, "over": over}
 squashing = {"measurement": "jacobian_norms", "name": "squashing", **shared, "each": {"hooks": remedies}}
 collapse = {"measurement": "collapse", "name": "distances", "over": over,
-            "arguments": {"model": args.model, "norm": {"scale": "relative"}}}  # fmt: skip
+            "arguments": {"model": args.model, "scale": "relative"}}  # fmt: skip
 study = sl.Study([squashing, collapse], store=args.out / "store")
 print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
 

@@ -37,7 +37,10 @@ ones = sl.prompts.repeated(model, "1", args.n, prefix=question, suffix=args.endi
 found = sl.search_separators(
     model,
     ones,
-    designs={"separator": args.separator, "every": args.every, "n_placements": args.n_placements, "seed": args.seed},
+    separator=args.separator,
+    every=args.every,
+    n_placements=args.n_placements,
+    seed=args.seed,
     answer=answer,
     lengths=range(2, args.n + 1, 2),
     resume=args.out / "search.sqlite",

@@ -22,14 +22,13 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]
-norm, draws = {"scale": "relative"}, {"seed": args.seed}
-measured = sl.separator_ablation(model, commas, norm=norm, substitute=draws)
+measured = sl.separator_ablation(model, commas, scale="relative", seed=args.seed)
 by_separator = {}
 for separator in args.separators:
     sequences = {every: commas.every(every, sl.prompts.one_token(model, separator)) for every in args.every}
     found = {
         every: sl.separator_ablation(model, one, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2],
-                                     norm=norm, substitute=draws)
+                                     scale="relative", seed=args.seed)
         for every, one in sequences.items()
     }  # fmt: skip
     by_separator[separator] = sl.results.concat(found, "every")
@@ -38,7 +37,7 @@ others = sl.results.concat(by_separator, "separator")
 sl.results.save(measured, args.out / "separators.nc")
 sl.results.save(others, args.out / "other_separators.nc")
 pairs = {"without separators": sl.prompts.figure5(model, args.n)["c"], "a comma after every third": commas}
-curves = {name: sl.collapse(model, one, norm=norm) for name, one in pairs.items()}
+curves = {name: sl.collapse(model, one, scale="relative") for name, one in pairs.items()}
 sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
 sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
 sl.figures.save(sl.figures.layer_trace(measured), args.out / "by_layer.html")

@@ -30,7 +30,7 @@ windows = {(w, s): f"window of {w}, {s} sinks" for s in args.sinks for w in args
 hooks = {name: sl.hooks.sliding_window(w, sink=s) for (w, s), name in windows.items()}
 found = sl.compare(
     model, ones, hooks, answer=lambda digits: str(digits.count("1")), lengths=range(4, args.n + 1, 4),
-    sampling={"n_samples": args.n_samples, "seed": args.seed},
+    n_samples=args.n_samples, seed=args.seed,
 )  # fmt: skip
 sl.results.save(found, args.out / "windows.nc")
 sl.figures.save(sl.figures.of(found), args.out / "windows.html")

@@ -32,6 +32,6 @@ for attention in ("model", "uniform"):
     print(f"{attention}: the {args.k} strongest paths carry {carried:.2%}, first: {' → '.join(first)}")
     print(f"  its weight is {best['over_null'].values[0]:.3g} times that of the same path under uniform attention")
 
-counted = sl.path_bound(model, args.prompt, attention="topological", constants={"sigma_psi": 0})
+counted = sl.path_bound(model, args.prompt, attention="topological", sigma_psi=0)
 print(f"number of paths: {counted.sum().item():.4g}, from token 0: {counted.values[0] / counted.sum().item():.1%}")
 print(f"data and figures in {args.out.resolve()}")

@@ -37,7 +37,7 @@ agreement, losses = {}, {}
 for line in lines:
     for name, one in models.items():
         ids = sl.prompts.tokenize(model, line)
-        norms = sl.jacobian_norms(one, ids, norm="frobenius", method={"method": "sketch", "n_probes": 64})
+        norms = sl.jacobian_norms(one, ids, norm="frobenius", method="sketch", n_probes=64)
         truth = norms.to_series().reset_index(drop=True).iloc[1:-1]  # without BOS and the last token itself
         for kind in ("model", "uniform"):
             bound = sl.path_bound(one, ids, attention=kind).to_series().reset_index(drop=True)

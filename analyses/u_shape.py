@@ -33,7 +33,7 @@ found = sl.needle(
     sl.prompts.stacked([sequence for sequence, _ in cases]).tolist(),
     [sequence.position(place) for sequence, place in cases],
     groups=[("needle", place) for _, place in cases],
-    replacements={"candidates": [sl.prompts.one_token(model, d) for d in hay]},
+    candidates=[sl.prompts.one_token(model, d) for d in hay],
 )
 
 sl.results.save(found, args.out / "u_shape.nc")

@@ -1,16 +1,17 @@
-from . import errors, figures, hooks, options, paths, prompts, results, statements, synthetic, tasks, zoo
+from . import errors, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
 from .bars import quiet
+from .engine.applied import applied
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
-from .engine.proving.effective import applied
 from .maps.view import squash_map
 from .measure.answers.accuracy import accuracy, top_tokens
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
 from .measure.answers.probe import probe
+from .measure.answers.verdict import verdict
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
-from .measure.collapse.precision import precision
+from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
@@ -26,12 +27,10 @@ from .measure.squashing.substitution import substitution_effect
 from .measure.squashing.walks import attention_sinks
 from .reporting.paper.write import paper
 from .reporting.report_page import report
-from .study.atlas import Atlas
 from .study.study import Study
 
 __version__: str
 __all__ = [
-    "Atlas",
     "Capture",
     "Study",
     "accuracy",
@@ -53,11 +52,9 @@ __all__ = [
     "load",
     "mechanism",
     "needle",
-    "options",
     "paper",
     "path_bound",
     "paths",
-    "precision",
     "probe",
     "profile",
     "prompts",
@@ -66,6 +63,7 @@ __all__ = [
     "results",
     "search_separators",
     "sensitivity",
+    "separation",
     "separator_ablation",
     "squash_map",
     "statements",
@@ -74,5 +72,6 @@ __all__ = [
     "tasks",
     "tokenization",
     "top_tokens",
+    "verdict",
     "zoo",
 ]

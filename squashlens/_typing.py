@@ -41,21 +41,23 @@ else:  # the same name for `help`; importing the class itself takes seconds
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-MethodName = Literal["auto", "exact", "sketch", "sketch_upper", "none"]
+Method = TypeAliasType("Method", Literal["auto", "exact", "sketch", "sketch_upper", "none"])
 Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
 Attribution = Literal[
     "gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted", "mean_attention"
 ]
-EdgeKind = Literal["local", "analytic", "attention", "exact"]
 AttentionKind = Literal["model", "uniform", "topological"]
 ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words
 Target = int | Literal["y"]
+Targets = TypeAliasType("Targets", Target | Sequence[Target])
+Candidates = TypeAliasType("Candidates", Sequence[int] | Literal["predicted"] | None)  # token ids that replace a token
 Bos = Literal["family", "one", "none"]
 Distance = Literal["linf", "l1", "l2"]
 Heads = Literal["value", "slice"]
 Scale = Literal["absolute", "relative"]
 Baseline = Literal["contrast", "unrelated"]
+Baselines = TypeAliasType("Baselines", Baseline | Collection[Baseline])
 Over = Literal["prompts", "positions"]
 LogRule = Literal["log", "qwen", "llama4", "ministral3"]
 Template = Literal["none", "chat"]
@@ -64,6 +66,7 @@ Passes = Literal["auto", "shared", "separate"]
 Edit = Literal["delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
 Ablation = Literal["mask", "zero_pattern", "zero_values", "zero_residual", "mean_residual", "resample_residual"]
 Kind = Literal[Edit, Ablation]
+Kinds = TypeAliasType("Kinds", Collection[Kind])
 Pieces = Literal["words", "sentences", "lines", "fields"]
 SpansOfTokens = TypeAliasType("SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None)
 FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])
@@ -71,12 +74,11 @@ Quantized = Literal["int8"]
 EngineName = Literal["local", "ray", "slurm"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
+Modes = TypeAliasType("Modes", Mode | Sequence[Mode])
 Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
 StackNorm = Literal["none", "rms", "layer"]
 Projections = Literal["random", "direct"]
-DtypeName = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "fp64", "fp32", "fp16", "bf16"
-]
+DtypeName = Literal["float64", "float32", "float16", "bfloat16", "fp64", "fp32", "fp16", "bf16"]
 
 SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -122,11 +124,17 @@ MOST = 1_000_000  # limit for every count: above any model's context, and below 
 
 def positive(value: object, argument: str, what: str, *, or_zero: bool = False, most: int = MOST) -> None:
     """Raise an error unless `value` is a whole number from 1 (or 0) to `most`; `what` describes the number."""
-    if isinstance(value, int) and value > most:
+    whole = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    if whole is not None and whole > most:
         raise InputError(f"{argument}={short_repr(value)} is too large.", f"Give at most {most}.")
-    if isinstance(value, bool) or not isinstance(value, int) or value < (0 if or_zero else 1):
+    if whole is None or whole < (0 if or_zero else 1):
         wanted = "Give a whole number of at least 0." if or_zero else "Give a positive whole number."
         raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and the number of the others."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def short_repr(value: object) -> str:

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, Template, positive, short_repr
-from squashlens.checks.arguments import grouped, validated
+from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize, vocabulary_of
 from squashlens.errors import InputError
-from squashlens.options import Separator, WithSeparator
 from squashlens.sequences import GrowingSequence, Ids, Pair
 from squashlens.tasks.paper import COPY, COUNT
 
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 Token = str | int
+Lead = TypeAliasType("Lead", str | Sequence[int])  # what stands before or after the content
 DIGITS = tuple("0123456789")
 
 
@@ -48,14 +49,18 @@ def __dir__() -> list[str]:
 
 
 @exclusive
-def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequence:
+def repeated(
+    model: Bridge, token: Token, n: int, *,
+    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    alphabet: Sequence[Token] | None = None, template: Template = "none",
+) -> GrowingSequence:  # fmt: skip
     """A sequence of the same token n times: figure 5 (a) and (c).
 
     Args:
         model: the model whose tokenizer is used.
         token: text that is one token, or a token id.
         n: number of content tokens.
-        **form: `prefix`, `suffix`, `separator`, `ending`, `alphabet` and `template`, as in `build`.
+        prefix, suffix, separator, every, ending, alphabet, template: as in `build`.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -64,25 +69,38 @@ def repeated(model: Bridge, token: Token, n: int, **form: Any) -> GrowingSequenc
     50
     """
     positive(n, "n", "a number of content tokens")
-    return replace(build(model, [token] * n, **form), name=f"{token} repeated")
+    whole = build(
+        model, [token] * n, alphabet=alphabet,
+        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
+    )  # fmt: skip
+    return replace(whole, name=f"{token} repeated")
 
 
 @exclusive
-def alternating(model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0"), **form: Any) -> GrowingSequence:
+def alternating(
+    model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0"),
+    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    template: Template = "none",
+) -> GrowingSequence:  # fmt: skip
     """A sequence that goes through the tokens of `alphabet` in turn: 1 0 1 0 …
 
     Args:
         model, n: as in `repeated`.
         alphabet: the tokens to alternate, each as text that is one token, or as an id.
-        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
+        prefix, suffix, separator, every, ending, template: as in `build`.
     """
-    return _drawn("alternating", model, n, alphabet, lambda place: alphabet[place % len(alphabet)], **form)
+    return _drawn(
+        "alternating", model, n, alphabet, lambda place: alphabet[place % len(alphabet)],
+        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
+    )  # fmt: skip
 
 
 @exclusive
 def bernoulli(
-    model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Sequence[Token] = ("0", "1"), **form: Any
-) -> GrowingSequence:
+    model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Sequence[Token] = ("0", "1"),
+    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    template: Template = "none",
+) -> GrowingSequence:  # fmt: skip
     """A sequence of independent draws: the second token of `alphabet` with probability p, otherwise the first.
 
     Args:
@@ -90,7 +108,7 @@ def bernoulli(
         seed: random seed of the draws.
         p: probability of the second token, from 0 to 1.
         alphabet: two tokens, each as text that is one token, or as an id.
-        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
+        prefix, suffix, separator, every, ending, template: as in `build`.
     """
     if len(alphabet) != 2 or not 0 <= p <= 1:
         raise InputError(
@@ -98,38 +116,57 @@ def bernoulli(
             "Use a p from 0 to 1 and two tokens.",
         )
     rng = Random(seed)
-    name = f"Bernoulli({p:g}), seed {seed}"
-    return _drawn(name, model, n, alphabet, lambda _: alphabet[rng.random() < p], **form)
+    return _drawn(
+        f"Bernoulli({p:g}), seed {seed}", model, n, alphabet, lambda _: alphabet[rng.random() < p],
+        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
+    )  # fmt: skip
 
 
 @exclusive
-def digits(model: Bridge, n: int, *, seed: int, **form: Any) -> GrowingSequence:
+def digits(
+    model: Bridge, n: int, *, seed: int,
+    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    template: Template = "none",
+) -> GrowingSequence:  # fmt: skip
     """A sequence of independent draws from the ten digits, with equal probabilities: figure 5 (b).
 
     Args:
         model, n: as in `repeated`.
         seed: random seed of the draws.
-        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
+        prefix, suffix, separator, every, ending, template: as in `build`.
     """
-    return words(model, n, DIGITS, seed=seed, **form)
+    return words(
+        model, n, DIGITS, seed=seed,
+        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
+    )  # fmt: skip
 
 
 @exclusive
-def words(model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int, **form: Any) -> GrowingSequence:
+def words(
+    model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int,
+    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    template: Template = "none",
+) -> GrowingSequence:  # fmt: skip
     """A sequence of independent draws from a list of words, with equal probabilities.
 
     Args:
         model, n: as in `repeated`.
         alphabet: the words, each as text that is one token, or as an id.
         seed: random seed of the draws.
-        **form: `prefix`, `suffix`, `separator`, `ending` and `template`, as in `build`.
+        prefix, suffix, separator, every, ending, template: as in `build`.
     """
     rng = Random(seed)
-    return _drawn(f"uniform draws, seed {seed}", model, n, alphabet, lambda _: rng.choice(alphabet), **form)
+    return _drawn(
+        f"uniform draws, seed {seed}", model, n, alphabet, lambda _: rng.choice(alphabet),
+        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
+    )  # fmt: skip
 
 
 @exclusive
-def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, GrowingSequence]:
+def figure5(
+    model: Bridge, n: int, *, seed: int = 0, suffix: Lead = "", ending: Token | None = None,
+    template: Template = "none",
+) -> dict[str, GrowingSequence]:  # fmt: skip
     """The four sequences of figure 5, by the letter of their panel.
 
     They are ones to count (a), random digits to count (b), ones to copy (c), and ones with commas to copy (d). In (b)
@@ -139,11 +176,12 @@ def figure5(model: Bridge, n: int, *, seed: int = 0, **form: Any) -> dict[str, G
     Args:
         model, n: as in `repeated`.
         seed: random seed of the digits in (b).
-        **form: `suffix`, `ending` and `template`, as in `build`.
+        suffix, ending, template: as in `build`.
 
     Returns:
         The sequences under the keys ``"a"``, ``"b"``, ``"c"`` and ``"d"``.
     """
+    form: dict[str, Any] = {"suffix": suffix, "ending": ending, "template": template}
     return {
         "a": repeated(model, "1", n, prefix=COUNT, **form),
         "b": digits(model, n, seed=seed, prefix=COUNT, **form),
@@ -157,9 +195,10 @@ def build(
     model: Bridge,
     content: Sequence[Token],
     *,
-    prefix: str | Sequence[int] = "",
-    suffix: str | Sequence[int] = "",
-    separator: WithSeparator = Separator(),
+    prefix: Lead = "",
+    suffix: Lead = "",
+    separator: Token | None = None,
+    every: int = 3,
     ending: Token | None = None,
     alphabet: Sequence[Token] | None = None,
     template: Template = "none",
@@ -172,8 +211,8 @@ def build(
         prefix: text or token ids before the content. Text is tokenized once and begins as the tokenizer begins a text;
             ids are used unchanged, such as those of ``tokenize(model, text, bos="none")[0]``.
         suffix: text or token ids after the content. Text is tokenized as it follows a content token.
-        separator: a token to insert between content tokens, after every third one; or token and period, as in
-            ``{"separator": ",", "every": 5}``; none by default.
+        separator: a token to insert between content tokens; none by default.
+        every: number of content tokens between separators, 3 by default.
         ending: the last content token at every length; by default the one that the content has there.
         alphabet: tokens that contrasts and unrelated sequences are drawn from. By default the ten digits if the content
             consists of digits, otherwise the tokens that occur in the content.
@@ -193,9 +232,8 @@ def build(
     >>> tuple(text[0].tolist()) == ones.pair(3).v
     True
     """
-    between = grouped(separator, Separator, "separator")
-    if between.separator is None and between.every != 3:
-        raise InputError(f"every={between.every} has no effect without a separator.", "Leave it out, or give one.")
+    if separator is None and every != 3:
+        raise InputError(f"every={every} has no effect without a separator.", "Leave it out, or give one.")
     if not content:
         raise InputError("content is empty: the sequence has no content.", "Give at least one token.")
     known = {token: one_token(model, token) for token in dict.fromkeys(content)}  # each is encoded once
@@ -211,8 +249,8 @@ def build(
         suffix=tail,
         ending=None if ending is None else one_token(model, ending),
     )
-    if between.separator is not None:
-        plain = plain.every(between.every, one_token(model, between.separator))
+    if separator is not None:
+        plain = plain.every(every, one_token(model, separator))
     return replace(plain, texts=vocabulary_of(model, plain.used))
 
 

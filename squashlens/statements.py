@@ -33,7 +33,7 @@ def __dir__() -> list[str]:
 
 @validated
 def statements_page(exhibits: Sequence[Exhibit], figure: str = "images/statements.png") -> str:
-    """The page on the theory as Markdown: each statement with its proof, both sides, and a violated premise.
+    """The page on the theory as Markdown: each statement with its claim, both sides, and a violated premise.
 
     Args:
         exhibits: a result of `squashlens.statements.gallery`.
@@ -43,15 +43,16 @@ def statements_page(exhibits: Sequence[Exhibit], figure: str = "images/statement
         The page as Markdown text.
     """
     page = template("theory.md.jinja")
-    return page.render(exhibits=exhibits, figure=figure, number=_number, claim_and_proof=_claim_and_proof)
+    return page.render(exhibits=exhibits, figure=figure, number=_number, claim=_claim)
 
 
 def _number(value: float) -> str:
     return "0" if abs(value) < ROUNDING else f"{value:.4g}"
 
 
-def _claim_and_proof(exhibit: Exhibit) -> tuple[str, str]:
-    """The first paragraph of a docstring, "Check Lemma B.1: the claim", and the second, which is the proof."""
+def _claim(exhibit: Exhibit) -> str:
+    """The claim of a docstring "Check Lemma B.1: the claim", with its formula where the proof begins with one."""
     first, proof, *_ = (part.replace("\n", " ") for part in (inspect.getdoc(exhibit.check) or "").split("\n\n"))
     claim = first.partition(": ")[2]
-    return claim[:1].upper() + claim[1:], proof
+    formula = f" {proof.partition('. ')[0].rstrip('.')}." if proof.startswith("The claim is") else ""
+    return claim[:1].upper() + claim[1:] + formula

@@ -10,6 +10,8 @@ import torch
 from transformers import CONFIG_MAPPING as CONFIG
 from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedModel
 
+import squashlens as sl
+
 COMMON: dict[str, Any] = dict(
     vocab_size=60, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
     num_key_value_heads=2, head_dim=4, max_position_embeddings=64, pad_token_id=0, eos_token_id=1, bos_token_id=2,
@@ -29,6 +31,7 @@ CONFIGS: dict[str, Any] = {
     ),
 }
 FAMILIES = tuple(CONFIGS)
+CONTENT = (7, 8, 7, 7, 9, 9, 8, 7)
 
 # Further ways to build a block: norms on queries and keys, norms behind the branches only, branches side by side.
 NEOX: dict[str, Any] = dict(
@@ -43,12 +46,15 @@ MORE: dict[str, Any] = {
     "neox_sequential": CONFIG["gpt_neox"](**NEOX, use_parallel_residual=False),
 }
 
-# Mixtures of experts.
+# Mixtures of experts; the last one has learned sinks.
 ROUTED: dict[str, Any] = dict(num_experts_per_tok=2, moe_intermediate_size=8)
 EXPERTS: dict[str, Any] = {
     "mixtral": CONFIG["mixtral"](**COMMON, num_local_experts=4, num_experts_per_tok=2),
     "qwen2_moe": CONFIG["qwen2_moe"](**NO_HEAD_DIM, **ROUTED, num_experts=4, shared_expert_intermediate_size=8),
     "qwen3_moe": CONFIG["qwen3_moe"](**COMMON, **ROUTED, num_experts=4),
+    "gpt_oss": CONFIG["gpt_oss"](
+        **COMMON, sliding_window=5, layer_types=SLIDING, num_local_experts=4, num_experts_per_tok=2
+    ),
 }
 
 # Families that nothing here was written for.
@@ -56,8 +62,10 @@ SMALL: dict[str, Any] = dict(vocab_size=60, bos_token_id=2, eos_token_id=1)
 FALCON: dict[str, Any] = SMALL | dict(hidden_size=16, num_hidden_layers=3, num_attention_heads=4)
 OTHERS: dict[str, Any] = {
     "phi3": CONFIG["phi3"](**NO_HEAD_DIM),
-    "cohere": CONFIG["cohere"](**NO_HEAD_DIM),
-    "granite": CONFIG["granite"](**NO_HEAD_DIM, attention_multiplier=0.3, residual_multiplier=0.7),
+    "cohere": CONFIG["cohere"](**NO_HEAD_DIM, use_qk_norm=True),
+    "granite": CONFIG["granite"](
+        **NO_HEAD_DIM, attention_multiplier=0.3, residual_multiplier=0.7, embedding_multiplier=2.0, logits_scaling=2.0
+    ),
     "mixtral": EXPERTS["mixtral"],
     "falcon": CONFIG["falcon"](**FALCON, alibi=False),
     "falcon_alibi": CONFIG["falcon"](**FALCON, alibi=True, parallel_attn=False),
@@ -195,3 +203,8 @@ def save_random(config: Any, folder: Path, seed: int = 0) -> Path:
     """A random model as a Hugging Face folder, without a tokenizer."""
     random_model(config, seed).save_pretrained(folder)
     return folder
+
+
+def sequence_for(model: Any, family: str, content: Any = CONTENT, **form: Any) -> Any:
+    """A sequence for a family's random model, after BOS if the family has one, and two more tokens."""
+    return sl.prompts.build(model, content, prefix=[*([] if family == "qwen2" else [2]), 5, 11], **form)

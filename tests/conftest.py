@@ -178,7 +178,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     def folder(name: str) -> Path:
         if not (root / name).exists():
-            made = cases.save_random((cases.CONFIGS | cases.MORE)[name], tmp_path_factory.mktemp(name))
+            made = cases.save_random((cases.CONFIGS | cases.MORE | cases.EXPERTS)[name], tmp_path_factory.mktemp(name))
             with contextlib.suppress(OSError):  # another worker was faster
                 made.rename(root / name)
         return root / name

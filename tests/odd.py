@@ -92,12 +92,12 @@ PROMPT = "How many ones are in the following sequence? 11 ="
 
 @cache
 def sequence() -> Any:
-    return sl.prompts.bernoulli(model(), 4, seed=0, separator={"separator": ",", "every": 2})
+    return sl.prompts.bernoulli(model(), 4, seed=0, separator=",", every=2)
 
 
 @cache
 def pairs() -> Any:
-    return sl.capture(model(), sequence(), lengths=[2, 3], pairs={"noise_lengths": 2})
+    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2)
 
 
 @cache
@@ -120,9 +120,9 @@ def together(name: str, make: Callable[[], T]) -> T:
 
 
 def _measured(name: str) -> Any:
-    m, quick = model() if name else None, sl.tasks.Probing(n_train=4, n_random_models=1)
+    m, quick = model() if name else None, {"n_train": 4, "n_random_models": 1}
     task, masked = sl.tasks.find("taught_count_bernoulli"), {"a": sl.hooks.mask_tokens([1])}
-    few: dict[str, Any] = {"replacements": {"n_replacements": 5}}
+    few: dict[str, Any] = {"n_replacements": 5}
     designs: dict[str, Any] = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
     randomly: dict[str, Any] = {"seeds": 2, "tail": 0.9}
     makers: dict[str, Callable[[], Any]] = {
@@ -136,38 +136,36 @@ def _measured(name: str) -> Any:
         "path_bound": lambda: sl.path_bound(m, PROMPT),
         "certified_bound": lambda: sl.certified_bound(m, "1 ="),
         "substitution_effect": lambda: sl.substitution_effect(
-            m, PROMPT, replacements={"n_replacements": 1}, positions=[3]
+            m, PROMPT, n_replacements=1, positions=[3]
         ),
         "knockout_effect": lambda: sl.knockout_effect(m, PROMPT, positions=[3]),
         "top_tokens": lambda: sl.top_tokens(m, PROMPT),
         "audit": lambda: sl.audit(m, PROMPT, estimates=["Jacobian"], n_probes=1, **few),
-        "profile": lambda: sl.profile(m, PROMPT, method="none", extras={"n_random_models": 0}),
+        "profile": lambda: sl.profile(m, PROMPT, method="none", n_random_models=0),
         "needle": lambda: sl.needle(m, [ids().tolist()], [2], [("a", 1)], **few),
         "collapse": lambda: sl.collapse(m, pairs()),
-        "collapse relative": lambda: sl.collapse(m, pairs(), norm={"scale": "relative"}),
+        "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
         "mechanism": lambda: sl.mechanism(m, pairs()),
-        "precision": lambda: sl.precision(m, pairs(), round_to=["bfloat16"]),
-        "runs": lambda: sl.precision(
-            "tiny-gemma", sequence(), runs={"runs": ["float32"], "lengths": [2, 3], "noise_lengths": 2}
-        ),
+        "separation": lambda: sl.separation(m, sequence(), lengths=[2, 3], n_random_models=0),
+        "verdict": lambda: sl.verdict(m, [f"{PROMPT}", f"{PROMPT} {PROMPT}"], ["1", "2"], n_random_models=0),
         "separator_ablation": lambda: sl.separator_ablation(
             m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2
         ),
-        "search_separators": lambda: sl.search_separators(m, sequence(), designs=designs, lengths=[3]),
+        "search_separators": lambda: sl.search_separators(m, sequence(), **designs, lengths=[3]),
         "tokenization": lambda: sl.tokenization(m, 3),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
-        "compare": lambda: sl.compare(m, sequence(), masked, sampling={"n_samples": 1}, lengths=[3]),
+        "compare": lambda: sl.compare(m, sequence(), masked, n_samples=1, lengths=[3]),
         "families": lambda: sl.compare(
-            m, {"ones": sequence(), "<b>zeros</b>": sequence()}, masked, sampling={"n_samples": 2}, lengths=[2, 3],
+            m, {"ones": sequence(), "<b>zeros</b>": sequence()}, masked, n_samples=2, lengths=[2, 3],
             answer=counted,
         ),
         "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2]),
         "probe": lambda: sl.probe(
             m, sl.tasks.find("taught_last_random"), lengths=[8], seeds=32,
-            probing=sl.tasks.Probing(n_train=16, n_random_models=1),
+            n_train=16, n_random_models=1,
         ),
-        "collapse_vs_readout": lambda: sl.collapse_vs_readout(m, task, lengths=[2, 3], seeds=1, probing=quick),
+        "collapse_vs_readout": lambda: sl.collapse_vs_readout(m, task, lengths=[2, 3], seeds=1, **quick),
         "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
         "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], **randomly),
         "survey": lambda: sl.synthetic.survey(stack(), {"depth": [1, 2]}, [4, 8, 16, 32], **randomly),

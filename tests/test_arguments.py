@@ -18,9 +18,8 @@ from torch import Tensor
 
 import squashlens as sl
 from squashlens._typing import MOST, Extended, positive, short_repr
-from squashlens.checks.arguments import converted, options_of, validated
+from squashlens.checks.arguments import converted, validated
 from squashlens.errors import InputError
-from squashlens.options import Estimation
 from tests import odd
 
 ROWS = Float[Tensor, "query key"]
@@ -80,6 +79,18 @@ def test_defaults_and_keywords_are_left_as_they_are() -> None:
         function()  # pyright: ignore[reportCallIssue]
 
 
+def test_what_is_given_as_to_other_libraries_is_answered_with_what_to_give() -> None:
+    load: Any = sl.load
+    for given, answer in (
+        ({"torch_dtype": "auto"}, r"Did you mean dtype=\?"), ({"device_map": "auto"}, r"Did you mean device=\?"),
+        ({"attn_implementation": "eager"}, "Leave it out"), ({"load_in_8bit": True}, r"Give quantize='int8'\."),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=rf"load\(\) got an unexpected keyword argument .*{answer}"):
+            load("tiny-gemma", **given)
+    with pytest.raises(TypeError, match=r"report\(\) too many .* only model can be given by position.* prompt=…"):
+        sl.report(None, "110 =")  # pyright: ignore
+
+
 def test_counts_have_a_limit() -> None:
     positive(MOST, "n", "a number")
     for n in (MOST + 1, 10**30, 10**5000):
@@ -124,29 +135,6 @@ def test_every_public_argument_refuses_odd_values_by_name_or_converts_them(hint:
         assert len(said) < 2000
 
 
-def test_a_group_of_options_may_be_a_mapping() -> None:
-    """As a study and the command line give it; a value of the class stays itself."""
-    form = sl.tasks.Prompting(mode="cot")
-    assert converted({"mode": "cot"}, sl.tasks.Prompting, "it") == form
-    assert converted(form, sl.tasks.Prompting, "it") is form
-    assert converted({}, sl.tasks.Prompting, "it") == sl.tasks.Prompting()
-    for wrong, named in ({"mod": "cot"}, "it has no option 'mod'"), ({"mode": "both"}, "it.mode='both'"), (3, "it=3"):
-        with pytest.raises(InputError, match=re.escape(named)):
-            converted(wrong, sl.tasks.Prompting, "it")
-    assert not options_of(sl.tasks.Task)  # which has fields without defaults
-    assert not options_of(int)
-
-
-def test_a_group_of_options_has_a_hash() -> None:
-    assert hash(Estimation(positions=[1])) == hash(Estimation(positions=(1,)))
-
-
-def test_errors_name_an_option_with_its_group(tiny: Any) -> None:
-    for wrong in (0, "many"):
-        with pytest.raises(InputError, match=rf"^method\.n_probes={wrong!r} is"):
-            sl.jacobian_norms(tiny, "110 =", method={"method": "sketch", "n_probes": wrong})
-
-
 def test_a_dtype_stands_for_its_name() -> None:
     """Only if it is a floating-point one: the others are no dtypes that numbers are rounded to, or run in."""
     assert converted(torch.bfloat16, Literal["bfloat16", "bf16"], "round_to") == "bfloat16"
@@ -168,8 +156,21 @@ def test_a_number_is_a_list_of_one_where_places_are_meant(tiny: Any) -> None:
         sl.hooks.mask_tokens(True)
 
 
-def test_an_option_of_a_group_is_told_where_it_belongs() -> None:
-    with pytest.raises(TypeError, match=r"'n_probes'. It is an option of method: give method=\{'n_probes': 3\}"):
-        sl.jacobian_norms(None, "110 =", n_probes=3)  # pyright: ignore
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'n_prober'$"):
-        sl.jacobian_norms(None, "110 =", n_prober=3)  # pyright: ignore
+def test_an_unknown_keyword_is_answered_with_the_nearest_or_where_it_belongs() -> None:
+    measure: Any = sl.jacobian_norms
+    with pytest.raises(TypeError, match=r"jacobian_norms\(\) got an .* 'n_prober'. Did you mean n_probes=\?$"):
+        measure(None, "110 =", n_prober=3)
+    with pytest.raises(TypeError, match=r"'baselines'. It is a keyword of capture, collapse.$"):
+        measure(None, "110 =", baselines=["contrast"])
+    with pytest.raises(TypeError, match=r"'of_no_function'$"):
+        measure(None, "110 =", of_no_function=3)
+
+
+def test_signatures_are_short_in_a_notebook() -> None:
+    """Every choice is given by its keyword, and no annotation is a long union."""
+    for name, function in odd.public().items():
+        if name.partition(".")[0] in ("Study", "figures", "hosted", "results", "statements"):
+            continue
+        for one in inspect.signature(function).parameters.values():
+            assert len(inspect.formatannotation(one.annotation)) <= 105, (name, one.name)
+            assert one.kind is not one.VAR_KEYWORD, (name, one.name)

@@ -49,7 +49,7 @@ def test_warnings_point_at_the_callers_line(tiny: Any, tmp_path: Path) -> None:
     model = sl.load("tiny-gemma", dtype="bf16", verify=False)
     calls = (
         lambda: sl.jacobian_norms(model, "0 =", norm="frobenius"),
-        lambda: sl.certified_bound(model, "0 =", between={"from_layer": 5}),
+        lambda: sl.certified_bound(model, "0 =", from_layer=5),
         lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius"),
     )
     for call in calls:

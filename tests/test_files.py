@@ -104,7 +104,7 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
     writers: list[Callable[[Path], Any]] = [
         lambda path: sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=path),
         lambda path: sl.collapse_vs_readout(tiny, task, lengths=[4], resume=path),
-        lambda path: raw(sl.search_separators)(tiny, None, designs=designs, resume=path),
+        lambda path: raw(sl.search_separators)(tiny, None, **designs, resume=path),
         lambda path: sl.report("tiny-gemma", out=path),
     ]
     for write_to in writers:

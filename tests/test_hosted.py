@@ -227,7 +227,7 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path
     (log,) = inspect_ai.eval(asked, model=model, log_dir=str(tmp_path), display="none", max_tokens=16)
     assert log.status == "success", log.error
     found = hosted.from_log(log)
-    how: dict[str, Any] = {"max_new_tokens": 16, "prompting": {"n_baseline": 0}}
+    how: dict[str, Any] = {"max_new_tokens": 16, "n_baseline": 0}
     ours = sl.evaluate(tiny, task, lengths=[3, 8, 400], seeds=2, **how)
     same(found, ours, but={"prompt_tokens", "answer_tokens"})
     assert found["right"].sel(length=8).all()

@@ -17,26 +17,25 @@ import torch
 import xarray as xr
 
 import squashlens as sl
-from squashlens.checks.arguments import options_of
 from squashlens.errors import InputError
 from tests.golden import cases as golden
-from tests.grouped import in_groups
 
 PROMPT = "110 ="
 # What is measured, and labels of the result: their values are coordinates or in the provenance.
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
     "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "estimates", "runs",
+    "prompts", "answers",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
     "seed", "seeds", "n_probes", "n_replacements", "n_samples", "n_placements", "n_train", "n_random_models", "rtol",
     "tightness", "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
-    "max_new_tokens", "n_baseline", "n_examples",
+    "max_new_tokens", "n_baseline", "n_examples", "passes", "tokens_per_pass",
 }  # fmt: skip
-# How much of a result is kept: its labels say it, and the formats of `precision` are labels.
-EXTENT = {"k", "keep", "certified"}
-LABELS = {("precision", "round_to")}
+# How much of a result is kept: its labels say it.
+EXTENT = {"k", "keep", "baselines"}
+LABELS: set[tuple[str, str]] = set()
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
          "prefill", "temperature", "direction"}  # fmt: skip
@@ -74,11 +73,10 @@ DESIGNS = {"separator": [","], "every": [2], "n_samples": 2, "n_placements": 5}
 # A measurement: what is measured, options that it has here, and each other value of an option.
 CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ...]]] = {
     "path_bound": ((PROMPT,), {}, (
-        {"constants": {"beta1": 2.0}}, {"constants": {"beta2": 2.0, "beta3": 0.5}}, {"constants": {"sigma_psi": 0.0}},
+        {"beta1": 2.0}, {"beta2": 2.0, "beta3": 0.5}, {"sigma_psi": 0.0},
         UNIFORM, {"attention": "topological"}, *PLACES,
     )),
-    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"edges": "exact"}, *PLACES)),
-    "certified_bound, exact": ((PROMPT,), {"edges": "exact"}, ({"edges": {"edges": "exact", "n_composed": 2}},)),
+    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"n_composed": 2}, *PLACES)),
     "jacobian_norms": ((PROMPT,), {}, (
         {"norm": "frobenius"}, {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}, *PLACES,
     )),
@@ -90,12 +88,11 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
     "hops": ((PROMPT,), {}, (UNIFORM, {"attention": "topological"}, *PLACES)),
     "strongest_paths": ((PROMPT,), {}, (UNIFORM, {"avoid": [0]}, *PLACES)),
     "depth_limit": ((PROMPT,), {}, ({"depth": 8}, *QUERY)),
-    "profile": (("1 =",), {"extras": {"n_random_models": 0}}, ({"norm": "frobenius"}, {"method": "sketch_upper"})),
+    "profile": (("1 =",), {"n_random_models": 0}, ({"norm": "frobenius"}, {"method": "sketch_upper"})),
     "needle": (([[2, 5, 6, 7, 8]], [2], [("a", 1)]), {}, ({"norm": "spectral"}, {"candidates": [9, 10, 11]})),
     "collapse": ((pairs,), {}, ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16})),
     "collapse, heads": ((pairs,), {"by_head": "slice"}, ({"by_head": "value"},)),
     "mechanism": ((pairs,), {}, ({"norm": "l2"},)),
-    "precision": ((pairs,), {"blocks": [1], "round_to": "bfloat16"}, NORM_SCALE),
     "separator_ablation": (
         (commas,), {"kinds": ["substitute", "mask"], "from_blocks": [0, 5]},
         ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),
@@ -103,26 +100,19 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
     "tokenization": ((3,), {}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"})),
     "compare": ((digits, WINDOW), {"lengths": [6]}, NORM_SCALE),
     "compare, families": (
-        (lambda: {"digits": digits()}, WINDOW), {"lengths": [4], "sampling": {"n_samples": 2}},
-        (*NORM_SCALE, {"sampling": {"n_samples": 2, "method": "sketch"}}),
+        (lambda: {"digits": digits()}, WINDOW), {"lengths": [4], "n_samples": 2},
+        (*NORM_SCALE, {"method": "sketch"}),
     ),
-    "search_separators": ((digits,), {"designs": DESIGNS, "lengths": [6]}, NORM_SCALE),
+    "search_separators": ((digits,), {**DESIGNS, "lengths": [6]}, NORM_SCALE),
     "collapse_vs_readout": (
         (sl.tasks.find("taught_count_bernoulli"),), {"lengths": [4, 6], "seeds": 2}, ({"round_to": torch.bfloat16},)
     ),
 }  # fmt: skip
 
 
-def options_in(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a function by name, with the options of its groups in their place."""
-    parameters = inspect.signature(function, eval_str=True).parameters.values()
-    groups = [options_of(one.annotation) or {one.name: one} for one in parameters]
-    return {name: one for group in groups for name, one in group.items()}
-
-
 def choices(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
     """Each other value of the options of a function whose values have names."""
-    for name, one in options_in(function).items():
+    for name, one in inspect.signature(function, eval_str=True).parameters.items():
         if name not in KNOWN and get_origin(one.annotation) is Literal:
             yield from ({name: value} for value in get_args(one.annotation) if value != one.default)
 
@@ -138,14 +128,13 @@ def usual(name: str) -> Any:
 
 
 def called(name: str, option: dict[str, Any]) -> Any:
-    """The result with another value of an option, in the group in which the function takes it."""
+    """The result with another value of an option."""
     function = function_of(name)
-    more = in_groups(function, option)
     if name in NEW:
-        return golden.usual(golden.Subject("tiny-gemma", model(), "tiny-gemma"), function, **more)
+        return golden.usual(golden.Subject("tiny-gemma", model(), "tiny-gemma"), function, **option)
     measured, options, _ = CASES[name]
     given = [one() if callable(one) and not isinstance(one, sl.tasks.Task) else one for one in measured]
-    return function(model(), *given, **options | more)
+    return function(model(), *given, **options | option)
 
 
 @cache
@@ -223,7 +212,7 @@ def test_every_parameter_is_varied_or_has_its_kind(name: str) -> None:
     """A new option whose values have no names must be said to be an estimate's or a place's, or be varied above."""
     varied = {option for case, *options in EACH if case.split(",")[0] == name for option, _ in options}
     known = varied | KNOWN | {option for case, option in LABELS if case == name}
-    new = [*options_in(measurements()[name]).keys() - known]
+    new = [*inspect.signature(measurements()[name]).parameters.keys() - known]
     assert not new, (
         f"{name}: what does {new} change? Add it in tests/test_options.py: to ESTIMATE if only how a quantity is "
         "computed; to PLACE if where it is measured; or, if what is measured, as values to try to CASES."

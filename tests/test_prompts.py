@@ -1,17 +1,22 @@
 """Sequences and pairs: what is a pair, what is refused, where separators stand, how text becomes tokens."""
 
+import copy
+import dataclasses
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import squashlens as sl
+from squashlens import zoo
 from squashlens.errors import InputError
 from squashlens.prompts import GrowingSequence, Pair
-from tests import captured
 from tests.references import raw
 
 QUESTION = "How many ones are in the following sequence?"
@@ -61,6 +66,47 @@ def test_a_neighbour_is_no_pair(tiny: Any) -> None:
     assert v_star.tolist() == [*ones.trunk[:4], ones.trunk[3]]
 
 
+def test_lengths_may_be_numpy_numbers(tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", np.int64(6))
+    assert raw(GrowingSequence.pair)(ones, np.int64(3)) == ones.pair(3)
+    assert ones.every(np.int64(2), 5) == ones.every(2, 5)
+
+
+def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
+    """Ids that are other words in another model are refused, wherever a sequence is taken."""
+    prose = sl.load("tiny-prose", device="cpu")
+    own, other = (sl.prompts.repeated(model, "1", 6, separator=",") for model in (prose, tiny))
+    digits = sl.prompts.digits(tiny, 6, seed=1)
+    uses: list[Any] = [
+        lambda: sl.collapse(prose, other),
+        lambda: sl.capture(prose, other.every(2, own.separators[0])),
+        lambda: sl.accuracy(prose, [own, other], len, n_baseline=0),
+        lambda: sl.compare(prose, own, {"another sequence": lambda _: other}),
+        lambda: sl.compare(prose, {"one": digits}, {}),
+        lambda: sl.separator_ablation(prose, own, kinds=["mean_residual"], substitute={"source": [other] * 2}),
+        lambda: sl.collapse(prose, dataclasses.replace(own, alphabet=digits.alphabet, texts=own.texts | digits.texts)),
+    ]
+    for use in uses:
+        with pytest.raises(InputError, match=r"made with another tokenizer: its token \d+ is"):
+            use()
+
+
+def test_a_vocabulary_is_that_of_the_tokens_used(tiny: Any, bridge_of: Any, tmp_path: Path) -> None:
+    """A model with the same words for these ids, ids that nobody named, and a model without words are accepted."""
+    ones = sl.prompts.repeated(tiny, "1", 4)
+    sister = shutil.copytree(zoo.folder("tiny-gemma"), tmp_path / "sister")
+    words = sister / "tokenizer.json"
+    words.write_text(words.read_text().replace('"tree"', '"bush"'))
+    expected = sl.collapse(tiny, ones)["distance"]
+    xr.testing.assert_equal(sl.collapse(sl.load(sister, device="cpu"), ones)["distance"], expected)
+    unnamed = GrowingSequence("by hand", ones.content, ones.alphabet, ones.prefix)
+    xr.testing.assert_equal(sl.collapse(tiny, unnamed)["distance"], expected)
+    assert sl.collapse(bridge_of("llama"), ones).sizes["length"] == 4
+    for kept in (copy.deepcopy(ones), ones.scattered("0"), ones.unrelated(Random(0)), ones.every(2, 5)):
+        assert kept.texts == ones.texts
+        assert kept.texts[ones.content[0]] == "1"
+
+
 @pytest.mark.parametrize("length", [0, 7, -1, True])
 def test_lengths_outside_are_refused(tiny: Any, length: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6)
@@ -100,8 +146,8 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
         (lambda m: sl.prompts.repeated(m, "1 1", 3), "is 2 tokens"),
         (lambda m: sl.prompts.repeated(m, "zebra", 3), "'zebra' is not in this model's vocabulary"),
         (lambda m: sl.prompts.build(m, ""), "no content"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, separator={"separator": ",", "every": 0}), "every=0"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, separator={"every": 4}), "every=4 has no effect without a separator"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0), "every=0"),
+        (lambda m: sl.prompts.repeated(m, "1", 3, every=4), "every=4 has no effect without a separator"),
         (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
         (lambda m: sl.prompts.words(m, 3, [], seed=0), "alphabet is empty"),
         (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token for a contrast"),
@@ -119,7 +165,7 @@ def test_refusals(tiny: Any, make: Any, message: str) -> None:
 
 def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
     model = bridge_of("llama")
-    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator={"separator": 11, "every": 2})
+    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator=11, every=2)
     assert sequence.pair(3).v == (2, 5, 7, 8, 11, 7, 9)
     assert sequence.alphabet == (7, 8)
     for text in ({"content": ["1"]}, {"content": [7], "prefix": "Hello"}, {"content": [7], "suffix": "="}):
@@ -134,7 +180,7 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
     assert list(sequence.pair(4).v) == whole
     assert sequence.pair(4).suffix == 4
     assert Path(chatty.tokenizer.name_or_path).name == "model"
-    ds = captured.collapse(chatty, sequence)
+    ds = sl.collapse(chatty, sequence)
     assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]
 
 

@@ -54,7 +54,7 @@ def values_of(result: Any) -> str:
 
 def test_what_a_measurement_gave_is_measured(tiny: Any, tmp_path: Path) -> None:
     """Also a copy, a variable of it, and what comes back from a file, whoever wrote it."""
-    bound, collapse = sl.path_bound(tiny, ["110 =", "011 ="], between={"to_layer": [2, "y"]}), odd.result("collapse")
+    bound, collapse = sl.path_bound(tiny, ["110 =", "011 ="], to_layer=[2, "y"]), odd.result("collapse")
     bound.to_netcdf(tmp_path / "plain.nc", engine="h5netcdf")
     for one in (
         bound, bound.copy(), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)),  # noqa: S301

@@ -19,8 +19,8 @@ from tests import odd
 WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
 KINDS: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: odd.result(name) for name in odd.result("")},
-    "certified": lambda: sl.certified_bound(odd.model(), "11", between={"to_layer": [1, "y"]}),
-    "several prompts": lambda: sl.path_bound(odd.model(), ["110 =", "011 ="], between={"to_layer": [1, "y"]}),
+    "certified": lambda: sl.certified_bound(odd.model(), "11", to_layer=[1, "y"]),
+    "several prompts": lambda: sl.path_bound(odd.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
     "unequal prompts": lambda: sl.sensitivity(odd.model(), ["110 =", "How many in 11?"]),
     "capture": lambda: sl.capture(odd.model(), "110 =", layers=[0, 1]).to_xarray(),
     "joined": lambda: sl.results.concat({"a": odd.result("collapse"), "b": odd.result("collapse")}, dim="model"),

@@ -132,7 +132,7 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
 
 def test_summaries_have_a_row_for_each_method_or_design() -> None:
     audit, search = (
-        sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], replacements={"n_replacements": 2}),
+        sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2),
         odd.result("search_separators"),
     )
     table, swapped = (sl.results.table(audit, reference=one) for one in ("Jacobian", "substitution effect"))

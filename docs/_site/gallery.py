@@ -53,7 +53,9 @@ Script = dict[str, str]
 @cache
 def library() -> str:
     """A digest of the library and of what runs the scripts."""
-    files = sorted([*(ROOT / "squashlens").rglob("*.py"), HERE / "running.py"])
+    files = sorted(
+        [*(ROOT / "squashlens").rglob("*.py"), *(ROOT / "analyses" / "tables").glob("*.py"), HERE / "running.py"]
+    )
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 

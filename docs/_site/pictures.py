@@ -24,32 +24,6 @@ from tests.splitters import splitter
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 DPI = 144
-QUESTION = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
-README = {  # what the panels on collapse measure: the question of the other panel, and ones alone as in figure 5
-    "Collapse: a question about n and n + 1 ones": QUESTION,
-    "Collapse: n and n + 1 ones alone": {},
-}
-
-
-def readme_collapse(model: Any, longest: int = 64) -> dict[str, xr.Dataset]:
-    """Collapse in the panels of the README, by their titles."""
-    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"]}
-    return {
-        title: sl.collapse(model, sl.capture(model, sl.prompts.repeated(model, "1", longest, **text), **kept))
-        for title, text in README.items()
-    }
-
-
-def readme() -> go.Figure:
-    """The figure of the README: influence of each token, and collapse with and without a question."""
-    model = sl.load("tiny-gemma")
-    influence = sl.figures.attribution(sl.sensitivity(model, sl.zoo.EXAMPLE_PROMPT))
-    parts = {"Over-squashing: influence on the answer": influence}
-    parts |= {title: sl.figures.collapse_curve(one, trained=48) for title, one in readme_collapse(model).items()}
-    page = sl.figures.panels(parts, columns=3, share="none")
-    return sl.figures.styled(page, title="", width=14.0, height=5.8)
-
-
 GEMMA, SENTENCE = "gemma-3-270m", "The Eiffel Tower is in Paris. The capital of Germany is"
 
 
@@ -79,7 +53,7 @@ def llama3() -> go.Figure:
     return sl.figures.splits(found, title="Llama 3: how repeats of 1 are tokenized")
 
 
-OWN = {"gemma": gemma, "readme": readme, "tokenization_llama3": llama3}  # pictures that no script draws
+OWN = {"gemma": gemma, "tokenization_llama3": llama3}  # pictures that no script draws
 
 
 def main(names: list[str]) -> None:

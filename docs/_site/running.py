@@ -33,12 +33,14 @@ def run(script: Path, options: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as empty:
         os.chdir(empty)
         sys.argv = [str(script), *shlex.split(options)]
+        sys.path.insert(0, str(script.parent))
         library.save = note  # type: ignore[assignment]
         try:
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):  # progress bars
                 runpy.run_path(str(script), run_name="__main__")
         finally:
             library.save, sys.argv = save, arguments
+            sys.path.remove(str(script.parent))
             os.chdir(folder)
         text = printed.getvalue().replace(f"{Path(empty).resolve()}/", "")
     return {

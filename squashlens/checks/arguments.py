@@ -10,17 +10,17 @@ Python number, a generator, array or range to a list.
     Sequence    a list, tuple, range, generator or array of at most `MOST` items, each of the annotated kind; not
                 text (unless the items are tokens), bytes or a dict; a set only if the order does not matter
     Tensor      a dense tensor with data, of the annotated dtype and number of axes; it is detached
-    options     a value of a class of options (`options_of`), or a mapping from its fields, as a study gives it
 """
 
+import difflib
 import functools
 import inspect
 import itertools
 import math
 import os
+import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -29,8 +29,16 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from squashlens._typing import MOST, dtype_name, short_repr
 from squashlens.errors import InputError
 
+# Arguments of `from_pretrained` in transformers that `load` has under no similar name.
+OF_TRANSFORMERS = {
+    "attn_implementation": "Leave it out: attention is computed as a measurement needs it, and results say how.",
+    "trust_remote_code": "Leave it out: code of a checkpoint is never run.",
+    "load_in_8bit": "Give quantize='int8'.",
+    "quantization_config": "Give quantize='int8', or the checkpoint of a quantized model.",
+    "token": "Leave it out, and run `hf auth login` or set HF_TOKEN.",
+    "cache_dir": "Leave it out, and set HF_HUB_CACHE before Python starts.",
+}
 F = TypeVar("F", bound=Callable[..., Any])
-G = TypeVar("G")
 
 
 def validated(function: F, *, tuples: bool = False) -> F:
@@ -48,8 +56,9 @@ def validated(function: F, *, tuples: bool = False) -> F:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
-            said = f"{error}{_grouped_elsewhere(signature, kwargs)}"
-            raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() {said}") from None
+            name = function.__qualname__.removesuffix(".__init__")
+            meant = _nearest(signature, kwargs) or _by_name(signature, args)
+            raise TypeError(f"{name}() {error}{meant}") from None
         for name, value in bound.arguments.items():
             parameter = signature.parameters[name]
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -57,31 +66,35 @@ def validated(function: F, *, tuples: bool = False) -> F:
             elif parameter.kind is not parameter.VAR_KEYWORD:
                 found = converted(value, parameter.annotation, name)
                 bound.arguments[name] = tuple(found) if tuples and isinstance(found, list) else found
-        try:
-            return function(*bound.args, **bound.kwargs)
-        except InputError as error:
-            _name_group(error, signature)
-            raise
+        return function(*bound.args, **bound.kwargs)
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
 
 
-def _grouped_elsewhere(signature: inspect.Signature, given: Mapping[str, Any]) -> str:
-    """Where an option belongs that is no parameter itself; empty if nowhere."""
-    for name, one in signature.parameters.items():
-        for option in options_of(one.annotation).keys() & given.keys() - signature.parameters.keys():
-            return f". It is an option of {name}: give {name}={{{option!r}: {short_repr(given[option])}}}."
-    return ""
+def _nearest(signature: inspect.Signature, given: Mapping[str, Any]) -> str:
+    """What may have been meant by the first unknown keyword: the nearest parameters, or functions that have it."""
+    unknown = [name for name in given if name not in signature.parameters]
+    if not unknown:
+        return ""
+    if unknown[0] in OF_TRANSFORMERS and "quantize" in signature.parameters:  # of `load`
+        return f". {OF_TRANSFORMERS[unknown[0]]}"
+    if near := difflib.get_close_matches(unknown[0], signature.parameters):
+        return f". Did you mean {' or '.join(f'{name}=' for name in near)}?"
+    library: Any = sys.modules["squashlens"]
+    public = filter(inspect.isfunction, (getattr(library, name) for name in library.__all__))
+    owners = [function.__name__ for function in public if unknown[0] in inspect.signature(function).parameters]
+    return f". It is a keyword of {', '.join(owners)}." if owners else ""
 
 
-def _name_group(error: InputError, signature: inspect.Signature) -> None:
-    """Let an error about an option name its group too: `method.n_probes=0`, as an error about its kind does."""
-    option, equals, _ = error.cause.partition("=")
-    groups = [name for name, one in signature.parameters.items() if option in options_of(one.annotation)]
-    if equals and groups and option not in signature.parameters:
-        error.cause = f"{groups[0]}.{error.cause}"
-        error.args = (f"{error.cause} {error.remedy}",)
+def _by_name(signature: inspect.Signature, given: Sequence[Any]) -> str:
+    """How the first positional argument too many is given; empty if there is none."""
+    parameters = list(signature.parameters.values())
+    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    if len(given) <= len(positional) or not named or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return ""
+    return f": only {', '.join(positional)} can be given by position. Give the others by name, such as {named[0]}=…."
 
 
 @functools.cache
@@ -89,57 +102,11 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function, eval_str=True)
 
 
-def group_in(hint: Any) -> Any:
-    """The class of options in an annotation: a frozen dataclass in which all fields have defaults; None without one.
-
-    A function takes several options that belong together as one such value. Its annotation may be an alias that also
-    allows a mapping from the fields, or one field alone. A study gives them as a mapping.
-    """
-    hint = getattr(hint, "__value__", hint)  # of an alias
-    for one in get_args(hint) or (hint,):
-        if isinstance(one, type) and is_dataclass(one) and one.__dataclass_params__.frozen:  # pyright: ignore
-            fields = _signature(one).parameters.values()
-            return one if all(field.default is not field.empty for field in fields) else None
-    return None
-
-
-def options_of(hint: Any) -> dict[str, inspect.Parameter]:
-    """The options that an annotation groups (see `group_in`), by name; empty for any other annotation."""
-    group = group_in(hint)
-    return {} if group is None else dict(_signature(group).parameters)
-
-
-def grouped(value: object, group: type[G], argument: str = "") -> G:
-    """A value of a class of options, from a mapping of its fields, or from the field with the argument's name."""
-    if isinstance(value, group):
-        return value
-    known = options_of(group)
-    given = value if isinstance(value, Mapping) else {argument: value}
-    if not isinstance(value, Mapping) and argument not in known:
-        remedy = f"Give a dict with some of {', '.join(known)}."
-        raise InputError(f"{argument}={short_repr(value)} ({type(value).__name__}) is no group of options.", remedy)
-    if unknown := [name for name in given if name not in known]:
-        raise InputError(f"{argument} has no option {short_repr(unknown[0])}.", f"Its options are: {', '.join(known)}.")
-    path = {name: name if name == argument else f"{argument}.{name}" for name in given}
-    return group(**{name: converted(one, known[name].annotation, path[name]) for name, one in given.items()})
-
-
-def as_dict(options: Any) -> dict[str, Any]:
-    """A value of a class of options by the names of its fields, as provenance and descriptions of studies have it."""
-    return {field.name: getattr(options, field.name) for field in fields(options)}
-
-
 def converted(value: Any, hint: Any, argument: str) -> Any:
     """`value` converted to the kind of the annotation `hint`; raises an `InputError` that names `argument`."""
     if hint is inspect.Parameter.empty or hint is Any or isinstance(hint, TypeVar):
         return value
-    if (group := group_in(hint)) is not None:
-        return grouped(value, group, argument)
-    return _of_kind(value, getattr(hint, "__value__", hint), argument)
-
-
-def _of_kind(value: Any, hint: Any, argument: str) -> Any:
-    """`converted` for an annotation that is no alias and no group of options."""
+    hint = getattr(hint, "__value__", hint)  # of an alias
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return _one_of_several(value, hint, argument)
@@ -161,8 +128,16 @@ def _of_kind(value: Any, hint: Any, argument: str) -> Any:
     return _single(value, hint, argument) if isinstance(hint, type) else value
 
 
+def _alternatives(hint: Any) -> list[Any]:
+    """The kinds that an annotation allows, without aliases."""
+    hint = getattr(hint, "__value__", hint)
+    if get_origin(hint) not in (Union, UnionType):
+        return [hint]
+    return [kind for part in get_args(hint) for kind in _alternatives(part)]
+
+
 def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
-    options = get_args(hint)
+    options = _alternatives(hint)
     if str in options and any(getattr(option, "__name__", "") == "Tensor" for option in options):
         return _prompts(value, options, argument)
     errors = []
@@ -178,7 +153,7 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     raise next((e for e in errors if e.cause not in outermost(value, argument)), wrong_kind(value, hint, argument))
 
 
-def _prompts(value: Any, options: tuple[Any, ...], argument: str) -> Any:
+def _prompts(value: Any, options: Sequence[Any], argument: str) -> Any:
     """Text, texts or ids; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
     if any(isinstance(option, type) and isinstance(value, option) for option in options):
         if hasattr(value, "is_meta"):
@@ -242,7 +217,7 @@ def _items(value: Any, hint: Any, argument: str) -> Any:
     origin, inner = get_origin(hint), get_args(hint)
     of = inner[0] if inner else Any
     if isinstance(value, str):
-        tokens = get_origin(of) in (Union, UnionType) and {str, int} <= set(get_args(of))
+        tokens = {str, int} <= {*filter(inspect.isclass, _alternatives(of))}
         return _text(_require(value, tokens, hint, argument), argument)
     fixed = origin is tuple and inner and inner[-1] is not Ellipsis
     if of is int and origin in (Iterable, tuple) and not fixed and plain_type(value) is int:
@@ -337,7 +312,7 @@ NAMES = {
 
 def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
     """The error for a value that an annotation does not allow: it is of another type, or none of the choices."""
-    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    options = _alternatives(hint)
     literals = [option for option in options if get_origin(option) is Literal]
     choices = list(itertools.chain.from_iterable(map(get_args, literals)))
     not_chosen, wrong = outermost(value, argument)
@@ -360,7 +335,8 @@ def description(hint: Any) -> str:
     hint = getattr(hint, "__value__", hint)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(description(option) for option in inner if option is not NoneType))
+        kinds = (kind for kind in _alternatives(hint) if kind is not NoneType)
+        return " or ".join(dict.fromkeys(map(description, kinds)))
     if origin is Literal:
         return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
     if origin is Callable or hint is Callable:

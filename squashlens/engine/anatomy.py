@@ -21,12 +21,6 @@ PLAIN = (torch.nn.Parameter, torch.Tensor)
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
 
-def configurations(model: Bridge) -> list[Any]:
-    """The configurations that modules of the model refer to, each once."""
-    every = (getattr(module, "config", None) for module in model.original_model.modules())
-    return list({id(config): config for config in every if config is not None}.values())
-
-
 def unseen_roundings(model: Bridge) -> int:
     """How often every pass of a float64 model rounds to float32, in norms and softmaxes; 0 for other dtypes."""
     return 2 * n_blocks(model) + 1 if dtype_of(model) == torch.float64 else 0
@@ -105,6 +99,8 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
     full = {FULL} | ({CHUNKED} if positions is not None and chunk and positions <= chunk else set())
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
+    if names := getattr(config, "attention_layers", None):  # of GPT-Neo
+        window, kinds = config.window_size, [{"global": FULL, "local": SLIDING}[name] for name in names]
     if kinds is None:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
     strange = set(kinds) - full - {SLIDING}
@@ -138,6 +134,12 @@ def residual_site(layer: Target, model: Bridge) -> str:
         return "ln_final.hook_out"
     top = n_blocks(model)
     return f"blocks.{layer}.hook_resid_pre" if layer < top else f"blocks.{top - 1}.hook_resid_post"
+
+
+def learned_sink(model: Bridge, block: int) -> Tensor | None:
+    """The logits of a block's learned sink, one for each head (gpt-oss): a key that has no value. None without one."""
+    attention = model.blocks[block]._modules.get("attn")
+    return getattr(getattr(attention, "original_component", None), "sinks", None)
 
 
 def pattern_site(block: int) -> str:

@@ -70,41 +70,10 @@ def graph_bytes(model: Bridge, prompts: int, n: int) -> int:
     return prompts * n * wide * dtype_of(model).itemsize
 
 
-def tokens_at_a_time(model: Bridge, n: int, vectors: int) -> int:
-    """The number of tokens whose local maps can be computed at once, with `vectors` basis vectors each."""
-    return max(1, int(batch_memory(model) / _own_maps(model, n, vectors)))
-
-
-def local_bytes(model: Bridge, n: int, size: int, vectors: int) -> int:
-    """Bytes of local edges in float64: streams, attention, and the larger of two stages, maps and products of keys."""
-    d, m, q, k = _widths(model)
-    item = 8  # bytes of float64
-    kept = n * (item * (n_blocks(model) * d + q + d) + 8 * (2 * q + 2 * k))
-    products = 8 * n * k * (int(model.cfg.d_head) + 1) // 2
-    whole = n * item * (7 * m + 5 * (q + k) + 12 * d)
-    return kept + max(min(n, size) * _own_maps(model, n, vectors), products + max(whole, 30 * _cells(model, 1, n)))
-
-
-def _own_maps(model: Bridge, n: int, vectors: int) -> int:
-    """Bytes of the local maps of one token: attention rows and softmax, a Lanczos basis and the graph, or map rows."""
-    d, m, q, k = _widths(model)
-    dot = int(model.cfg.d_head)
-    graph = 8 * (8 * m + 8 * d + 4 * q)  # the graph of the previous tokens is freed only when this one exists
-    each = max(1, q // k)  # query heads of one key/value group
-    before = 32 * q * dot + 48 * each * n + graph
-    basis = 8 * q * dot + 8 * vectors * max(d, q) + graph
-    return max(before, basis, 24 * d * dot + 32 * dot**2)
-
-
 def batch_memory(model: Bridge) -> float:
     """Bytes that a batch may need."""
     device = device_of(model)
-    return batch_within(available(device), device.type)
-
-
-def batch_within(free: float, device_type: str) -> float:
-    """Bytes that a batch may need on a device with some bytes free."""
-    return min(BATCH_MEMORY["cpu" if device_type == "cpu" else "cuda"], free / 4)
+    return min(BATCH_MEMORY["cpu" if device.type == "cpu" else "cuda"], available(device) / 4)
 
 
 def require_products(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> None:

@@ -19,8 +19,9 @@ from squashlens.figures.influence import (
     profile,
     strongest_paths,
 )
-from squashlens.figures.pair_distances import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
+from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, mechanism
 from squashlens.figures.readouts import collapse_vs_readout, probe
+from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
 from squashlens.figures.synthetic import statements, survey, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.texts import splits, tokenization
 from squashlens.figures.token_values import attribution, by_token, jacobian, substitution, token_map, top_tokens
@@ -32,7 +33,6 @@ __all__ = [
     "attention_sinks",
     "attribution",
     "audit",
-    "bits_needed",
     "by_token",
     "changes",
     "collapse_curve",
@@ -53,8 +53,8 @@ __all__ = [
     "profile",
     "remedies",
     "retained_by_kind",
-    "runs",
     "save",
+    "separation_curve",
     "separator_search",
     "splits",
     "statements",
@@ -67,6 +67,8 @@ __all__ = [
     "token_map",
     "tokenization",
     "top_tokens",
+    "verdict_margins",
+    "verdict_odds",
 ]
 
 

@@ -19,7 +19,6 @@ from squashlens.figures.drawing.themes import COLOURS, series, shades_of
 NAMES = {
     "path_bound": ("path bound", COLOURS["path_bound"], "dash"),
     "null": ("null", COLOURS["null"], "dashdot"),
-    "certified": ("certified bound", COLOURS["bound_over_null"], "longdashdot"),
     "jacobian": ("Jacobian", COLOURS["jacobian"], "solid"),
     "path_bound_random": ("path bound, random weights", COLOURS["path_bound"], "dot"),
     "jacobian_random": ("Jacobian, random weights", COLOURS["jacobian"], "longdash"),
@@ -28,7 +27,6 @@ PANELS = {
     "jacobian": ("‖∂y<sub>n</sub>/∂v<sub>i</sub>‖", COLOURS["jacobian"]),
     "path_bound": ("path bound", COLOURS["path_bound"]),
     "bound_over_null": ("bound ÷ null", COLOURS["bound_over_null"]),
-    "certified": ("certified bound", COLOURS["path_bound"]),
     "effect": ("substitution effect, ‖Δy<sub>n</sub>‖₂", COLOURS["jacobian_frozen"]),
     "kl": ("substitution effect, KL (nat)", COLOURS["zero_values"]),
 }

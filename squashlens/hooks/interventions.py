@@ -1,10 +1,10 @@
 """Interventions on attention, values and the residual stream, each made as a `Hook`; and a model without its windows.
 
 Masks change attention logits, so the weights of a row renormalize over the remaining keys. No row becomes empty,
-because a token always attends to itself. Positions are counted from the first token of the prompt; positions beyond the
-end of a prompt are ignored. A forward pass that continues a key/value cache raises an error where positions would be
-counted from another token (`WholePassesOnly`). Query head h reads key/value group
-h // (heads / kv_heads).
+because a token always attends to itself. In every equation a learned sink (gpt-oss) is one more key, without a value:
+the weights of a row, the sink's included, sum to 1. Positions are counted from the first token of the prompt; positions
+beyond the end of a prompt are ignored. A forward pass that continues a key/value cache raises an error where positions
+would be counted from another token (`WholePassesOnly`). Query head h reads key/value group h // (heads / kv_heads).
 """
 
 import math
@@ -20,13 +20,14 @@ from squashlens._typing import Bridge, positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import text_config, windows
 from squashlens.engine.digests import digest
-from squashlens.engine.hooking.hook import Hook
+from squashlens.engine.hooking.hook import Hook, RowHook
 from squashlens.engine.locks import exclusive, locked, require_bridge
 from squashlens.engine.text.tokens import Prompts, display_tokens, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
 
 Blocks = tuple[int, ...] | None
+Rescale = Callable[[Tensor, Tensor], Tensor]  # rows of attention logits and the positions of their queries to new rows
 STREAMS = "blocks.{block}.hook_resid_pre"
 SCORES, PATTERN, VALUES, OUTPUTS = (
     f"blocks.{{block}}.attn.hook_{name}" for name in ("attn_scores", "pattern", "v", "z")
@@ -86,12 +87,13 @@ def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: 
 def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Make all attention weights of a row equal: 1 over the number of keys that the query may attend to.
 
-    Under this hook the model has the attention pattern that `path_bound` assumes with ``attention="uniform"``.
+    A learned sink counts as one of these keys. Under this hook the model has the attention pattern that `path_bound`
+    assumes with ``attention="uniform"``.
 
     Args:
         blocks, heads: blocks and query heads to act in; all by default.
     """
-    return rescored("uniform_attention", torch.zeros_like, blocks, heads)
+    return rescored("uniform_attention", lambda rows, _: torch.zeros_like(rows), blocks, heads)
 
 
 @validated
@@ -113,9 +115,9 @@ def scale_attention(
         raise InputError(f"scale_attention: factor={factor!r} is not a factor.", "Give a number of at least 0.")
     places, added = positions_of(positions, "scale_attention"), math.log(factor) if factor else -math.inf
 
-    def change(scores: Tensor) -> Tensor:
-        query, key = grid(scores)
-        return torch.where(_among(key, places) & (query > key), scores + added, scores)
+    def change(rows: Tensor, query: Tensor) -> Tensor:
+        key = torch.arange(rows.shape[-1], device=rows.device)
+        return torch.where(_among(key, places) & (query > key), rows + added, rows)
 
     name = f"scale_attention({float(factor)!r} at {listed(places)})"
     return rescored(name, change, blocks, heads, positional=True)
@@ -199,15 +201,27 @@ def _mask(
     return _in_heads(name, site, change, blocks, heads, positional=positional)
 
 
-def rescored(
-    name: str, to: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None, positional: bool = False
-) -> Hook:
-    """A hook that replaces the logits of visible keys by `to(scores)`; masked keys remain masked."""
+def rescored(name: str, to: Rescale, blocks: Blocks, heads: Iterable[int] | None, positional: bool = False) -> Hook:
+    """A hook that replaces the logits of visible keys by ``to(rows, queries)``; masked keys remain masked.
 
-    def change(scores: Tensor) -> Tensor:
-        return torch.where(unmasked(scores), to(scores), scores)
+    A learned sink is the last key of the rows. The model adds its logit itself, so all other logits move by what this
+    one changes, which gives the same weights.
+    """
+    chosen = None if heads is None else positions_of(heads, name, "heads")
 
-    return _in_heads(name, SCORES, change, blocks, heads, positional=positional)
+    def change(scores: Tensor, sink: Tensor | None) -> Tensor:
+        queries = grid(scores)[0]
+        if sink is None:
+            return torch.where(unmasked(scores), to(scores, queries), scores)
+        column = sink.detach().to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        changed = to(torch.cat([scores, column], dim=-1), queries)
+        return torch.where(unmasked(scores), changed[..., :-1] + (column - changed[..., -1:]), scores)
+
+    def edit(scores: Tensor, sink: Float[Tensor, " head"] | None = None) -> Tensor:
+        within = partial(change, sink=sink)
+        return within(scores) if chosen is None else in_heads(within, chosen, dim=1)(scores)
+
+    return RowHook(name if chosen is None else f"{name} in heads {listed(chosen)}", SCORES, edit, blocks, positional)
 
 
 def _in_heads(

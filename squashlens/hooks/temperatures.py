@@ -1,11 +1,12 @@
 """Temperatures of attention: factors on the logits that are constant, grow with the position, or follow the entropy.
 
 All of them act on the logits that enter the softmax, after any scale, bias, mask and soft cap of the model. The weights
-of a row change as ``α → α^β``, divided by their sum, where β is the row's factor.
+of a row change as ``α → α^β``, divided by their sum, where β is the row's factor. A learned sink is one more key of
+every row.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from squashlens._typing import LogRule, positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
-from squashlens.hooks.interventions import Blocks, grid, rescored
+from squashlens.hooks.interventions import Blocks, Rescale, rescored
 from squashlens.theory.attention import unmasked
 
 SLOPE = 0.1  # `attn_scale` of Llama 4 and `llama_4_scaling_beta` of Ministral 3
@@ -38,7 +39,7 @@ def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: I
             f"attention_temperature: temperature={temperature!r} is not a temperature.", "Give a positive number."
         )
     name = f"attention_temperature({temperature!r})"
-    return _in_range(name, lambda scores: scores / temperature, "Give a higher temperature.", blocks, heads)
+    return _in_range(name, lambda rows, _: rows / temperature, "Give a higher temperature.", blocks, heads)
 
 
 @validated
@@ -78,18 +79,18 @@ def log_scaling(
     if trained_length == 1 and rule in ("log", "qwen"):
         raise InputError("log_scaling: trained_length=1 has a logarithm of 0.", "Give at least 2 tokens.")
 
-    def change(scores: Tensor) -> Tensor:
-        return scores * _log_factor(scores, rule, trained_length).to(scores.dtype)
+    def change(rows: Tensor, query: Tensor) -> Tensor:
+        return rows * _log_factor(rows, query, rule, trained_length).to(rows.dtype)
 
     name = f"log_scaling({rule}, {trained_length})"
     return _in_range(name, change, "Give a larger trained_length.", blocks, heads, positional=rule != "log")
 
 
-def _log_factor(scores: Tensor, rule: LogRule, length: int) -> Tensor:
+def _log_factor(rows: Tensor, query: Tensor, rule: LogRule, length: int) -> Tensor:
     """The factor for each query, in float64, with an axis for keys."""
     if rule == "log":
-        return unmasked(scores).sum(dim=-1, keepdim=True).clamp(min=1).double().log() / math.log(length)
-    place = grid(scores)[0].double()
+        return unmasked(rows).sum(dim=-1, keepdim=True).clamp(min=1).double().log() / math.log(length)
+    place = query.double()
     if rule == "qwen":
         return ((place + 1).log() / math.log(length)).clamp(min=1)
     return 1 + SLOPE * torch.floor((place + (rule == "llama4")) / length).log1p()
@@ -125,9 +126,9 @@ def adaptive_temperature(
             f"adaptive_temperature: coefficients={weights!r} are not coefficients.", "Give finite numbers."
         )
 
-    def change(scores: Tensor) -> Tensor:
-        seen = torch.where(unmasked(scores), scores, 0.0)
-        return seen * _adaptive_factor(scores, seen, weights).to(scores.dtype)
+    def change(rows: Tensor, _: Tensor) -> Tensor:
+        seen = torch.where(unmasked(rows), rows, 0.0)
+        return seen * _adaptive_factor(rows, seen, weights).to(rows.dtype)
 
     name = "adaptive_temperature" + ("" if weights == ADAPTIVE else str(weights))
     return _in_range(name, change, "Give smaller coefficients.", blocks, heads)
@@ -147,15 +148,15 @@ def _adaptive_factor(scores: Tensor, seen: Tensor, weights: Sequence[float]) -> 
 
 
 def _in_range(
-    name: str, to: Callable[[Tensor], Tensor], remedy: str, blocks: Blocks, heads: Iterable[int] | None,
+    name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Iterable[int] | None,
     positional: bool = False,
 ) -> Hook:  # fmt: skip
-    """A hook that replaces the logits of visible keys by `to(scores)`, which must remain finite."""
+    """A hook that replaces the logits of visible keys by ``to(rows, queries)``, which must remain finite."""
 
-    def change(scores: Tensor) -> Tensor:
-        scaled = to(scores)
-        if not bool((scaled.isfinite() | ~unmasked(scores)).all()):
-            raise RangeError(f"{name}: the logits exceed the range of {scores.dtype}.", remedy)
+    def change(rows: Tensor, query: Tensor) -> Tensor:
+        scaled = to(rows, query)
+        if not bool((scaled.isfinite() | ~unmasked(rows)).all()):
+            raise RangeError(f"{name}: the logits exceed the range of {rows.dtype}.", remedy)
         return scaled
 
     return rescored(name, change, blocks, heads, positional)

@@ -11,15 +11,16 @@ from squashlens._typing import short_repr
 from squashlens.checks.results import is_relative
 from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with
+from squashlens.measure.squashing.jacobians.sketch import PROBES
 from squashlens.measure.squashing.map_cells import of_profile
-from squashlens.options import Estimation, MapExtras
 from squashlens.records.results import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
 DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
 COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "prompt": None, "method": Estimation(), "norm": "spectral", "extras": MapExtras(), "spans": None,
+    "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "n_replacements": 0,
+    "spans": None, "seed": None,
 }  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def _is_cut(found: xr.Dataset, dim: str) -> bool:
     return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
 
 
-SAME = ("fingerprint", "dtype", "ambient_hooks", "replaced_functions")  # of a map, and of its interventions
+SAME = ("fingerprint", "dtype", "ambient_hooks")  # of a map, and of its interventions
 COMPARED = ({"change", "layer", "length"}, {"change", "family", "length", "sample"})  # of one sequence, and of families
 MORE = {"replayed", "content", "place", "text", "block"}
 WHOLE = "Give a result of `squashlens.compare`, or a selection from it among change, family and length."

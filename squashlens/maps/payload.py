@@ -27,7 +27,6 @@ SHOWN = {
     "jacobian": ("Jacobian", "How much a small change of the token's stream can change the query's output y"),
     "bound_over_null": ("Path bound ÷ null", "1 is what uniform attention gives: causality alone"),
     "path_bound": ("Path bound", "Sum over attention paths, Theorem 5.1 with constants 1; a shape, not a bound"),
-    "certified": ("Certified bound", "Upper bound on the Jacobian norm"),
     "effect": ("Substitution effect", "Mean distance that y moves when the token is replaced"),
     "kl": ("Substitution effect on the next token", "Mean KL divergence when the token is replaced"),
     "null": ("Null", "Path bound under uniform attention"),
@@ -35,7 +34,7 @@ SHOWN = {
 TRACED = tuple(f"path_{name}" for name in ("position", "weight", "share", "over_null")) + tuple(
     f"way_{name}" for name in ("share", "position", "head")
 )
-SERIES = {"path_bound": "path bound", "null": "null", "certified": "certified bound", "jacobian": "Jacobian"}
+SERIES = {"path_bound": "path bound", "null": "null", "jacobian": "Jacobian"}
 
 
 class Blob:
@@ -89,7 +88,6 @@ def payload(found: xr.Dataset, opened: int | None = None, interventions: Interve
             *(f"{SHOWN[name][0]}: up to {most:.3g}, too large for a page; the result has it."
               for name, most in largest.items() if name not in names),
             *_notes(found, (queries, kept), (layers, kept_layers), (traced, paths)),
-            *_of_precision(found, facts),
         ],
         "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
         "traces": _traces(found, paths, blob) if traced else None, "distance": _distance(found, kept_layers, blob),
@@ -115,7 +113,7 @@ def call_of(facts: dict[str, Any], **changed: Any) -> str:
     call = dict(facts["call"])
     function, prompt = call.pop("function"), call.pop("prompt")
     if changed and function != "squash_map":  # a profile measures other things beside the map
-        function, call = "squash_map", {name: call.get(name) for name in ("norm", "method", "spans")}
+        function, call = "squash_map", {name: call.get(name) for name in ("norm", "method", "n_probes", "spans")}
     options = "".join(f", {name}={value!r}" for name, value in (call | changed).items() if value is not None)
     return f"sl.{function}(model, {prompt!r}{options})"
 
@@ -136,8 +134,7 @@ def load_of(facts: dict[str, Any], source: str) -> str:
 
 def code_of(facts: dict[str, Any], interventions: Interventions | None = None) -> str:
     """The lines that make this map again, and what they leave out: hooks, and the interventions below it."""
-    changes = [*facts.get("ambient_hooks", []), *facts.get("replaced_functions", [])]
-    note = "".join(f"# measured under: {change!r}\n" for change in changes)
+    note = "".join(f"# measured under: {hook!r}\n" for hook in facts.get("ambient_hooks", []))
     if interventions:
         note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, interventions.names))}\n"
     made = call_of(facts)
@@ -171,10 +168,10 @@ def _quantity(
         row = row[places][:, : query + 1] if by_layer else row[: query + 1]
         starts.append(blob.add(row) if np.isfinite(row).any() else -1)
     label, about = SHOWN[name]
-    norm = facts["call"].get("norm") if name in ("jacobian", "certified") else None
+    norm = facts["call"].get("norm") if name == "jacobian" else None
     return {
         "name": name, "label": label, "about": about, "unit": str(found[name].attrs["units"]), "by_layer": by_layer,
-        "norm": "spectral" if name == "certified" else norm, "starts": starts,
+        "norm": norm, "starts": starts,
         "measured": str(found[name].attrs["long_name"]),
     }  # fmt: skip
 
@@ -255,21 +252,13 @@ def _notes(found: xr.Dataset, queries: Two, layers: Two, traced: Two) -> list[st
          "has all of them."),
         (not jacobian, "The Jacobian was not measured."),
         (0 < len(jacobian) < len(measured), f"The Jacobian was measured for {_list_queries(jacobian)} only."),
-        *((name not in found, f"{SHOWN[name][0]}: not measured.") for name in ("certified", "effect")),
+        ("effect" not in found, f"{SHOWN['effect'][0]}: not measured."),
         (not traced[0], "Strongest paths: not traced."),
         (0 < len(traced[0]) < len(measured), f"Strongest paths were traced for {_list_queries(traced[0])} only."),
         (0 < len(traced[1]) < len(traced[0]), f"Strongest paths to {_list_queries(traced[1])} are in this page; the "
          "result has all of them."),
     ]  # fmt: skip
     return [text for holds, text in said if holds]
-
-
-def _of_precision(found: xr.Dataset, facts: dict[str, Any]) -> list[str]:
-    """What a certificate leaves out in half precision, in which the other numbers were measured."""
-    dtype = facts.get("dtype", "float32")
-    if "certified" not in found or dtype in ("float32", "float64"):
-        return []
-    return [f"The certified bound is for these weights in exact arithmetic; in {dtype} it computes other values."]
 
 
 def _list_queries(queries: Sequence[int]) -> str:

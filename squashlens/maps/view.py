@@ -13,19 +13,17 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bridge, Norm, SpansOfTokens
-from squashlens.checks.arguments import grouped
+from squashlens._typing import Bridge, Method, Norm, SpansOfTokens
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
 from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
 from squashlens.maps.payload import payload, text_of
 from squashlens.measure.session import measurement
+from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation
 from squashlens.measure.squashing.map_cells import joined, measure
-from squashlens.options import Estimation, MapExtras, Method, OfMap
 from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
-from squashlens.theory.probes import seed_of
 
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
 
@@ -200,7 +198,6 @@ class SquashMap:
         return f"<squash map of {sizes['position']} tokens: {sizes['query']} queries, {sizes['layer']} layers>"
 
 
-# More than ten parameters, since each is an independent option of the measurement; all have defaults.
 @measurement()
 def squash_map(
     model: Bridge | xr.Dataset,
@@ -208,10 +205,12 @@ def squash_map(
     *,
     interventions: xr.Dataset | None = None,
     query: int = -1,
-    method: Method = Estimation(),
+    method: Method = "auto",
+    n_probes: int = PROBES,
     norm: Norm = "spectral",
-    extras: OfMap = MapExtras(),
+    n_replacements: int = 0,
     spans: SpansOfTokens = None,
+    seed: int | None = None,
 ) -> SquashMap:
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 
@@ -233,16 +232,18 @@ def squash_map(
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
-            for no norms. Its seed is that of replacements and certificates too.
-        norm: as in `jacobian_norms`.
-        extras: certified bounds and replacements of tokens, neither by default; see `options.MapExtras`.
+            for no norms.
+        n_probes, norm: as in `jacobian_norms`.
+        n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
+            measures no substitution effects.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
+        seed: random seed of a sketch and of replacements; by default as in `jacobian_norms`.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
-        Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian`, `certified` over (query, layer, position),
-        NaN where not measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
+        Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian` over (query, layer, position), NaN where not
+        measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
         head; and for prompts of up to 1,024 tokens, over (traced), the strongest paths and the most important ways of
         every cell.
 
@@ -257,29 +258,30 @@ def squash_map(
     >>> found = sl.squash_map(model, "110 =")
     >>> found.save(tmp_path / "map.html").name
     'map.html'
-    >>> sl.squash_map(sl.profile(model, "110 =", method="none", extras={"n_random_models": 0}))
+    >>> sl.squash_map(sl.profile(model, "110 =", method="none", n_random_models=0))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
-    method, extras = grouped(method, Estimation), grouped(extras, MapExtras)
     changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
-        refuse_options(prompt, method, norm, extras, spans)
+        refuse_options(prompt, method, n_probes, norm, n_replacements, spans, seed)
         found = of_result(model)
         if changes is not None:
             changes.require(provenance(found), ids_of(found))
         return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
-    method = replace(method, seed=seed_of(method.seed, certifies=extras.certified))
-    chosen: dict[str, Any] = {"method": method, "norm": norm, "extras": extras, "spans": spans}
+    way = Estimation(method=method, n_probes=n_probes, seed=seed)
+    chosen: dict[str, Any] = {
+        "norm": norm, "n_replacements": n_replacements, "spans": spans,
+    }  # fmt: skip
     accept = None if changes is None else changes.require
-    held = measure(model, prompt, query=query, accept=accept, **chosen)
+    held = measure(model, prompt, query=query, accept=accept, way=way, **chosen)
 
     def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
-        options: dict[str, Any] = chosen | {"method": replace(method, method="exact")}
+        exact = replace(way, method="exact")
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
-            more = measure(model, prompt, query=one, alone=True, tick=tick, **options)
+            more = measure(model, prompt, query=one, alone=True, tick=tick, way=exact, **chosen)
         return joined(found, more, one)
 
     return SquashMap(held, again, changes)

@@ -8,7 +8,7 @@ padded.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -20,18 +20,21 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
 from squashlens.bars import bar
-from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
+from squashlens.engine.capturing.pairs import refusing_capture_keywords
+from squashlens.engine.digests import sha256, source_of
+from squashlens.engine.hooking.standing import ambient, standing
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
-from squashlens.engine.proving import proof, registry
+from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
+from squashlens.engine.state import fingerprint_of, measured, proved
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
+from squashlens.engine.verify import require_sound, status
 from squashlens.errors import InputError, SquashlensError
-from squashlens.options import Between
 from squashlens.records.joining import joined, padded, restated
 from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
 from squashlens.saving.journal import Journal
@@ -44,11 +47,12 @@ def measurement(*figures: str, captured: bool = False) -> Callable[[Callable[P, 
     """Decorator for a public function that runs a model.
 
     `figures` are the names of functions of `squashlens.figures` that draw its result, the usual one first; `captured`
-    says whether it measures a capture of a sequence. The function has both as `__measures__`.
+    says whether it measures a capture of a sequence, beside which it then refuses the keywords of `capture`. The
+    function has both as `__measures__`.
     """
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
-        measure = registry.measured(function)
+        measure = measured(refusing_capture_keywords(function) if captured else function)
         setattr(measure, "__measures__", (figures, captured))  # noqa: B010
         return measure
 
@@ -74,7 +78,7 @@ class Session:
         given = tokens.each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
         if not isinstance(prompts, Capture):  # whose prompts were checked before they were run
-            prompts = tokens.tokenize(proof.require_sound(model), prompts)
+            prompts = tokens.tokenize(require_sound(model), prompts)
         session = cls.without_prompt(model, prompts, function, prompt=recorded, **arguments)
         ids = session.ids.tolist()
         return session.knowing(token_ids=ids[0] if len(ids) == 1 else ids)
@@ -85,31 +89,28 @@ class Session:
 
         For ids that were checked as prompts, or made of a sequence or a task, which a measurement records instead.
         """
-        sound = proof.require_sound(model)
+        sound = require_sound(model)
         held = ids if isinstance(ids, Capture) else None
         ids = ids.ids if isinstance(ids, Capture) else ids
         ids = tokens.checked_ids(sound, ids if ids.ndim == 2 else ids[None])
-        config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
+        config = getattr(sound.original_model, "config", None)
         facts = {
             "model": model_name(sound),
-            "call": {"function": function}
-            | {name: as_dict(value) if is_dataclass(value) else value for name, value in arguments.items()},
+            "call": {"function": function} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
-            "fingerprint": registry.fingerprint_of(sound),
-            "code_and_hooks": run.digest,
-            "proof": proof.status(sound),
+            "fingerprint": fingerprint_of(sound),
+            "proof": status(sound),
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
-            "matmul_precision": torch.get_float32_matmul_precision(),
-            "quantized": stored_as(sound),
+            "matmul_precision": precision().partition(" ")[0],
+            "quantized": proved(sound, "stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),
             "bos_count": tokens.count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
-            "ambient_hooks": list(run.hooks),
-            "replaced_functions": list(registry.code_in(sound).replaced),
+            "ambient_hooks": ambient(sound),
             "versions": versions(),
         }
         if held is not None:
@@ -117,10 +118,9 @@ class Session:
         return cls(sound, ids, facts, held)
 
     def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:
-        """The file from which an interrupted measurement resumes. Raises for hooks whose digest does not show all."""
-        if path is not None:
-            require_seen(self.model, "resume=")
-        return Journal(path, {**facts, "tokenizer": tokens.tokenizer_digest(self.model)})
+        """The file from which an interrupted measurement resumes: only under hooks of the same names and source."""
+        hooks = {"hook_functions": sources_of_hooks(self.model), "tokenizer": tokens.tokenizer_digest(self.model)}
+        return Journal(path, {**facts, **hooks})
 
     @property
     def positions(self) -> int:
@@ -161,9 +161,9 @@ class Session:
         """The session with further facts for the provenance."""
         return replace(self, facts={**self.facts, **facts})
 
-    def spans(self, between: Between) -> dict[Target, int]:
+    def spans(self, from_layer: int, to_layer: Target | Sequence[Target]) -> dict[Target, int]:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
-        bottom, to_layer = check_layer(between.from_layer, self.model, "from_layer"), between.to_layer
+        bottom = check_layer(from_layer, self.model, "from_layer")
         targets = to_layer if isinstance(to_layer, Sequence) and not isinstance(to_layer, str) else [to_layer]
         if not targets or len({*targets}) < len(targets):
             what = "has a layer twice" if targets else "is an empty list"
@@ -177,14 +177,6 @@ class Session:
                 )
             spans[cast(Target, to)] = top
         return spans
-
-    def span(self, between: Between) -> tuple[Target, int]:
-        """The only `to_layer`, and its layer number."""
-        spans = self.spans(between)
-        if not isinstance(between.to_layer, int | str):
-            name = self.facts["call"]["function"]
-            raise InputError(f"{name} takes one to_layer, and {len(spans)} are given.", "Give one, outside of a list.")
-        return next(iter(spans.items()))
 
     def by_layer(self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
@@ -244,18 +236,10 @@ def streams_at(
     return seen
 
 
-def require_seen(model: Bridge, what: str) -> None:
-    """Raise an error if hooks on the model use objects of which a digest shows only a part, or that may change."""
-    run = registry.run_state(model)
-    opaque = [
-        *(f"a {one}, which is opaque" for one in run.unseen),
-        *(f"a {one}, which may change" for one in run.mutable),
-    ]
-    if opaque:
-        raise InputError(
-            f"{what} must know all that the hooks on the model do, and they use {opaque[0]}.",
-            "Let the function close over numbers, texts, tuples and tensors, or measure without this option.",
-        )
+def sources_of_hooks(model: Bridge) -> str:
+    """A digest of the source of the users' functions on the model, with what they close over; empty without any."""
+    sources = [source_of(hook.edit) for hook in standing(model) if hook.is_a_users]
+    return sha256("\n".join(sources))[:16] if sources else ""
 
 
 def _numpy(values: Any) -> np.ndarray:
@@ -295,7 +279,7 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
             given, arguments = bound.arguments[second], bound.arguments
             if isinstance(given, Capture | str) or _single(given):
                 return function(*args, **kwargs)
-            model = proof.require_sound(arguments["model"])
+            model = require_sound(arguments["model"])
             if arguments.get("spans") is not None:
                 raise InputError(
                     "spans= is for a single prompt, and this call has several.",
@@ -314,7 +298,7 @@ def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[C
                     error.args = (f"Prompt {number}: {error}",)
                     raise
                 call = provenance(measured[0])["call"]  # all prompts have the seed that the first one drew
-                rest |= {name: call[name] for name in ("seed", "method", "edges") if name in rest and name in call}
+                rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}
             return side_by_side(measured, lengths)
 
         measure.takes_several = independent and not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans

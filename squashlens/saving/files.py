@@ -7,7 +7,6 @@ A read-only file raises an error, although replacing it would need only the perm
 
 import errno
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator, Sequence
@@ -64,18 +63,6 @@ def require_folder(path: str | Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     require_output(path / "file")
     return path
-
-
-def run_folder(out: str | Path, *names: object) -> Path:
-    """The folder of one run in `out`, made if it is not there: named by all that its results depend on.
-
-    >>> import tempfile
-    >>> run_folder(tempfile.mkdtemp(), "google/gemma-2b", 20).name
-    'google_gemma-2b-20'
-    """
-    folder = Path(out) / "-".join(re.sub(r"[^\w.-]+", "_", str(name)).strip("._") for name in names if name != "")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def write(path: str | Path, content: bytes | memoryview) -> Path:

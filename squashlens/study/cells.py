@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from squashlens._typing import full_name
-from squashlens.checks.arguments import options_of
 from squashlens.errors import InputError
 from squashlens.study.describing.description import Grid
 from squashlens.study.describing.measurements import (
@@ -155,7 +154,7 @@ def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one cell. A dot in a name reaches into an argument: `sequence.n` is the n of the sequence."""
-    found, known = json.loads(json.dumps(grid.arguments)), parameters(grid.measurement)
+    found = json.loads(json.dumps(grid.arguments))
     for name, label in labels.items():
         value = grid.axes[name][label]
         outer, dot, inner = name.partition(".")
@@ -163,8 +162,6 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = value
             continue
         target = found.get(outer)
-        if outer in known and options_of(known[outer].annotation) and not isinstance(target, dict):
-            target = found[outer] = {} if target is None else {outer: target}  # from its main field alone
         if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
             (maker,) = target
             target[maker] = target[maker] or {}

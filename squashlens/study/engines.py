@@ -1,6 +1,6 @@
 """Start workers, show their progress, and start others in place of those that died, until every cell is closed.
 
-The engine `local` starts processes on this machine, with one device each. No other package is needed.
+The engine `local` starts processes on this machine, on its GPUs in turn. No other package is needed.
 """
 
 import itertools
@@ -19,8 +19,7 @@ from typing import Any, Protocol
 from squashlens import errors
 from squashlens.bars import bar
 from squashlens.errors import InputError, OutputError, SquashlensError
-from squashlens.study.cells import Cell, by_model
-from squashlens.study.placement import STEP, Hardware, Rooms, homes, need_of
+from squashlens.study.cells import Cell
 from squashlens.study.places import extra
 from squashlens.study.store import Store
 from squashlens.study.work import outcome
@@ -28,27 +27,22 @@ from squashlens.study.work import outcome
 LOOK = 0.2  # seconds between two looks at the workers
 COUNT = 10  # looks between two counts of the files in the store
 ERRORS = 4000  # characters of a dead worker's messages that are kept
-Process = tuple["subprocess.Popen[bytes]", Any, dict[str, int]]  # with the file of its messages and its room
+Process = tuple["subprocess.Popen[bytes]", Any]  # with the file of its messages
 
 
 class Engine(Protocol):
-    """What starts workers.
-
-    `hardware` are the devices that one worker can have, or None if they are not known beforehand. `start` returns None
-    while no device has room. The state of a worker is None while it runs, "" when it has ended, and otherwise the
-    reason why it died.
+    """What starts workers. The state of a worker is None while it runs, "" when it has ended, and otherwise the reason
+    why it died.
     """
 
-    hardware: Hardware | None
-
-    def start(self, task: Mapping[str, Any], worker: int, need: int) -> Any: ...
+    def start(self, task: Mapping[str, Any], worker: int) -> Any: ...
     def state(self, handle: Any) -> str | None: ...
     def stop(self, handles: Sequence[Any]) -> None: ...
 
 
 def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell]) -> None:
     """Run a study with some workers. A worker that dies is replaced; starts without any progress end the study."""
-    crew, keys = _Crew(engine, task, workers, cells), {cell.key for cell in cells}
+    crew, keys = _Crew(engine, task, workers), {cell.key for cell in cells}
     closed, starts, ended = store.named(keys), -workers, True
     try:
         with bar(total=len(keys), initial=len(closed), desc="cells", unit="cell") as shown:
@@ -57,7 +51,7 @@ def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, c
                     before, closed = closed, store.named(keys)
                     shown.update(len(closed) - shown.n)
                     # By its name, a damaged file counts as closed; by its content, before the first and after the last.
-                    begun = crew.fill(closed if crew.handles else store.closed(keys))
+                    begun = crew.fill(len(keys - (closed if crew.handles else store.closed(keys))))
                     starts = begun + (starts if closed == before else 0)
                     if not crew.handles:
                         return
@@ -69,35 +63,26 @@ def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, c
                 time.sleep(LOOK)
                 ended = crew.dismiss()
     finally:
-        engine.stop([handle for _, handle in crew.handles.values()])
+        engine.stop([*crew.handles.values()])
 
 
 class _Crew:
-    """The workers that run, each with the number of the model that it was started for."""
+    """The workers that run."""
 
-    def __init__(self, engine: Engine, task: Mapping[str, Any], workers: int, cells: Sequence[Cell]) -> None:
-        models = by_model(cells)
-        self.engine, self.workers = engine, workers
-        self.needs = [need_of(model, engine.hardware) for model in models]
-        self.groups = [{cell.key for cell in own} for own in models.values()]
-        self.task = {**task, "needs": self.needs}
-        self.handles: dict[int, tuple[int, Any]] = {}
+    def __init__(self, engine: Engine, task: Mapping[str, Any], workers: int) -> None:
+        self.engine, self.task, self.workers = engine, task, workers
+        self.handles: dict[int, Any] = {}
         self.died = "they end before their cells are done"
 
-    def fill(self, closed: set[str]) -> int:
-        """Start workers for cells that are not closed, as far as there is room; how many were started."""
-        left, begun = [len(own - closed) for own in self.groups], 0
-        for worker in {*range(self.workers)} - self.handles.keys():
-            for model in homes(self.needs, left, [home for home, _ in self.handles.values()]):
-                handle = self.engine.start({**self.task, "home": model}, worker, self.needs[model])
-                if handle is not None:
-                    self.handles[worker], begun = (model, handle), begun + 1
-                    break
-        return begun
+    def fill(self, left: int) -> int:
+        """Start workers for cells that are not closed, at most one for each; how many were started."""
+        missing = sorted({*range(self.workers)} - self.handles.keys())[: max(0, left - len(self.handles))]
+        self.handles |= {worker: self.engine.start(self.task, worker) for worker in missing}
+        return len(missing)
 
     def dismiss(self) -> bool:
         """Forget the workers that ended; raise an error that one of them ended with."""
-        states = {worker: self.engine.state(handle) for worker, (_, handle) in self.handles.items()}
+        states = {worker: self.engine.state(handle) for worker, handle in self.handles.items()}
         ended = {worker: state for worker, state in states.items() if state is not None}
         for worker, state in ended.items():
             del self.handles[worker]
@@ -121,22 +106,15 @@ class Local:
     """Workers as programs of their own, so that a script needs no `if __name__ == "__main__"`."""
 
     def __init__(self, device: str | None) -> None:
-        self.hardware = hardware_here(device)
-        self.rooms = Rooms(self.hardware)
+        self.gpus = gpus_here() if device is None else []
 
-    def start(self, task: Mapping[str, Any], worker: int, need: int) -> Process | None:
-        """Start a worker on a device with room for its model."""
-        taken = self.rooms.take(need)
-        if taken is None:
-            return None
-        names = [*taken] if need else [[*self.hardware.sizes][worker % len(self.hardware.sizes)]]
+    def start(self, task: Mapping[str, Any], worker: int) -> Process:
+        """Start a worker, on one of the GPUs if there are any."""
         environment = os.environ | {
             "OMP_NUM_THREADS": str(task["threads"]), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }  # fmt: skip
-        if task["device"] is None and self.hardware.kind == "cuda":
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(names)
-        elif task["device"] is None:
-            task = {**task, "device": names[0]}
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker % len(self.gpus)]
         messages = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed with the worker)
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "squashlens.study.work", str(worker)],
@@ -145,50 +123,41 @@ class Local:
         if process.stdin is not None:
             process.stdin.write(json.dumps(task).encode() + b"\n")
             process.stdin.flush()  # and it stays open, so that the worker notices if this process ends
-        return process, messages, taken
+        return process, messages
 
     def state(self, handle: Process) -> str | None:
-        process, messages, taken = handle
+        process, messages = handle
         if process.poll() is None:
             return None
         process.communicate()
-        self.rooms.give_back(taken)
         messages.seek(0)
         text = messages.read().decode("utf-8", "replace")[-ERRORS:]
         messages.close()
         return "" if process.returncode == 0 else text or f"A worker ended with code {process.returncode}."
 
     def stop(self, handles: Sequence[Process]) -> None:
-        for process, messages, _ in handles:
+        for process, messages in handles:
             process.kill()  # its claim remains, and another worker computes the cell
             process.communicate()
             messages.close()
 
 
-def hardware_here(device: str | None) -> Hardware:
-    """The devices of this machine that workers can have, by the names that CUDA_VISIBLE_DEVICES has for them."""
+def gpus_here() -> list[str]:
+    """The GPUs of this machine, by the names that CUDA_VISIBLE_DEVICES has for them."""
     import torch
 
-    from squashlens.engine.loading.load import SPREADS
-    from squashlens.engine.memory import available, device_named
-
-    if (device or "auto") not in SPREADS or not torch.cuda.is_available():
-        one = device_named("cpu" if device is None or device in SPREADS else device)
-        return Hardware(one.type, {str(one): available(one)})
     count = torch.cuda.device_count()
     given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    names = given[:count] or [str(number) for number in range(count)]
-    sizes = {name: available(torch.device("cuda", place)) for place, name in enumerate(names)}
-    return Hardware("cuda", sizes if device is None else {",".join(names): sum(sizes.values())})
+    return given[:count] or [str(number) for number in range(count)]
 
 
 Actor = tuple[Any, Any]  # with its call
 
 
 class Ray:
-    """Workers as actors, with the part of a GPU that the model needs, if there are any; `options` are an actor's."""
+    """Workers as actors, with a GPU each if there are any; `options` are an actor's, such as a part of a GPU."""
 
-    def __init__(self, options: Mapping[str, Any], threads: int, device: str | None) -> None:
+    def __init__(self, options: Mapping[str, Any], threads: int) -> None:
         self.ray = ray = extra("ray", 'engine="ray"', "ray")
         if not ray.is_initialized():  # RAY_ADDRESS names a cluster; without it Ray starts on this machine
             try:
@@ -199,16 +168,12 @@ class Ray:
                 reason = " ".join(str(error).split())[:400] or type(error).__name__
                 raise InputError(f"Ray does not start: {reason}.", f"{remedy}, or use engine='local'.") from error
         most = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
-        placed = most > 0 and device is None and "num_gpus" not in options  # otherwise the user says what they get
-        size = ray.get(ray.remote(memory_of_gpu).options(num_gpus=1 / STEP).remote()) if placed else 0
-        self.hardware = Hardware("cuda", {str(number): size for number in range(most)}) if size else None
         usual = {"num_cpus": threads, "num_gpus": min(most, 1)}  # never restarted by Ray, so that `drive` sees deaths
         self.options = usual | dict(options)
 
-    def start(self, task: Mapping[str, Any], worker: int, need: int) -> Actor:
-        gpus = {"num_gpus": self.hardware.share(need)} if self.hardware and need else {}
+    def start(self, task: Mapping[str, Any], worker: int) -> Actor:
         try:
-            actor = self.ray.remote(_Remote).options(**(self.options | gpus)).remote()
+            actor = self.ray.remote(_Remote).options(**self.options).remote()
         except (ValueError, TypeError) as error:
             raise InputError(f"resources=: {error}.", "Give options of a Ray actor, such as num_gpus.") from error
         return actor, actor.work.remote(dict(task), worker)
@@ -227,13 +192,6 @@ class Ray:
     def stop(self, handles: Sequence[Actor]) -> None:
         for actor, _ in handles:
             self.ray.kill(actor)
-
-
-def memory_of_gpu() -> int:
-    """The bytes of the GPU that a task was given; 0 for one that PyTorch cannot use."""
-    import torch
-
-    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
 
 
 class _Remote:
@@ -258,13 +216,11 @@ class _Job:
 class Slurm:
     """Workers as jobs; `parameters` are those of submitit's executor, and say which devices a job gets."""
 
-    hardware = None
-
     def __init__(self, parameters: Mapping[str, Any], threads: int) -> None:
         self.submitit = extra("submitit", 'engine="slurm"', "slurm")
         self.parameters = {"name": "squashlens", "cpus_per_task": threads, "timeout_min": 240, **parameters}
 
-    def start(self, task: Mapping[str, Any], worker: int, need: int) -> _Job:
+    def start(self, task: Mapping[str, Any], worker: int) -> _Job:
         store = str(task["store"])
         folder = Path("slurm") if "://" in store else Path(store) / "slurm"  # seen by all nodes, as the store is
         refusals = (RuntimeError, NameError, TypeError, ValueError, OSError, self.submitit.core.utils.FailedJobError)

@@ -13,7 +13,7 @@ import faulthandler
 import json
 import os
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -89,10 +89,6 @@ class Folder:
     def claim(self, name: str) -> Any:
         return claim_file(self.root / "claims" / name)
 
-    def claimed(self, names: Container[str]) -> int:
-        """How many of these claims processes hold now."""
-        return sum(_is_locked(file) for file in (self.root / "claims").glob("*") if file.name in names)
-
 
 class Remote:
     """A place that fsspec opens. It has no locks, so two workers may compute the same cell; the results are equal."""
@@ -144,9 +140,6 @@ class Remote:
     @contextmanager
     def claim(self, name: str) -> Iterator[list[str] | None]:
         yield []
-
-    def claimed(self, names: Container[str]) -> int:
-        return 0
 
 
 @contextmanager
@@ -227,19 +220,6 @@ def _crashes_noted(handle: int) -> Iterator[None]:
         if before and sys.__stderr__ is not None:
             with suppress(OSError, ValueError):  # a notebook's, which is no file
                 faulthandler.enable(sys.__stderr__)
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether another process holds the lock of a file."""
-    try:
-        with path.open("rb") as file:
-            if fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    except OSError:  # the claim has just ended, or a file system without locks
-        return False
 
 
 def _lock(path: Path) -> int | None:

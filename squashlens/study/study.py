@@ -103,7 +103,6 @@ class Study:
             The table of `status`.
 
         Raises:
-            CapacityError: with several workers, or on Ray, a model that is too large for the devices of one machine.
             InputError: an engine whose extra is not installed; or code, a checkpoint or a file that changed since the
                 study was made.
             OutputError: the store cannot be written.
@@ -259,7 +258,7 @@ class Study:
 
 def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int, device: str | None) -> Any:
     if name == "ray":
-        return Ray(resources or {}, threads, device)
+        return Ray(resources or {}, threads)
     return Slurm(resources or {}, threads) if name == "slurm" else Local(device)
 
 

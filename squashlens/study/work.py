@@ -1,8 +1,8 @@
 """What a worker does: claim a cell, compute it, store it, and go on. Every engine starts workers that run this.
 
-Nobody hands out cells. Each worker begins with the model that it was started for, then helps the others, and the
-store says what is done. So a worker may be killed, join or leave at any time, and a study that was begun with one
-engine can be continued with another.
+Nobody hands out cells. Each worker begins at another one, and goes on to those that are left; the store says what is
+done. So a worker may be killed, join or leave at any time, and a study that was begun with one engine can be continued
+with another.
 
 As a program, a worker reads what to do from standard input, as JSON. It ends after the cell in hand if the process that
 started it ends, or if it is told to stop by SIGTERM or SIGUSR1. The exit code is 0, or 2 after an error that would stop
@@ -11,7 +11,6 @@ every worker, such as a full disk.
 
 import gc
 import hashlib
-import itertools
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -40,7 +39,6 @@ from squashlens.study.describing.measurements import (
     scanned_argument,
     sequence_of,
 )
-from squashlens.study.placement import device_for
 from squashlens.study.scans import reason_of, shard
 from squashlens.study.store import Store
 
@@ -49,13 +47,10 @@ PAUSE = 0.2  # seconds between two looks at cells that other workers hold
 
 
 class Worker:
-    """A worker with the model that it loaded last.
+    """A worker with the model that it loaded last. `loads` counts the models that it loaded."""
 
-    `fits` are the models that it has room for; all without it. `loads` counts the models that it loaded.
-    """
-
-    def __init__(self, store: Store, device: str | None = None, fits: Container[Model | None] | None = None) -> None:
-        self.store, self.device, self.fits, self.loads = store, device, fits, 0
+    def __init__(self, store: Store, device: str | None = None) -> None:
+        self.store, self.device, self.loads = store, device, 0
         self._loaded: tuple[Model | None, Any] = (None, None)
         self._refused: dict[Model, SquashlensError] = {}
 
@@ -65,18 +60,15 @@ class Worker:
         stop: Callable[[], bool] = lambda: False,
         after: Callable[[], object] = lambda: None,
     ) -> None:
-        """Compute the cells that are not done, of models that fit, and wait for those that other workers hold.
+        """Compute the cells that are not done, and wait for those that other workers hold.
 
         All cells of one model come before those of the next. `stop` is asked before each cell, and `after` is called
         after each.
         """
         closed = self.store.closed(cell.key for cell in cells)
         left = by_model(cell for cell in cells if cell.key not in closed)
-        left = {model: own for model, own in left.items() if self.fits is None or model in self.fits}
         while left and not stop():
-            for model in sorted(left, key=lambda model: not self._has(model)):
-                if not self._has(model) and self._others_finish(model, {cell.key for cell in left[model]}):
-                    continue
+            for model in sorted(left, key=lambda model: model != self._loaded[0]):
                 held = []
                 for cell in left[model]:
                     if stop():
@@ -88,14 +80,6 @@ class Worker:
                 left[model] = held
             left = {model: held for model, held in left.items() if held}
             time.sleep(PAUSE if left else 0)
-
-    def _has(self, model: Model | None) -> bool:
-        return model is None or model == self._loaded[0]
-
-    def _others_finish(self, model: Model | None, keys: set[str]) -> bool:
-        """Whether other workers hold all cells that are left of a model, so that loading it here would be in vain."""
-        left = keys - self.store.named(keys)
-        return model not in self._refused and 0 < len(left) <= self.store.place.claimed(left)
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
@@ -134,7 +118,7 @@ class Worker:
             self._fail(cell, reason_of(error), error)
 
     def _measure(self, cell: Cell) -> Any:
-        from squashlens.engine.proving.effective import applied
+        from squashlens.engine.applied import applied
         from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
@@ -187,7 +171,7 @@ class Worker:
                 torch.cuda.empty_cache()
             options = {name: getattr(wanted, name) for name in LOADING}
             try:
-                model: Any = load(wanted.name, device=self.device or device_for(wanted), **options)
+                model: Any = load(wanted.name, device=self.device, **options)
                 if wanted.untrained is not None:
                     tokenizer, model = model.tokenizer, with_random_weights(model, wanted.untrained)
                     model.tokenizer = tokenizer
@@ -223,7 +207,7 @@ def digest(cells: Sequence[Cell]) -> str:
 
 
 def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> None:
-    """Compute the cells of a task that are not done, first those of this worker's model."""
+    """Compute the cells of a task that are not done."""
     grids, _ = read(task["grids"])
     cells = cells_of(grids)
     if digest(cells) != task["cells"]:
@@ -231,13 +215,9 @@ def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda
             "A worker found other cells than the process that started it.",
             "Install the same versions, and use the same models and files, on all machines.",
         )
-    groups, needs, home = by_model(cells), task["needs"], task["home"]
-    fits = {model for model, need in zip(groups, needs, strict=True) if need <= needs[home]}
-    own = groups.pop([*groups][home])
-    first = len(own) * worker // task["workers"]  # other workers of this model begin elsewhere
-    order = [*own[first:], *own[:first], *itertools.chain.from_iterable(groups.values())]
+    first = len(cells) * worker // task["workers"]  # other workers begin elsewhere
     with threads_set(task["threads"]):
-        Worker(Store(task["store"]), task["device"], fits).run(order, stop)
+        Worker(Store(task["store"]), task["device"]).run([*cells[first:], *cells[:first]], stop)
 
 
 def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:

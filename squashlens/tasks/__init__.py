@@ -12,9 +12,9 @@ from squashlens.errors import InputError
 from squashlens.tasks import reading
 from squashlens.tasks.paper import PAPER, TAUGHT
 from squashlens.tasks.reading import Reading
-from squashlens.tasks.task import DRAWN_SEEDS, Probing, Prompting, Question, Task
+from squashlens.tasks.task import DRAWN_SEEDS, Question, Task
 
-__all__ = ["DRAWN_SEEDS", "Probing", "Prompting", "Question", "Reading", "Task", "find", "names", "reading"]
+__all__ = ["DRAWN_SEEDS", "Question", "Reading", "Task", "find", "names", "reading"]
 
 _TASKS = {task.name: task for task in (*PAPER, *TAUGHT)}
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from squashlens._typing import Mode, Template, one_of, positive, several
+from squashlens._typing import Mode, Modes, Template, one_of, positive, several
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.numerals import unread
@@ -45,27 +45,13 @@ def seeds_of(given: int | Iterable[int] | None, default: int) -> list[int]:
     return list(range(given))
 
 
-@validated
 @dataclass(frozen=True, kw_only=True)
 class Prompting:
-    """The form in which questions are put to a model.
+    """The form in which questions are put to a model: keywords of `evaluate`, which describes them."""
 
-    Args:
-        mode: forms of the question, one or several of ``"answer_only"`` (the default), ``"cot"`` (chain of thought)
-            and ``"cot_few_shot"`` (chain of thought with examples).
-        template: format of the prompt: ``"none"`` (the default), plain text, or ``"chat"``, a user's turn in the
-            tokenizer's chat template.
-        prefill: whether prompts end with the first words of the answer (prefill), so that the next token is the answer
-            itself; by default no in `evaluate`, and yes where the last token is probed.
-        n_examples: number of solved examples before each question (few-shot), short questions about other items with
-            their right answers; 0 by default. Only for answers alone.
-        n_baseline: largest number of different short questions, about 1 to 8 items, that show whether the model can do
-            the task at all; 16 by default, 0 for none. They have the same form.
-    """
-
-    mode: Mode | Sequence[Mode] = "answer_only"
+    mode: Modes = "answer_only"
     template: Template = "none"
-    prefill: bool | None = None
+    prefill: bool = False
     n_examples: int = 0
     n_baseline: int = 16
 
@@ -74,30 +60,9 @@ class Prompting:
         positive(self.n_baseline, "n_baseline", "a number of questions", or_zero=True)
         if self.n_examples and several(self.mode) != ["answer_only"]:
             raise InputError(
-                "prompting.n_examples are answers alone, and mode= asks for a chain of thought.",
+                "The examples of n_examples= are answers alone, and mode= asks for a chain of thought.",
                 "Use mode='cot_few_shot', which has worked examples, or leave n_examples out.",
             )
-
-
-@validated
-@dataclass(frozen=True, kw_only=True)
-class Probing:
-    """How the right answers to a task are probed.
-
-    Args:
-        n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
-            16 more distinct prompts for testing.
-        n_random_models: number of models with random weights that are probed as well; 4 by default, 0 for none.
-    """
-
-    n_train: int = 64
-    # The interval for one more random model is 12.7 √(3/2) standard deviations with two models, 3.2 √(5/4) with four.
-    n_random_models: int = 4
-
-    def __post_init__(self) -> None:
-        if self.n_train < 2:
-            raise InputError(f"n_train={self.n_train}: a probe cannot be fitted to so few prompts.", "Give at least 2.")
-        positive(self.n_random_models, "n_random_models", "a number of models", or_zero=True)
 
 
 @validated

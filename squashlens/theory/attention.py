@@ -49,20 +49,6 @@ class Attention:
         """The same attention on another device."""
         return replace(self, **{name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)})
 
-    def double(self) -> "Attention":
-        """The same attention in float64."""
-        return replace(self, queries=self.queries.double(), keys=self.keys.double())
-
-    def of_group(self, group: int) -> "Attention":
-        """The attention of the query heads that read one key/value group."""
-        each = self.queries.shape[1] // self.keys.shape[1]
-        heads = slice(group * each, (group + 1) * each)
-        mask = self.mask if self.mask is None or self.mask.shape[1] == 1 else self.mask[:, heads]
-        return replace(
-            self, queries=self.queries[:, heads], keys=self.keys[:, group : group + 1], mask=mask,
-            sinks=None if self.sinks is None else self.sinks[heads],
-        )  # fmt: skip
-
     def largest_product(self) -> float:
         """An upper bound on ‖q_j‖ ‖k_i‖ · scale; rounding of a logit is proportional to it, however small the logit."""
         return self.queries.norm(dim=-1).max().item() * self.keys.norm(dim=-1).max().item() * abs(self.scale)

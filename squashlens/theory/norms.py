@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import special  # `scipy.stats` takes a second to import
 from torch import Tensor
 
@@ -30,12 +30,6 @@ def side_by_side(rows: Float[Tensor, "prompt place out in"]) -> Float[Tensor, "p
     return vectors * values.clamp(min=0).sqrt()[:, None]
 
 
-def away_from_singular(metric: Float[Tensor, "stack stack"], floor: float) -> Float[Tensor, "stack stack"]:
-    """The matrix with `floor` times its largest diagonal entry added to the diagonal, so that it can be inverted."""
-    least = floor * metric.diagonal().max().clamp(min=torch.finfo(metric.dtype).tiny)
-    return metric + least * torch.eye(len(metric), dtype=metric.dtype, device=metric.device)
-
-
 def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Tensor, "*position"]:
     """The sum of squares over rows and coordinates in float64: what a batch of VJPs adds to ``‖J‖_F²``."""
     return rows.double().square().sum(dim=(0, -1))
@@ -58,6 +52,18 @@ def missing_sizes(products: Float[Tensor, "cotangent *key in"], chance: float) -
     """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`."""
     factor = sketch_factors(len(products), chance / products[0, ..., 0].numel())[1]
     return factor * (squared_frobenius(products) / len(products)).sqrt()
+
+
+def with_rounding(
+    bounds: Float[Tensor, "row key"], reached: Bool[Tensor, "row key"], rounding: float | Float[Tensor, "#row #key"]
+) -> Float[Tensor, "row key"]:
+    """Raise bounds by the rounding error of their computation, so that they bound the exact derivative.
+
+    The error of a bound is at most `rounding` times the largest of its row. This also covers cancellation and
+    underflow: a weight that underflows to 0 gets this bound. Where no path exists, a bound of 0 stays 0.
+    """
+    lost = rounding * bounds.amax(dim=-1, keepdim=True)
+    return bounds * (1 + rounding) + torch.where(reached | (bounds > 0), lost, 0.0)
 
 
 def direction_factor(probes: int, chance: float) -> float:

@@ -37,11 +37,17 @@ def _length(pattern: Tensor | Attention) -> int:
     return pattern.shape[-1] if isinstance(pattern, Tensor) else pattern.queries.shape[2]
 
 
-def beyond_uniform(total: Float[Tensor, " key"], window: int | None = None) -> Float[Tensor, " key"]:
-    """The share e_i from `received`, in a block with this window; NaN for tokens that fewer than four queries see."""
+def beyond_uniform(
+    total: Float[Tensor, " key"], window: int | None = None, learned_sink: bool = False
+) -> Float[Tensor, " key"]:
+    """The share e_i from `received`, in a block with this window; NaN for tokens that fewer than four queries see.
+
+    A learned sink is one more key for every query, without a value.
+    """
     n = len(total)
     place, reach = torch.arange(n), n if window is None else window
-    even = (1 / (place + 1).clamp(max=reach).double()).cumsum(dim=0)  # sums over queries of uniform weights
+    keys = (place + 1).clamp(max=reach) + learned_sink
+    even = (1 / keys.double()).cumsum(dim=0)  # sums over queries of uniform weights
     last = (place + reach).clamp(max=n)  # after the last query that sees the token
     queries = last - place - 1
     mean, uniform = total / queries, (even[last - 1] - even) / queries
@@ -58,14 +64,22 @@ def entropy(shares: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
     return torch.special.entr(shares).sum(dim=-1, dtype=torch.float64)
 
 
-def heads_of(pattern: Float[Tensor, "prompt head query key"] | Attention) -> Float[Tensor, "head several"]:
-    """For each head the mean over all queries but the first of the weight on token 0 and of the entropy of a row."""
+def heads_of(
+    pattern: Float[Tensor, "prompt head query key"] | Attention, learned_sink: bool = False
+) -> Float[Tensor, "head several"]:
+    """For each head the mean over all queries but the first of the weight on token 0 and of the entropy of a row.
+
+    What a row lacks to 1 is the weight of a learned sink, which is one more outcome.
+    """
     sums = []
     for rows, keys, weights in by_rows(pattern, copies=2):
         later = weights[:, 1:] if rows.start == 0 else weights
         # A window leaves no weight on a first token that is out of it.
         first = later[..., 0].double().sum(dim=-1) * (keys.start == 0)
-        sums.append(torch.stack([first, entropy(later).sum(dim=-1)], dim=-1))
+        spread = entropy(later)
+        if learned_sink:
+            spread = spread + torch.special.entr((1 - later.double().sum(dim=-1)).clamp(min=0))
+        sums.append(torch.stack([first, spread.sum(dim=-1)], dim=-1))
     return torch.stack(sums).sum(dim=0) / (_length(pattern) - 1)
 
 

@@ -58,7 +58,6 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
     plain = AutoModelForCausalLM.from_pretrained(resolve(NAME), dtype=torch.float32).eval()
     ids = model.to_tokens(PROMPT)
     ones = sl.prompts.repeated(model, "1", 32)
-    many = [f"{PROMPT} {name}" for name in ("Rome", "Lyon", "Oslo", "Bonn", "Riga", "Kiev")]
     sl.path_bound(model, ids)
     sl.collapse(model, sl.prompts.repeated(model, "1", 4))
 
@@ -66,26 +65,17 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
     def forward() -> None:
         plain(ids)
 
-    def under_own_hook() -> None:
-        with sl.applied(model, ("blocks.9.hook_out", lambda stream, hook: 1.01 * stream)):
-            sl.collapse(model, sl.capture(model, ones, baselines=["contrast"]))
-
     return {
         FORWARD: forward,
-        "`run_with_cache`, TransformerLens": torch.no_grad()(lambda: model.run_with_cache(ids)),
         "`top_tokens`": lambda: sl.top_tokens(model, PROMPT),
-        "`prompts.repeated` of 64 tokens": lambda: sl.prompts.repeated(model, "1", 64),
         "`path_bound`": lambda: sl.path_bound(model, PROMPT),
-        "`path_bound` of 6 prompts": lambda: sl.path_bound(model, many),
         "`collapse` of 1 to 32 repeated ones": lambda: sl.collapse(model, ones),
-        "the same with contrast, under an own hook": under_own_hook,
-        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", extras={"n_random_models": 0}),
+        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none", n_random_models=0),
         "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),
         "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT),
         "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG),
-        "`certified_bound`": lambda: sl.certified_bound(model, PROMPT),
     }
 
 

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, GemmaConfig
 
 import squashlens as sl
 from tests.cuda.works import SHAPES, constant_collapse, ids_of
-from tests.grouped import flat
 
 FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
@@ -54,7 +53,7 @@ Work = Callable[[], Any]
 
 def bound(n: int, from_layer: int = 0, **shape: Any) -> Work:
     model, ids = bridge(**shape), ids_of(n)
-    return lambda: sl.path_bound(model, ids, between={"from_layer": from_layer})
+    return lambda: sl.path_bound(model, ids, from_layer=from_layer)
 
 
 def cached_patterns(n: int) -> Work:
@@ -103,7 +102,7 @@ def two_passes_a_length(n: int, every: int = 16) -> Work:
 
 def frobenius(n: int, **options: Any) -> Work:
     model, ids = bridge(), ids_of(n)
-    return lambda: flat.jacobian_norms(model, ids, norm="frobenius", **options)
+    return lambda: sl.jacobian_norms(model, ids, norm="frobenius", **options)
 
 
 def jacrev(n: int, chunk: int = 32) -> Work:
@@ -114,11 +113,6 @@ def jacrev(n: int, chunk: int = 32) -> Work:
         return model.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[0, -1]
 
     return lambda: torch.func.jacrev(last, chunk_size=chunk)(start).square().sum(dim=(0, -1)).sqrt()
-
-
-def measured(n: int, **options: Any) -> Work:
-    model, ids = bridge(), ids_of(n)
-    return lambda: flat.certified_bound(model, ids, **options)
 
 
 def load(**shape: Any) -> Work:

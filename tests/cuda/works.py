@@ -20,9 +20,8 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig
 import squashlens as sl
 from squashlens.engine import budget
 from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
-from squashlens.engine.proving.proof import shared_copy
+from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
-from tests.grouped import flat
 
 MARK = "@squashlens "
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
@@ -102,7 +101,7 @@ def ids_of(n: int) -> torch.Tensor:
 def constant_collapse(model: Any, n: int) -> Any:
     """The collapse of n equal tokens, at all lengths."""
     sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    return sl.collapse(model, sl.capture(model, sequence, keep="residuals", pairs={"noise_lengths": 0}))
+    return sl.collapse(model, sl.capture(model, sequence, keep="residuals", noise_lengths=0))
 
 
 class Subject:
@@ -142,12 +141,12 @@ class Subject:
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
-            "sketch": lambda: flat.jacobian_norms(
-                self.model, ids, norm="frobenius", method={"method": "sketch", "n_probes": PROBES}, **products
+            "sketch": lambda: sl.jacobian_norms(
+                self.model, ids, norm="frobenius", method="sketch", n_probes=PROBES, **products
             ),
-            "exact": lambda: flat.jacobian_norms(self.model, ids, **products),
+            "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
             "collapse": lambda: constant_collapse(self.model, work.n),
-            "profile": lambda: sl.profile(self.model, ids, method="none", extras={"n_random_models": 0}),
+            "profile": lambda: sl.profile(self.model, ids, method="none", n_random_models=0),
         }
         return calls[work.kind]
 

@@ -23,7 +23,7 @@ CASES = [
     pytest.param(model, measurement, marks=[pytest.mark.slow] * ((model, measurement) not in DEFAULT))
     for measurement in cases.MEASUREMENTS
     for model in recorded(measurement)
-    if model != "tiny-gemma" or measurement not in ("certified", "certified_exact")  # which takes minutes
+    if model != "tiny-gemma" or measurement != "certified_bound"  # which takes minutes
 ]
 STACK = sl.synthetic.Stack(depth=1, heads=2, width=8)
 LENGTHS = [8, 12, 16, 24, 32, 48, 64]
@@ -49,18 +49,17 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
     "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
     "natural": lambda s, f: sl.substitution_effect(
-        s.model, [s.short], replacements={"candidates": "predicted", "n_replacements": 2}, seed=0
-    ),
-    "local": lambda s, f: sl.certified_bound(
-        s.model, [s.short[:3]], edges={"edges": "local", "seed": 0}, between={"from_layer": 5}
+        s.model, [s.short], candidates="predicted", n_replacements=2, seed=0
     ),
     "squash_map": lambda s, f: sl.squash_map(s.model, [s.short]).result,
     "profile": lambda s, f: sl.profile(
         s.model,
         [s.short],
-        method={"method": "sketch_upper", "n_probes": 4, "seed": 0},
+        method="sketch_upper",
+        n_probes=4,
+        seed=0,
         layers=[0],
-        extras={"n_random_models": 0},
+        n_random_models=0,
     ),
     "Study": stored,
     "report": page,
@@ -87,8 +86,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], cases.Sub
 
 @pytest.mark.parametrize(("model", "measurement"), CASES)
 def test_the_numbers_are_those_on_record(model: str, measurement: str, there: Any) -> None:
-    # Local edges have a metric of random directions, which batches share otherwise on a device: see `MORE`.
-    require_as_recorded(there(model), measurement, without=("local",) if measurement == "certified" else ())
+    require_as_recorded(there(model), measurement)
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from squashlens.engine.differentiating.exact import Jittered
 from squashlens.errors import UnsoundModelError
 from tests import cases
 from tests.device import pretended
-from tests.grouped import flat
 
 DEVICE, BLOCKS = "lazy:0", (2, 4)
 IDS = [[2, 7, 9, 7, 13, 8, 21, 30, 7, 11, 12, 14]]
@@ -36,15 +35,15 @@ def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
 
 
 def profile(model: Any, **options: Any) -> Any:
-    return flat.profile(model, IDS, extras={"n_random_models": 0}, **options)
+    return sl.profile(model, IDS, n_random_models=0, **options)
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda m: sl.path_bound(m, IDS),
-    "path_bound of an early query": lambda m: sl.path_bound(m, IDS, query=3, between={"to_layer": [1, "y"]}),
+    "path_bound of an early query": lambda m: sl.path_bound(m, IDS, query=3, to_layer=[1, "y"]),
     "hops": lambda m: sl.paths.hops(m, IDS),
-    "spectral norms": lambda m: sl.jacobian_norms(m, IDS, method={"vjp_batch_size": 4}),
-    "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method={"method": "sketch", "n_probes": 4}),
+    "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4),
+    "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4),
     "profile without norms": lambda m: profile(m, method="none"),
     "profile with spectral norms": lambda m: profile(m, queries=[5, -1], norm="spectral"),
     "profile with Frobenius norms": lambda m: profile(m, queries=[-1], norm="frobenius"),
@@ -95,7 +94,7 @@ def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: 
 def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> None:
     model = model_of(DEFAULT, 2)
     one, many = (
-        waited(model, lambda m, size=size: sl.jacobian_norms(m, IDS, norm=norm, method={"vjp_batch_size": size}))
+        waited(model, lambda m, size=size: sl.jacobian_norms(m, IDS, norm=norm, vjp_batch_size=size))
         for size in (16, 2)
     )
     assert many == one

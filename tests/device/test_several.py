@@ -1,6 +1,5 @@
 """A model that accelerate spreads over two pretended devices: its recorded numbers, or a refusal that helps."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from tests.golden.test_golden import recorded, require_as_recorded
 
 DEFAULT = ("capture",)  # the others are slow
 # Certified bounds are refused; `runs` and `synthetic` load their models themselves.
-REFUSED = ("certified", "certified_exact", "needle", "audit")
+REFUSED = ("certified_bound", "audit")
 CASES = [name for name in cases.MEASUREMENTS if "tiny-gemma" in recorded(name) and name not in ("runs", "synthetic")]
 
 
@@ -35,22 +34,13 @@ def test_the_numbers_are_those_on_record(name: str, subject: cases.Subject) -> N
     if name in REFUSED:
         assert {result for _, result in cases.results(subject, name)} == {"InputError"}
     else:
-        require_as_recorded(subject, name, without=("certified",))
+        require_as_recorded(subject, name)
 
 
-CERTIFIED: dict[str, Callable[[Any], Any]] = {
-    "path_bound": lambda s: sl.certified_bound(s.model, [s.short]),
-    "profile": lambda s: sl.profile(s.model, [s.short], extras={"certified": True, "n_random_models": 0}),
-    "squash_map": lambda s: sl.squash_map(s.model, [s.short], extras={"certified": True}),
-}
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", CERTIFIED)
-def test_certificates_are_refused(name: str, subject: cases.Subject) -> None:
+def test_certificates_are_refused(subject: cases.Subject) -> None:
     said = r"The weights are on lazy:0, lazy:1, and a certified bound needs all of them on one device\. Load the model"
     with pytest.raises(InputError, match=said):
-        CERTIFIED[name](subject)
+        sl.certified_bound(subject.model, [subject.short])
 
 
 @pytest.mark.few(2)

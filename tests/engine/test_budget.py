@@ -11,10 +11,8 @@ from squashlens.engine import budget
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import CapacityError
-from squashlens.measure.squashing.certificates.certified import Norms
 from tests.cases import save_random
 from tests.cuda.works import allocated
-from tests.grouped import flat
 
 BASE: dict[str, Any] = dict(vocab_size=60, max_position_embeddings=4096, pad_token_id=0, bos_token_id=2, eos_token_id=1)
 
@@ -47,7 +45,7 @@ def test_estimates_are_within_a_quarter_of_the_allocated(shape: str, tmp_path: A
     with torch.no_grad():
         passing = allocated(lambda: forward(model, ids[None], []))
     options: Any = {"norm": "frobenius", "method": "sketch", "n_probes": 16, "vjp_batch_size": 16}
-    products = allocated(lambda: flat.jacobian_norms(model, ids[:many], **options))
+    products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
     assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
     assert budget.products_bytes(model, 1, many, 16) == pytest.approx(products, rel=0.25)
 
@@ -70,28 +68,13 @@ def test_patterns_are_estimated_and_refused(tmp_path: Any, monkeypatch: pytest.M
         patterns_written("the test"),
         pytest.raises(CapacityError, match=r"graph of all blocks \(eager, since the test"),
     ):
-        flat.jacobian_norms(model, ids, norm="frobenius", method={"method": "sketch", "n_probes": 1})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("shape", "n", "source"), [("wide heads", 160, 3), ("no gate", 240, 2)])
-def test_local_edges_take_what_is_estimated(shape: str, n: int, source: int, tmp_path: Any) -> None:
-    """Through few blocks: the profiler keeps every allocation of every product, gigabytes of them through two."""
-    model = sl.load(save_random(SHAPES[shape], tmp_path), device="cpu")
-    sl.path_bound(model, torch.tensor([2, 3, 4]))
-    size = 80
-    ids = torch.tensor([2, *torch.randint(3, 60, (n - 1,), generator=torch.Generator().manual_seed(0)).tolist()])
-    edges: Any = {"edges": "local", "vjp_batch_size": size}
-    most = allocated(lambda: flat.certified_bound(model, ids, edges=edges, from_layer=source))
-    vectors = Norms(total=2 * (n + 1), steps=2, seed=0).vectors(128)
-    assert budget.local_bytes(model, n, size, vectors) == pytest.approx(most, rel=0.25)
+        sl.jacobian_norms(model, ids, norm="frobenius", method="sketch", n_probes=1)
 
 
 def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:
     """Beyond what a block of rows takes, which does not grow."""
     estimates: list[Any] = [
         budget.pass_bytes, lambda m, p, n: budget.products_bytes(m, p, n, 4),
-        lambda m, p, n: budget.local_bytes(m, n, 64, 95),
     ]  # fmt: skip
     for estimate in estimates:
         at = [estimate(tiny, 1, n) for n in (20_000, 40_000, 80_000)]

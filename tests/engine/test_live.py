@@ -41,7 +41,9 @@ def plain(folder: Path) -> Any:
 
 
 def without_key(logits: Tensor) -> Tensor:
-    """Logits of attention that hide one key from later tokens."""
+    """Logits of attention that hide one key from later tokens; those of a router as they are."""
+    if logits.ndim != 4:
+        return logits
     hidden = torch.zeros(logits.shape[-2:], dtype=torch.bool)
     hidden[KEY + 1 :, KEY] = True
     return logits.masked_fill(hidden, -torch.inf)
@@ -176,8 +178,7 @@ def test_what_needs_values_works(saved: Callable[[str], Path]) -> None:
     found = sl.mechanism(model, sl.prompts.repeated(model, 5, 6))
     assert (found["observed"] <= found["bound"]).all()
     norms = sl.jacobian_norms(model, LATENT_IDS[0])
-    for edges in ("analytic", "exact"):
-        assert (sl.certified_bound(model, LATENT_IDS[0], edges=edges) >= norms).all()
+    assert (sl.certified_bound(model, LATENT_IDS[0]) >= norms).all()
     assert sl.profile(model, LATENT_IDS[0], method="none")["value_norm"].notnull().all()
     assert sl.squash_map(model, LATENT_IDS[0])
 

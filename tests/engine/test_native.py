@@ -10,13 +10,12 @@ import torch
 
 import squashlens as sl
 from squashlens import hooks as change
-from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.generate import Prompt, generate
+from squashlens.engine.state import fingerprint_of
 from squashlens.errors import InputError, UnsoundModelError
 from tests.native import KINDS, Plain, compiled, native, previous_token
 
 IDS = torch.tensor([3, 4, 0, 5, 3, 3, 2])
-EDGES = ("analytic", "attention", "exact")
 
 
 # The others have what one of these has too.
@@ -75,16 +74,12 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
     plain = Plain(model)
     for source in (0, 2) if model.cfg.normalization_type == "LN" else (0,):
         truth = torch.linalg.matrix_norm(jacobian(plain, IDS, source), ord=2).numpy()
-        found = sl.jacobian_norms(model, IDS, between={"from_layer": source})
+        found = sl.jacobian_norms(model, IDS, from_layer=source)
         np.testing.assert_allclose(found.values, truth, rtol=1e-3, atol=1e-4 * truth.max())
-        bounds = [sl.certified_bound(model, IDS, edges=edges, between={"from_layer": source}).values for edges in EDGES]
-        for bound in bounds:
-            assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
-        whole = sl.certified_bound(
-            model, IDS, edges={"edges": "exact", "n_composed": 3 - source}, between={"from_layer": source}
-        )
+        bound = sl.certified_bound(model, IDS, from_layer=source).values
+        assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
+        whole = sl.certified_bound(model, IDS, n_composed=3 - source, from_layer=source)
         np.testing.assert_allclose(whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max())
-        assert all((bounds[-1] <= bound * (1 + 1e-6)).all() for bound in bounds)
 
 
 def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
@@ -112,14 +107,12 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
     away = (given - alpha[-1] @ given).norm(dim=-1)
     free = (alpha[-1] * (1 + (beta * away).square()).sqrt())[:-1]
     np.testing.assert_allclose(sl.jacobian_norms(model, ids).values[:-1], free, rtol=1e-4)
-    for edges in EDGES:
-        bound = sl.certified_bound(model, ids, edges=edges)
-        assert (bound.values[:-1] >= free.numpy()).all(), edges
-        held = sl.certified_bound(model, ids, edges=edges, freeze="attention")
-        assert (held.values >= frozen.numpy() * (1 - 1e-12)).all(), edges
-        if edges == "exact":
-            np.testing.assert_allclose(bound.values[:-1], free, rtol=1e-6)
-            np.testing.assert_allclose(held.values, frozen, rtol=1e-6)
+    bound = sl.certified_bound(model, ids)
+    assert (bound.values[:-1] >= free.numpy()).all()
+    np.testing.assert_allclose(bound.values[:-1], free, rtol=1e-6)
+    held = sl.certified_bound(model, ids, freeze="attention")
+    assert (held.values >= frozen.numpy() * (1 - 1e-12)).all()
+    np.testing.assert_allclose(held.values, frozen, rtol=1e-6)
     answer = sl.top_tokens(model, ids)
     assert (int(answer["token_id"][0]), answer["token"].values[0]) == (3, "#3"), "the token before the last"
     assert sl.results.provenance(answer)["proof"] == "verified against its own module"

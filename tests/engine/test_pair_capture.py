@@ -15,11 +15,10 @@ from squashlens.errors import StaleCaptureError
 REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "collapse": sl.collapse,
     "another norm": lambda m, given: sl.collapse(m, given, norm="l1"),
-    "another scale": lambda m, given: sl.collapse(m, given, norm={"scale": "relative"}),
+    "another scale": lambda m, given: sl.collapse(m, given, scale="relative"),
     "rounded": lambda m, given: sl.collapse(m, given, round_to=torch.bfloat16),
     "by head": lambda m, given: sl.collapse(m, given, by_head="value"),
     "by slice": lambda m, given: sl.collapse(m, given, by_head="slice"),
-    "precision": sl.precision,
     "mechanism": sl.mechanism,
 }
 
@@ -51,13 +50,13 @@ def test_measurements_of_a_capture_run_no_pass(
     model = bridge_of(family)
     sl.collapse(model, tail(model))  # what is proved of a model, is proved once: that logits follow from y
     with passes_counted(monkeypatch) as counted:
-        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], pairs={"n_samples": 2})
+        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], n_samples=2)
         assert len(counted) > 1, "passes are counted"
         counted.clear()
         for name, measure in REDUCTIONS.items():
             found = measure(model, pairs)
             assert not counted, name
-            assert "contrast" in found or name in ("precision", "mechanism")
+            assert "contrast" in found or name == "mechanism"
         sl.collapse(model, tail(model))
         assert counted
 
@@ -74,7 +73,7 @@ def test_measurements_of_a_capture_run_no_pass(
 def test_a_capture_says_what_its_sequence_says(name: str, family: str, bridge_of: Callable[..., Any]) -> None:
     model, measure = bridge_of(family), REDUCTIONS[name]
     at_once, apart = measure(model, sl.capture(model, tail(model))), measure(model, tail(model))
-    assert "distance" in at_once or "attention_tv" in at_once or "bits_needed" in at_once
+    assert "distance" in at_once or "attention_tv" in at_once
     size = float(sl.capture(model, tail(model)).v.values.abs().max())
     for variable in ("distance", "distance_y", "attention_tv", "self_weight", "head_distance", "observed", "bound"):
         if variable in apart:
@@ -110,7 +109,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
 )  # fmt: skip
 def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    pairs = sl.capture(model, tail(model), baselines=["unrelated"], pairs={"n_samples": 2})
+    pairs = sl.capture(model, tail(model), baselines=["unrelated"], n_samples=2)
     sl.collapse(model, pairs)
     edit(pairs)
     with pytest.raises(StaleCaptureError, match="was edited after it was taken"):

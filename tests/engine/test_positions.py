@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 import squashlens as sl
 from squashlens.engine.running.generate import Prompt, generate
 from squashlens.errors import InputError
-from tests import captured
 from tests.cases import LIMIT, VARIABLE, save_random
 from tests.references import last_streams
 
@@ -49,7 +48,7 @@ def test_collapse_on_both_sides_of_the_switch(
     frequencies of a longer one."""
     model, plain = both_of(name, tmp_path)
     sequence = sl.prompts.build(model, content, prefix=[2, 5])
-    ds = captured.collapse(model, sequence, lengths=list(lengths))
+    ds = sl.collapse(model, sequence, lengths=list(lengths))
     assert re.match(route, sl.results.provenance(ds)["passes"])
     for length in lengths:
         expected = by_hand(plain, sequence.pair(length))
@@ -57,7 +56,7 @@ def test_collapse_on_both_sides_of_the_switch(
         np.testing.assert_allclose(ds["distance_y"].sel(length=length), expected[-1], atol=2e-5)
     if route != "shared":
         with pytest.raises(InputError, match="depends on the length of the pass"):
-            captured.collapse(model, sequence, lengths=list(lengths), passes="shared")
+            sl.collapse(model, sequence, lengths=list(lengths), passes="shared")
 
 
 @pytest.mark.few(1)
@@ -88,8 +87,8 @@ def test_a_hidden_dependence_is_found(family: str, from_: int, content: list[int
 
     embed.__dict__["forward"] = scaled
     try:
-        ds = captured.collapse(model, sequence)
-        alone = captured.collapse(model, sequence, passes="separate")
+        ds = sl.collapse(model, sequence)
+        alone = sl.collapse(model, sequence, passes="separate")
     finally:
         del embed.__dict__["forward"]
     assert sl.results.provenance(ds)["passes"].startswith(

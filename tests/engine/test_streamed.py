@@ -18,7 +18,6 @@ from squashlens.engine.running.streamed import _window_of, implementation, patte
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
 from tests.cases import COMMON, CONFIGS, MORE, few, save_random
-from tests.grouped import flat
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
 
@@ -51,9 +50,9 @@ def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, bridge
     ids = IDS[0]
     assert sl.results.provenance(sl.path_bound(model, ids))["attention_implementation"] == "streamed"
     for options in ({}, {"attention": "uniform"}, {"from_layer": 1, "to_layer": 2, "query": 7}):
-        bound = flat.path_bound(model, ids, **options)
+        bound = sl.path_bound(model, ids, **options)
         with patterns_written("the test"):
-            by_patterns = flat.path_bound(model, ids, **options)
+            by_patterns = sl.path_bound(model, ids, **options)
         np.testing.assert_allclose(bound, by_patterns, rtol=1e-6)
         assert float(bound.min()) == 0 or options == {} or "attention" in options
 

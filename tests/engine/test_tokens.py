@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, BatchEncoding, GraniteConfig, Phi3Config, PreTrainedTokenizerFast
 
 import squashlens as sl
+from squashlens import zoo
 from squashlens.engine.text.start import start_of
 from squashlens.engine.text.tokens import each_of, escape
 from squashlens.errors import InputError
@@ -76,16 +77,72 @@ def test_what_is_no_prompt_is_refused_with_what_was_found(tiny: Any, given: Any,
         raw(sl.prompts.tokenize)(tiny, given)
 
 
-@pytest.mark.parametrize("given", [{"input_ids": IDS}, BatchEncoding({"input_ids": IDS})])
-def test_what_a_tokenizer_returns_is_told_how_to_give(tiny: Any, given: Any) -> None:
-    for function in (sl.prompts.tokenize, raw(sl.prompts.tokenize)):
-        with pytest.raises(InputError, match=r'\["input_ids"\]'):
-            function(tiny, given)
+def padded(side: str) -> BatchEncoding:
+    """Two prompts as ids and attention mask, the shorter of them padded on one side."""
+    tokenizer = AutoTokenizer.from_pretrained(zoo.folder("tiny-gemma"), padding_side=side)
+    return tokenizer(["110 =", "0 ="], padding=True, return_tensors="pt")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_what_a_tokenizer_returns_is_measured_without_padding(tiny: Any, side: str) -> None:
+    batch = padded(side)
+    mask = batch["attention_mask"]
+    rows = [{name: values[k] for name, values in batch.items()} for k in range(2)]
+    lists = {name: values.tolist() for name, values in batch.items()}
+    for given in (batch, rows, {**batch, "attention_mask": mask.bool()}, lists, [BatchEncoding(row) for row in rows]):
+        assert each_of(given) == [IDS, [2, 3, 76]]
+    several = sl.path_bound(tiny, batch)
+    for number, text in enumerate(("110 =", "0 =")):
+        alone = sl.path_bound(tiny, text)
+        np.testing.assert_array_equal(several[number][: len(alone)], alone)
+        np.testing.assert_array_equal(sl.path_bound(tiny, rows[number]), alone)
+        assert sl.capture(tiny, rows[number]).ids.tolist() == [alone["token_id"].values.tolist()]
+    with sl.applied(tiny, sl.hooks.patch_residual([1], rows[1])):
+        pass
+    ids = batch["input_ids"]
+    held = sl.prompts.build(tiny, ids[1].tolist(), prefix=[])
+    for measure in (sl.path_bound, sl.capture, raw(sl.prompts.tokenize), lambda m, _: sl.collapse(m, held)):
+        with pytest.raises(InputError, match=f"{'begins' if side == 'left' else 'ends'} with the pad token '<pad>'"):
+            measure(tiny, ids)
+
+
+def test_attention_masks_of_anything_but_padding_are_refused(tiny: Any) -> None:
+    cases = {"no padding": [1, 0, 1, 1, 1], "different shapes": [1, 1], "empty": [0] * 5}
+    for complaint, mask in cases.items():
+        with pytest.raises(InputError, match=complaint):
+            sl.prompts.tokenize(tiny, {"input_ids": IDS, "attention_mask": mask})
+
+
+def test_a_pad_token_that_is_used_otherwise_is_text(tmp_path: Path) -> None:
+    """GPT-2 and others pad with the token that ends a text or stands for unknown words."""
+    folder = save_random(FAMILIES["llama"], tmp_path / "model")
+    save_tokenizer(folder, "<bos> $A")  # its pad token is the unknown token as well
+    model = load(folder)
+    assert sl.path_bound(model, [2, 5, 0])["token_id"].values.tolist() == [2, 5, 0]
+    model.tokenizer.add_special_tokens({"unk_token": "<other>"})
+    with pytest.raises(InputError, match="ends with the pad token"):
+        sl.path_bound(model, [2, 5, 0])
+    model.tokenizer.add_special_tokens({"pad_token": "<eos>"})
+    assert sl.path_bound(model, [2, 5, 1])["token_id"].values.tolist() == [2, 5, 1]
 
 
 def test_strings_of_digits_are_texts() -> None:
     assert each_of(["1", "2"]) == ["1", "2"]
     assert each_of(np.array([[2, 4], [3, 5]])) == [[2, 4], [3, 5]]
+
+
+def test_ids_without_an_embedding_are_answered_with_what_to_give(tiny: Any, bridge_of: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="from 2 to 99, the vocabulary from 0 to 98. Tokenize with this model's"):
+        sl.path_bound(tiny, [2, 99])
+    with pytest.raises(InputError, match="Give ids of the vocabulary: this model has no tokenizer."):
+        sl.path_bound(bridge_of("llama"), [2, 99])
+    larger = sl.load("tiny-gemma")
+    larger.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    for prompt in ("110 <image> =", [2, 99]):
+        with pytest.raises(InputError, match="Leave out '<image>': .* the model has no embedding for it"):
+            sl.path_bound(larger, prompt)
+    with pytest.raises(InputError, match="Leave out '<image>'"):
+        sl.prompts.repeated(larger, "<image>", 3)
 
 
 def test_text_gets_one_bos(tiny: Any) -> None:
@@ -119,6 +176,30 @@ def test_ids_are_taken_as_they_are_with_a_warning(tiny: Any, bridge_of: Callable
         assert sum("begins a text with" in str(one.message) for one in said) == (number >= len(usual)), ids
     assert sl.results.provenance(sl.path_bound(qwen, [5, 6, 7]))["bos_count"] == 0
     assert sl.results.provenance(sl.path_bound(qwen, [2, 5, 6, 7]))["bos_count"] == 1
+
+
+def test_a_second_bos_gives_a_warning_in_every_form(tiny: Any) -> None:
+    text = "<bos> 110 ="
+    twice = sl.prompts.repeated(tiny, "1", 3, prefix="<bos>")
+    once = sl.prompts.tokenize(tiny, text, bos="none")
+    assert once.tolist() == [IDS]
+    forms: list[tuple[Callable[[Any], Any], bool]] = [
+        (lambda given: sl.path_bound(tiny, given), True),
+        (lambda given: sl.path_bound(tiny, [given, given]), True),
+        (lambda given: sl.path_bound(tiny, sl.capture(tiny, given)), True),
+        (lambda given: sl.prompts.tokenize(tiny, given), True),
+        (lambda given: sl.hooks.find_positions(tiny, given, "="), True),
+        (lambda _: sl.collapse(tiny, twice), True),
+        (lambda _: sl.capture(tiny, twice), True),
+        (lambda _: sl.path_bound(tiny, once), False),
+        (lambda _: sl.collapse(tiny, sl.prompts.repeated(tiny, "1", 3, prefix="110 =")), False),
+    ]
+    for measure, warned in forms:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            measure(text)
+        assert sum("begins with the ids [2, 2]" in str(one.message) for one in said) == warned
+        assert all("bos='none'" in str(one.message) for one in said)
 
 
 def test_only_text_gets_a_start(tiny: Any) -> None:

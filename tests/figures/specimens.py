@@ -292,6 +292,21 @@ def readout() -> xr.Dataset:
     return restated(found, {})
 
 
+def judged() -> xr.Dataset:
+    axes = {"pair": range(12), "layer": range(27), "random_model": [0]}
+    names = "log_odds log_odds_after log_odds_noise margin_y: pair"
+    found = made(
+        axes,
+        names,
+        "margin: pair layer",
+        "margin_random: random_model pair layer",
+        "margin_random_y: random_model pair",
+    )
+    said = ["used", "present, not used", "lost", "not resolved", "undecided", "used"] * 2
+    labels = {"verdict": said, "answer": [str(n) for n in range(12)], "answer_after": [str(n) for n in range(1, 13)]}
+    return restated(found.assign_coords({name: ("pair", values) for name, values in labels.items()}), {})
+
+
 def survey() -> xr.Dataset:
     coords = {"encoding": ["none", "sinusoidal_qk", "alibi"], "depth": [1, 2, 4], "norm": ["none", "layer"]}
     names = [f"{kind}_{end}" for kind in ("exponent", "variation_exponent") for end in ("mean", "low", "high")]
@@ -303,7 +318,6 @@ def top_tokens() -> xr.DataArray:
 
 
 LAYERS = {"layer": range(27), "length": LENGTHS}
-RUNS = {"run": ["float32", "bfloat16", "float16", "int8"], "layer": range(27), "length": LENGTHS, "replayed": [1, 100]}
 PARTS = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention", "mlp"]}
 # One made-up result of each measurement, by the name of the real one in `tests.odd`.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
@@ -314,9 +328,11 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "mechanism": lambda: made(
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),
-
-    "precision": lambda: made({"layer": range(27), "length": range(1, 101)}, "bits_per_coordinate: layer length"),
-    "runs": lambda: made(RUNS, "distance: run layer length", "noise_floor: run layer replayed"),
+    "separation": lambda: made(
+        {"layer": range(27), "random_model": [0], "length": range(1, 9)}, "recovery: layer", "recovery_y chance:",
+        "recovery_random: random_model layer", "recovery_random_y: random_model",
+    ),
+    "verdict": judged,
     "separator_ablation": ablation, "search_separators": search,
     "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),
     "compare": compare, "families": remedies,

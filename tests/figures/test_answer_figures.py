@@ -59,7 +59,7 @@ def counted(tiny: Any) -> xr.Dataset:
 def mute(tiny: Any) -> xr.Dataset:
     return sl.evaluate(
         tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, max_new_tokens=4,
-        prompting=sl.tasks.Prompting(mode=["answer_only", "cot"]),
+        mode=["answer_only", "cot"],
     )  # fmt: skip
 
 

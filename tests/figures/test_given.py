@@ -145,7 +145,7 @@ def test_several_prompts_have_a_panel_each(prompts: list[str], tiny: Any) -> Non
 
 
 def test_several_layers_have_a_panel_each(tiny: Any) -> None:
-    bound = sl.path_bound(tiny, ["110 =", "010 ="], between={"to_layer": [3, "y"]})
+    bound = sl.path_bound(tiny, ["110 =", "010 ="], to_layer=[3, "y"])
     figure: Any = sl.figures.of(bound)
     titles = [note.text for note in figure.layout.annotations]
     wanted = [f"prompt {prompt}, to layer {layer}" for prompt in (0, 1) for layer in (3, "y")]

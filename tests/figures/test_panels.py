@@ -23,7 +23,7 @@ def said(figure: Any) -> tuple[str, str, list[str]]:
 @pytest.fixture(scope="module")
 def bounds(tiny: Any) -> dict[str, Any]:
     with sl.applied(tiny, sl.hooks.mask_tokens([1])):
-        hooked = sl.path_bound(tiny, PROMPT, between={"to_layer": 3}, query=-2)
+        hooked = sl.path_bound(tiny, PROMPT, to_layer=3, query=-2)
     return {"plain": sl.path_bound(tiny, PROMPT), "hooked": hooked}
 
 
@@ -66,13 +66,10 @@ def test_layers_and_query_are_said(tiny: Any) -> None:
     def notes(result: Any) -> str:
         return said(sl.figures.of(result))[1]
 
-    assert (
-        notes(sl.jacobian_norms(tiny, PROMPT, between={"from_layer": 2, "to_layer": 4}))
-        == "tiny-gemma · from layer 2 · to layer 4"
-    )
+    assert notes(sl.jacobian_norms(tiny, PROMPT, from_layer=2, to_layer=4)) == "tiny-gemma · from layer 2 · to layer 4"
     assert notes(sl.paths.hops(tiny, PROMPT, query=3)) == "tiny-gemma · query at position 3"
     assert notes(sl.path_bound(tiny, PROMPT)) == "tiny-gemma"
-    several = sl.path_bound(tiny, PROMPT, between={"to_layer": [3, "y"]})
+    several = sl.path_bound(tiny, PROMPT, to_layer=[3, "y"])
     assert notes(several.isel(to_layer=0)) == "tiny-gemma · to layer 3 · derived values"
     assert said(sl.figures.of(several))[2] == ["", ""]  # the label of each panel says it
     assert notes(sl.paths.composition(tiny, PROMPT).isel(layer=2)) == "tiny-gemma · layer 2 · derived values"

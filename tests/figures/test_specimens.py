@@ -1,8 +1,6 @@
 """The specimens that are looked at: one of every figure, short and long, with the dimensions of real results."""
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from squashlens.figures.usual import _fits, usual_figures
 from tests import odd
 from tests.figures import specimens
 from tests.golden import cases
-from tests.grouped import flat
 
 NO_DRAWING = {"of", "panels", "save", "styled", "statements"}  # the last is drawn elsewhere
 # Drawn as they are measured, or like another.
@@ -31,24 +28,13 @@ def test_every_measurement_has_a_specimen(name: str) -> None:
     assert (name in specimens.MEASUREMENTS) != (name in NOT_MADE_UP) or name in cases.others()
 
 
-def test_each_result_has_the_figure_that_the_page_says() -> None:
-    """The table of docs/figures.md, which says what `of` draws."""
-    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
-    rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `")]
-    said: dict[str, set[str]] = {}
-    for left, right in rows:
-        names = [name.split(".")[-1] for name in re.findall(r"`([\w.]+)`", left)]
-        drawn = re.findall(r"`(\w+)`", right)
-        for at, name in enumerate(names):
-            said[name] = {drawn[min(at, len(drawn) - 1)]} if drawn else set()
-        said |= {figure: {figure} for figure in drawn[len(names) :]}  # of a measurement's other results
-    makers = {"collapse relative": "collapse", "families": "remedies"}
-    for name in odd.result(""):
-        if name in specimens.NO_FIGURE:
-            continue
-        result = odd.result(name)
-        fitting = [figure.__name__ for figure in usual_figures() if _fits(result, figure)]
-        assert said.get(makers.get(name, name), set()) == {*fitting[:1]}, name
+def test_each_result_has_the_figure_that_its_measurement_names() -> None:
+    """The first that `@measurement` says is what `of` draws."""
+    for name in {*odd.result("")} - {*specimens.NO_FIGURE}:
+        measures = getattr(getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None)
+        if measures is not None:
+            fitting = [figure.__name__ for figure in usual_figures() if _fits(odd.result(name), figure)]
+            assert fitting[:1] == [*measures[0][:1]], name
 
 
 def richer() -> dict[str, Callable[[], Any]]:
@@ -58,13 +44,13 @@ def richer() -> dict[str, Callable[[], Any]]:
     asked: dict[str, Any] = {"lengths": [3], "answer": odd.counted}
     designs = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
     masked, once = {"a": sl.hooks.mask_tokens([1])}, {"n_samples": 1}
-    task, probing = sl.tasks.find("taught_last_random"), sl.tasks.Probing(n_train=16, n_random_models=1)
+    task, probing = sl.tasks.find("taught_last_random"), {"n_train": 16, "n_random_models": 1}
     stacks = {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}
     return {
-        "collapse": lambda: sl.collapse(model, flat.capture(model, sequence, **pairs), by_head="value"),
-        "search_separators": lambda: flat.search_separators(model, sequence, designs=designs, **asked),
-        "compare": lambda: flat.compare(model, sequence, masked, sampling=once, **asked),
-        "collapse_vs_readout": lambda: sl.collapse_vs_readout(model, task, lengths=[8], seeds=32, probing=probing),
+        "collapse": lambda: sl.collapse(model, sl.capture(model, sequence, **pairs), by_head="value"),
+        "search_separators": lambda: sl.search_separators(model, sequence, **designs, **asked),
+        "compare": lambda: sl.compare(model, sequence, masked, **once, **asked),
+        "collapse_vs_readout": lambda: sl.collapse_vs_readout(model, task, lengths=[8], seeds=32, **probing),
         "survey": lambda: sl.synthetic.survey(odd.stack(), stacks, [4, 8, 16, 32], seeds=2, tail=0.9),
     }
 

@@ -155,18 +155,21 @@ def mechanism() -> Pairs:
         yield named(figure, "y4")[part].y, found["share"].sel(part=part, length=16)
 
 
-def precision() -> Pairs:
-    found = MEASUREMENTS["precision"]()
-    yield sl.figures.bits_needed(found).data[0].customdata, found["bits_per_coordinate"]
+def separation() -> Pairs:
+    found = MEASUREMENTS["separation"]()
+    lines = named(sl.figures.separation_curve({"ones": found}))
+    for name, of in (("ones", "recovery"), ("ones, random weights", "recovery_random")):
+        yield lines[name].y[:-1], found[of].squeeze()
+        yield lines[name].y[-1:], found[f"{of}_y"].values.reshape(1)
 
 
-def runs() -> Pairs:
-    found = MEASUREMENTS["runs"]()
-    for layer in (LAST, 3):
-        lines = named(sl.figures.runs(found, layer=layer), mode="markers")
-        for run in found["run"].values:
-            yield lines[run].y, found["distance"].sel(run=run, layer=layer)
-            yield lines[f"{run}, noise floor"].y, found["noise_floor"].sel(run=run, layer=layer)
+def verdict() -> Pairs:
+    found = MEASUREMENTS["verdict"]()
+    lines = named(sl.figures.verdict_odds(found))
+    yield lines["after the first prompt"].y, found["log_odds"]
+    yield lines["after the second"].y, found["log_odds_after"]
+    yield lines["lost"].x, np.flatnonzero(found["verdict"] == "lost")
+    yield named(sl.figures.verdict_margins(found))["3 or 4"].y[:-1], found["margin"].sel(pair=3)
 
 
 def separator_ablation() -> Pairs:
@@ -348,7 +351,7 @@ def lines() -> Pairs:
 
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
-    collapse_curve, collapse_heatmap, mechanism, precision, runs, separator_ablation, retained_by_kind,
+    collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
     separator_search, changes, remedies, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
     total_variation, survey, tokenization, lines,
 ]  # fmt: skip

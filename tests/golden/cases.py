@@ -16,7 +16,6 @@ import torch
 
 import squashlens as sl
 from squashlens.checks.arguments import converted
-from tests import captured
 from tests import cases as families
 
 FAMILIES = ("gemma2", "gpt2", "qwen3", "neox", "bloom", "mixtral")
@@ -83,7 +82,7 @@ class Subject:
 
     @cached_property
     def commas(self) -> sl.prompts.GrowingSequence:
-        return self.sequence(separator={"separator": self.separator, "every": 2})
+        return self.sequence(separator=self.separator, every=2)
 
 
 def subject(name: str, root: Path, device: str = "cpu") -> Subject:
@@ -168,7 +167,7 @@ def capture(s: Subject) -> Calls:
     }
 
 
-PRINTED = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
+PRINTED: dict[str, Any] = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
 
 
 @measurement
@@ -176,9 +175,9 @@ def path_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     return {
         "paper": lambda: sl.path_bound(m, ids),
-        "constants": lambda: sl.path_bound(m, ids, constants=PRINTED, between={"to_layer": [2, "y"]}),
-        "uniform": lambda: sl.path_bound(m, ids, attention="uniform", query=-2, between={"from_layer": 1}),
-        "topological": lambda: sl.path_bound(m, ids, attention="topological", constants={"sigma_psi": 0}),
+        "constants": lambda: sl.path_bound(m, ids, **PRINTED, to_layer=[2, "y"]),
+        "uniform": lambda: sl.path_bound(m, ids, attention="uniform", query=-2, from_layer=1),
+        "topological": lambda: sl.path_bound(m, ids, attention="topological", sigma_psi=0),
         "two": lambda: sl.path_bound(m, s.pair),
         "unequal": lambda: sl.path_bound(m, [s.prompt, s.prompt[:-2]]),
         "captured": lambda: sl.path_bound(m, sl.capture(m, ids)),
@@ -186,23 +185,11 @@ def path_bound(s: Subject) -> Calls:
 
 
 @measurement
-def certified(s: Subject) -> Calls:
+def certified_bound(s: Subject) -> Calls:
     m, ids = s.model, [s.short]
     return {
-        "analytic": lambda: sl.certified_bound(m, ids),
-        "frozen": lambda: sl.certified_bound(m, ids, freeze=["attention", "norms", "gates"]),
-        "norms": lambda: sl.certified_bound(m, ids, freeze="norms", between={"to_layer": [1, "y"]}),
-        "attention": lambda: sl.certified_bound(m, ids, edges="attention"),
-        "local": lambda: sl.certified_bound(m, ids, edges={"edges": "local", "seed": 0}),
-    }
-
-
-@measurement
-def certified_exact(s: Subject) -> Calls:
-    m, ids = s.model, [s.short]
-    return {
-        "exact": lambda: sl.certified_bound(m, ids, edges="exact"),
-        "grouped": lambda: sl.certified_bound(m, ids, edges={"edges": "exact", "n_composed": 2}, freeze="attention"),
+        "exact": lambda: sl.certified_bound(m, ids),
+        "grouped": lambda: sl.certified_bound(m, ids, n_composed=2, freeze="attention"),
     }
 
 
@@ -213,9 +200,7 @@ def paths(s: Subject) -> Calls:
         "composition": lambda: sl.paths.composition(m, s.pair),
         "composition uniform": lambda: sl.paths.composition(m, ids, attention="uniform", query=-3),
         "hops": lambda: sl.paths.hops(m, ids),
-        "hops topological": lambda: sl.paths.hops(
-            m, ids, attention="topological", between={"from_layer": 1, "to_layer": 2}
-        ),
+        "hops topological": lambda: sl.paths.hops(m, ids, attention="topological", from_layer=1, to_layer=2),
         "strongest_paths": lambda: sl.paths.strongest_paths(m, ids, k=6),
         "depth_limit": lambda: sl.paths.depth_limit(m, ids, depth=12),
     }
@@ -225,16 +210,12 @@ def paths(s: Subject) -> Calls:
 def jacobian_norms(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     return {
-        "spectral": lambda: sl.jacobian_norms(m, ids, between={"to_layer": [2, "y"]}),
+        "spectral": lambda: sl.jacobian_norms(m, ids, to_layer=[2, "y"]),
         "frobenius": lambda: sl.jacobian_norms(m, s.pair, norm="frobenius"),
         "frozen attention": lambda: sl.jacobian_norms(m, ids, freeze="attention"),
-        "frozen": lambda: sl.jacobian_norms(
-            m, ids, freeze=["attention", "norms", "gates"], between={"from_layer": 1}, query=-2
-        ),
-        "sketch": lambda: sl.jacobian_norms(
-            m, ids, norm="frobenius", method={"method": "sketch", "n_probes": 8, "seed": 3}
-        ),
-        "sketch_upper": lambda: sl.jacobian_norms(m, ids, method={"method": "sketch_upper", "n_probes": 8, "seed": 3}),
+        "frozen": lambda: sl.jacobian_norms(m, ids, freeze=["attention", "norms", "gates"], from_layer=1, query=-2),
+        "sketch": lambda: sl.jacobian_norms(m, ids, norm="frobenius", method="sketch", n_probes=8, seed=3),
+        "sketch_upper": lambda: sl.jacobian_norms(m, ids, method="sketch_upper", n_probes=8, seed=3),
     }
 
 
@@ -246,9 +227,9 @@ def sensitivity(s: Subject) -> Calls:
 @measurement
 def substitution_effect(s: Subject) -> Calls:
     return {
-        "one": lambda: sl.substitution_effect(s.model, [s.prompt], replacements={"n_replacements": 2}),
+        "one": lambda: sl.substitution_effect(s.model, [s.prompt], n_replacements=2),
         "two": lambda: sl.substitution_effect(
-            s.model, s.pair, replacements={"candidates": s.among}, positions=[1, 2], to_layer=2, seed=1
+            s.model, s.pair, candidates=s.among, positions=[1, 2], to_layer=2, seed=1
         ),
     }
 
@@ -264,7 +245,8 @@ def audit(s: Subject) -> Calls:
             [s.short],
             estimates=estimates,
             n_probes=4,
-            replacements={"n_replacements": 2, "candidates": s.among},
+            n_replacements=2,
+            candidates=s.among,
             seed=0,
         )
         return found.drop_vars(["cost", "seconds"])
@@ -276,13 +258,13 @@ def audit(s: Subject) -> Calls:
 def needle(s: Subject) -> Calls:
     prompts = [ids[-6:] for ids in s.pair] + [s.prompt[-5:]]
     return {
-        "certified": lambda: sl.needle(
+        "one": lambda: sl.needle(
             s.model,
             prompts,
             [2, 3, 2],
             [("a", 1), ("a", 1), ("b", 2)],
-            certified=True,
-            replacements={"candidates": s.among, "n_replacements": 2},
+            candidates=s.among,
+            n_replacements=2,
             seed=0,
         ),
     }
@@ -297,21 +279,19 @@ def top_tokens(s: Subject) -> Calls:
 def collapse(s: Subject) -> Calls:
     m, asked = s.model, s.sequence(suffix=s.suffix)
     return {
-        "linf": lambda: captured.collapse(m, s.sequence(), noise_lengths=2),
-        "l1 value": lambda: captured.collapse(m, asked, norm="l1", by_head="value", lengths=LENGTHS),
-        "l2 slice": lambda: captured.collapse(
-            m, s.commas, norm="l2", by_head="slice", scale="relative", lengths=LENGTHS
-        ),
-        "beside": lambda: captured.collapse(m, asked, baselines=["contrast", "unrelated"], n_samples=2, seed=3),
-        "rounded": lambda: captured.collapse(m, s.sequence(), round_to=torch.bfloat16, lengths=LENGTHS),
+        "linf": lambda: sl.collapse(m, s.sequence(), noise_lengths=2),
+        "l1 value": lambda: sl.collapse(m, asked, norm="l1", by_head="value", lengths=LENGTHS),
+        "l2 slice": lambda: sl.collapse(m, s.commas, norm="l2", by_head="slice", scale="relative", lengths=LENGTHS),
+        "beside": lambda: sl.collapse(m, asked, baselines=["contrast", "unrelated"], n_samples=2, seed=3),
+        "rounded": lambda: sl.collapse(m, s.sequence(), round_to=torch.bfloat16, lengths=LENGTHS),
     }
 
 
 @measurement
 def mechanism(s: Subject) -> Calls:
     return {
-        "linf": lambda: captured.mechanism(s.model, s.sequence()),
-        "l1": lambda: captured.mechanism(s.model, s.commas, norm="l1", lengths=LENGTHS, noise_lengths=2),
+        "linf": lambda: sl.mechanism(s.model, s.sequence()),
+        "l1": lambda: sl.mechanism(s.model, s.commas, norm="l1", lengths=LENGTHS, noise_lengths=2),
     }
 
 
@@ -319,14 +299,9 @@ def mechanism(s: Subject) -> Calls:
 def separator_ablation(s: Subject) -> Calls:
     return {
         "all": lambda: sl.separator_ablation(
-            s.model, s.commas, lengths=[4, 6], from_blocks=[0, 2], substitute={"seed": 2}, noise_lengths=2
+            s.model, s.commas, lengths=[4, 6], from_blocks=[0, 2], seed=2, noise_lengths=2
         )
     }
-
-
-@measurement
-def precision(s: Subject) -> Calls:
-    return {"all": lambda: captured.precision_and_blocks(s.model, s.sequence(), lengths=[2, 6], noise_lengths=2)}
 
 
 @measurement
@@ -349,7 +324,10 @@ def search_separators(s: Subject) -> Calls:
         "two": lambda: sl.search_separators(
             s.model,
             s.sequence(),
-            designs={"separator": [s.separator], "every": [2, 3], "n_placements": 5, "seed": 1},
+            separator=[s.separator],
+            every=[2, 3],
+            n_placements=5,
+            seed=1,
             lengths=[4, 6],
         ),
     }
@@ -383,7 +361,6 @@ def hooks_with(pair: Any) -> dict[str, Any]:
         "resample_residual": sl.hooks.resample_residual([5, 6], pair, seed=1),
         "patch_heads": sl.hooks.patch_heads([0, 2], other, (1,), positions=[5, 6], from_positions=[6, 5]),
         "patch_residual": sl.hooks.patch_residual([5, 6], other, (1,)),
-        "rounding": sl.hooks.rounding("float8_e4m3fn", "values"),
         "rounding bits": sl.hooks.rounding(3),
         "a function": ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream),
     }
@@ -400,10 +377,9 @@ def under_hooks(s: Subject) -> Calls:
     m, ids = s.model, [s.prompt]
     calls: Calls = {
         "path_bound": lambda: sl.path_bound(m, ids),
-        "certified": lambda: sl.certified_bound(m, ids),
         "jacobian_norms": lambda: sl.jacobian_norms(m, ids),
-        "substitution_effect": lambda: sl.substitution_effect(m, ids, replacements={"n_replacements": 1}),
-        "collapse": lambda: captured.collapse(m, s.sequence(), lengths=LENGTHS),
+        "substitution_effect": lambda: sl.substitution_effect(m, ids, n_replacements=1),
+        "collapse": lambda: sl.collapse(m, s.sequence(), lengths=LENGTHS),
         "top_tokens": lambda: sl.top_tokens(m, ids),
     }
 
@@ -415,23 +391,36 @@ def under_hooks(s: Subject) -> Calls:
 
 
 @measurement
+def separation(s: Subject) -> Calls:
+    """Only distances in float32 of one run, since what rounding does is no number to keep."""
+
+    def steps() -> Any:
+        found = sl.separation(s.model, s.sequence(), lengths=[2, 4, 6], n_random_models=0)
+        return (found["step_y"] * found["noise_y"]).isel(length=slice(2))
+
+    return {"steps": steps}
+
+
+@measurement
+def verdict(s: Subject) -> Calls:
+    if not s.speaks:
+        return {}
+    asked = [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]
+
+    def odds() -> Any:
+        return sl.verdict(s.model, asked, ["2", "3", "4"], n_random_models=0)[["log_odds", "log_odds_after"]]
+
+    return {"odds": odds}
+
+
+@measurement
 def tokenization(s: Subject) -> Calls:
     if not s.speaks:
         return {}
     return {
         "splits": lambda: sl.tokenization(s.model.tokenizer, n=4, prefix=COUNT),
         "tokenization": lambda: sl.tokenization(s.model, n=4, prefix=COUNT),
-        "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm={"norm": "l2", "scale": "absolute"}),
-    }
-
-
-@measurement
-def runs(s: Subject) -> Calls:
-    if not s.speaks:
-        return {}
-    two = ["bfloat16", "int8"]
-    return {
-        "two": lambda: sl.precision(s.opened, s.sequence(), runs={"runs": two, "lengths": [2, 6], "noise_lengths": 2})
+        "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm="l2", scale="absolute"),
     }
 
 
@@ -449,13 +438,11 @@ def answers(s: Subject) -> Calls:
     drawn = [sl.prompts.bernoulli(m, 8, seed=k, prefix=COUNT, suffix="=") for k in range(3)]
     return {
         "evaluate": lambda: sl.evaluate(m, TASK, lengths=[4, 9], seeds=3),
-        "drawn": lambda: sl.evaluate(
-            m, TASK, lengths=[5], seeds=2, temperature=0.7, prompting=sl.tasks.Prompting(prefill=True)
-        ),
+        "drawn": lambda: sl.evaluate(m, TASK, lengths=[5], seeds=2, temperature=0.7, prefill=True),
         "answer_frequencies": lambda: sl.results.answer_frequencies(sl.evaluate(m, TASK, lengths=[4, 9], seeds=3)),
         "accuracy": lambda: sl.accuracy(m, drawn, count, lengths=[4, 8]),
-        "compare": lambda: sl.compare(m, asked, masked, answer=count, sampling={"n_samples": 3}, lengths=[4, 6]),
-        "search_separators": lambda: sl.search_separators(m, asked, designs=designs, answer=count, lengths=[4, 6]),
+        "compare": lambda: sl.compare(m, asked, masked, answer=count, n_samples=3, lengths=[4, 6]),
+        "search_separators": lambda: sl.search_separators(m, asked, **designs, answer=count, lengths=[4, 6]),
     }
 
 
@@ -469,11 +456,12 @@ def represented(s: Subject) -> Calls:
             TASK,
             lengths=[8],
             seeds=48,
-            probing=sl.tasks.Probing(n_train=16, n_random_models=0),
+            n_train=16,
+            n_random_models=0,
             direction="shared",
         ),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(
-            s.model, TASK, lengths=[4, 8], seeds=40, probing=sl.tasks.Probing(n_train=16, n_random_models=1)
+            s.model, TASK, lengths=[4, 8], seeds=40, n_train=16, n_random_models=1
         ),
     }
 
@@ -495,7 +483,7 @@ def synthetic(s: Subject) -> Calls:
 @measurement
 def profile(s: Subject) -> Calls:
     m, short = s.model, [s.short]
-    plain: dict[str, Any] = {"extras": {"n_random_models": 0}}
+    plain: dict[str, Any] = {"n_random_models": 0}
     return {
         "bounds": lambda: sl.profile(m, [s.prompt], method="none", **plain),
         "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius", **plain),

@@ -1,6 +1,6 @@
 """Every public measurement gives what it gave when the record was made: see `numbers` for how near."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,9 @@ def test_numbers_are_those_on_record(model: str, measurement: str, subject_of: A
     require_as_recorded(subject_of(model), measurement)
 
 
-def require_as_recorded(subject: cases.Subject, measurement: str, without: Collection[str] = ()) -> None:
-    """Fail where a number is not as on record. Calls in `without` are left out."""
-    entries = {
-        name: entry
-        for name, entry in kept(subject.name).items()
-        if name.startswith(f"{measurement}/") and name.split("/")[1] not in without
-    }
+def require_as_recorded(subject: cases.Subject, measurement: str) -> None:
+    """Fail where a number is not as on record."""
+    entries = {name: entry for name, entry in kept(subject.name).items() if name.startswith(f"{measurement}/")}
     found = {
         f"{measurement}/{call}/{variable}": array.values
         for call, result in cases.results(subject, measurement)

@@ -19,11 +19,18 @@ N = IDS.shape[1]
 QUERY, KEY = torch.arange(N)[:, None], torch.arange(N)
 
 
+def with_sink(family: str, weights: torch.Tensor) -> torch.Tensor:
+    """Rows with the weight of a learned sink, which is one more key, at their ends."""
+    rest = 1 - weights.sum(dim=-1, keepdim=True)
+    return torch.cat([weights, rest], dim=-1) if family == "gpt_oss" else weights
+
+
 def renormalised(weights: torch.Tensor) -> torch.Tensor:
-    return weights / weights.sum(dim=-1, keepdim=True)
+    """Rows divided by their sums, without what stands behind the prompt's own keys."""
+    return (weights / weights.sum(dim=-1, keepdim=True))[..., :N]
 
 
-@pytest.mark.parametrize("family", few(FAMILIES))
+@pytest.mark.parametrize("family", ["gpt_oss", *few(FAMILIES)])
 def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of: Callable[..., Any]) -> None:
     """Block 0, whose input no mask changes: the old weights over what is left; the other head as it was."""
     model = bridge_of(family)
@@ -37,29 +44,30 @@ def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of:
     }
     for hook, gone in hidden.items():
         after = patterns(model, hook)[0]
-        left = before[:, 1] * ~(gone & (QUERY > KEY))
+        left = torch.where(gone & (QUERY > KEY), 0.0, 1.0)
+        left = with_sink(family, before[:, 1]) * torch.nn.functional.pad(left, (0, family == "gpt_oss"), value=1.0)
         torch.testing.assert_close(after[:, 1], renormalised(left), rtol=1e-4, atol=1e-6)
         assert not torch.equal(after[:, 1], before[:, 1])
         assert torch.equal(after[:, 0], before[:, 0])
 
 
-@pytest.mark.parametrize("family", few(FAMILIES))
+@pytest.mark.parametrize("family", ["gpt_oss", *few(FAMILIES)])
 def test_temperature_and_uniform(family: str, bridge_of: Callable[..., Any]) -> None:
     """Weights to the power 1/T, also of a family that caps or windows its logits; evenly over what is seen."""
     model = bridge_of(family)
-    before = patterns(model)[0]
+    before = with_sink(family, patterns(model)[0])
     for temperature in (0.5, 2.0):
         after = patterns(model, change.attention_temperature(temperature))[0]
         torch.testing.assert_close(after, renormalised(before ** (1 / temperature)), rtol=1e-3, atol=1e-6)
     plain = patterns(model)
     for block, pattern in patterns(model, change.uniform_attention()).items():
-        seen = (plain[block] > 0).float()
+        seen = (with_sink(family, plain[block]) > 0).float()
         torch.testing.assert_close(pattern, renormalised(seen), rtol=1e-5, atol=1e-7)
 
 
 def test_uniform_attention_makes_the_null_real(bridge_of: Callable[..., Any]) -> None:
     """Under it the path bound of the model's own attention is the bound's null, windows included."""
-    for family in ("gemma", "mistral"):
+    for family in ("gemma", "mistral", "gpt_oss"):
         model = bridge_of(family)
         null = sl.path_bound(model, IDS, attention="uniform")
         with sl.applied(model, change.uniform_attention()):

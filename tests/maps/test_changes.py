@@ -26,7 +26,7 @@ def same(text: str, value: float) -> bool:
 @pytest.fixture(scope="module")
 def one(tiny: Any) -> Any:
     sequence = sl.prompts.repeated(tiny, "1", 3, prefix=PREFIX, suffix="=")
-    return sl.compare(tiny, sequence, CHANGES, lengths=[2, 3], sampling={"noise_lengths": 2})
+    return sl.compare(tiny, sequence, CHANGES, lengths=[2, 3], noise_lengths=2)
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,7 @@ def families(tiny: Any) -> Any:
     form = sl.prompts.bernoulli(tiny, 3, prefix=PREFIX, suffix="=", seed=1)
     commas = form.every(2, form.suffix[0])  # of another form than the map's prompt
     given = {"counting": form, "</script>": form, "commas": commas}
-    return sl.compare(
-        tiny, given, CHANGES, sampling={"n_samples": 6, "method": "sketch"}, lengths=[3], prompt=["11 = 2"]
-    )
+    return sl.compare(tiny, given, CHANGES, n_samples=6, method="sketch", lengths=[3], prompt=["11 = 2"])
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests.grouped import flat
 from tests.maps.test_payload import numbers
 
 LONG = "x" * 10_000
@@ -31,7 +30,7 @@ def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
 
 
 def test_the_order_of_dimensions_changes_no_number(tiny: Any, found: Any) -> None:
-    profile = sl.profile(tiny, "110 =", method="none", extras={"n_random_models": 0})
+    profile = sl.profile(tiny, "110 =", method="none", n_random_models=0)
     for whole in (found, profile):
         turned = whole.transpose(*reversed([*whole.dims]))
         assert sl.squash_map(turned).page() == sl.squash_map(whole).page()
@@ -68,10 +67,10 @@ def test_the_query_of_a_result(found: Any) -> None:
 
 def test_options_of_a_measurement_are_refused(found: Any) -> None:
     for name, value in (
-        ("method", "none"), ("norm", "frobenius"), ("extras", {"certified": True}), ("spans", "words"),
+        ("method", "none"), ("norm", "frobenius"), ("n_replacements", 1), ("spans", "words"), ("seed", 1),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"{name}=.* is given with a result"):
-            flat.squash_map(found, **{name: value})
+            sl.squash_map(found, **{name: value})
 
 
 def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:

@@ -17,7 +17,7 @@ WIDTHS = (390, 900, 1600)
 
 @pytest.fixture(scope="module")
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    found = sl.squash_map(tiny, PROMPT, extras={"certified": True, "n_replacements": 2})
+    found = sl.squash_map(tiny, PROMPT, n_replacements=2)
     return found.save(tmp_path_factory.mktemp("map") / "map.html"), found.result
 
 
@@ -103,7 +103,7 @@ def test_cells_say_what_they_are_and_where_their_paths_go(watched: Any, written:
     text = page.locator(".sl-cell").inner_text()
     here = found.sel(query=last, layer=1, position=2)
     assert f"Token 2 “many”, layer 1, to query {last}" in text
-    for label, name in (("Jacobian", "jacobian"), ("Path bound", "path_bound"), ("Certified bound", "certified")):
+    for label, name in (("Jacobian", "jacobian"), ("Path bound", "path_bound")):
         assert f"{label} {number(float(here[name])):.4g}" in text
     ways = found.sel(traced=last, block=1, position=2)
     assert f"share {number(float(ways['way_share'][0])):.4g}" in text
@@ -112,7 +112,7 @@ def test_cells_say_what_they_are_and_where_their_paths_go(watched: Any, written:
     assert page.locator("[aria-selected=true]").get_attribute("data-start") == "2"
     box = heat.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.08, box["y"] + box["height"] * 0.5)
-    assert "Certified bound" in page.locator(".sl-hover").inner_text()
+    assert "Path bound" in page.locator(".sl-hover").inner_text()
     page.mouse.click(box["x"] + box["width"] * 0.05, box["y"] + 12)
     assert f"layer {found.sizes['layer'] - 1}" in page.locator(".sl-cell").inner_text()
 

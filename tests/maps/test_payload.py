@@ -10,7 +10,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.maps.payload import MOST, _of_precision, code_of, payload, text_of
+from squashlens.maps.payload import MOST, code_of, payload, text_of
 from tests.maps.made import HOSTILE, made
 
 
@@ -19,7 +19,7 @@ def numbers(data: dict[str, Any]) -> np.ndarray:
 
 
 def test_the_page_has_the_results_numbers(tiny: Any) -> None:
-    found = sl.squash_map(tiny, "110 =", extras={"certified": True, "n_replacements": 1}).result
+    found = sl.squash_map(tiny, "110 =", n_replacements=1).result
     data = payload(found)
     blob = numbers(data)
     for one in data["quantities"]:
@@ -30,7 +30,7 @@ def test_the_page_has_the_results_numbers(tiny: Any) -> None:
             else:
                 np.testing.assert_array_equal(blob[start : start + row.size], row.astype("<f4").ravel())
     assert [one["name"] for one in data["quantities"]] == [
-        "jacobian", "bound_over_null", "path_bound", "certified", "effect", "kl", "null",
+        "jacobian", "bound_over_null", "path_bound", "effect", "kl", "null",
     ]  # fmt: skip
     for trace in data["traces"]["queries"]:
         one = found.sel(traced=trace["query"])["way_share"].values[:, : trace["query"] + 1]
@@ -58,7 +58,7 @@ def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(n: int, layers: i
 
 
 def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
-    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", extras={"n_random_models": 0})
+    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", n_random_models=0)
     data = payload(sl.squash_map(profile).result)
     assert (data["queries"], data["layers"], data["opened"], data["traces"]) == ([1, 4], [0, 3], 4, None)
     assert "2 of 5 queries were measured." in data["notes"]
@@ -101,15 +101,6 @@ def test_no_token_ends_the_data() -> None:
     text = text_of(payload(made(HOSTILE)))
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text)["tokens"] == list(HOSTILE)
-
-
-def test_a_certificate_in_half_precision_is_said(tiny: Any) -> None:
-    found = sl.squash_map(tiny, "110 =", method="none", extras={"certified": True}).result
-    for dtype, notes in (("bfloat16", 1), ("float32", 0)):
-        said = _of_precision(found, {"dtype": dtype})
-        assert len(said) == notes
-        assert all(f"in {dtype} it computes other values" in text for text in said)
-    assert _of_precision(found.drop_vars("certified"), {"dtype": "bfloat16"}) == []
 
 
 def test_the_code_makes_the_same_map(tiny: Any) -> None:

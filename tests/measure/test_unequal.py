@@ -14,11 +14,11 @@ PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
 LENGTHS = [5, 7, 3]
 CALLS: list[tuple[Any, dict[str, Any]]] = [
     (sl.sensitivity, {"norm": "frobenius"}),
-    (sl.jacobian_norms, {"norm": "frobenius", "between": {"to_layer": ["y", 3]}}),
-    (sl.jacobian_norms, {"norm": "frobenius", "method": {"method": "sketch", "rtol": 0.5, "seed": 0}, "query": 1}),
+    (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
+    (sl.jacobian_norms, {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "seed": 0, "query": 1}),
     (sl.path_bound, {}),
-    (sl.certified_bound, {"edges": {"seed": 0}, "between": {"from_layer": 5}}),
-    (sl.substitution_effect, {"replacements": {"n_replacements": 2}}),
+    (sl.certified_bound, {"seed": 0, "from_layer": 5}),
+    (sl.substitution_effect, {"n_replacements": 2}),
 ]
 
 

@@ -9,7 +9,6 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 import squashlens as sl
-from tests.grouped import flat
 
 WIDTH, BLOCKS, TOKEN, EPS = 8, 3, 7, 1e-6
 
@@ -62,12 +61,12 @@ def test_norms_and_bounds_of_the_averaging_llama(c: float, n: int, tmp_path: Pat
     ids = torch.full((n,), TOKEN)
     expected = closed_form(plain.get_input_embeddings().weight[TOKEN].detach().numpy(), c, n)  # pyright: ignore
     options = {"freeze": ("attention", "norms")}
-    norms = flat.jacobian_norms(model, ids, **options).values
+    norms = sl.jacobian_norms(model, ids, **options).values
     np.testing.assert_allclose(norms, np.abs(expected), rtol=1e-12)
     # Every block is a multiple of I, so the sum over its singular values is √d times the norm.
-    frobenius = flat.jacobian_norms(model, ids, norm="frobenius", **options).values
+    frobenius = sl.jacobian_norms(model, ids, norm="frobenius", **options).values
     np.testing.assert_allclose(frobenius, np.abs(expected) * WIDTH**0.5, rtol=1e-12)
     if c > 0:  # positive multiples of I: nothing is lost between the norm of the sum and the sum of norms
-        bound = flat.certified_bound(model, ids, **options).values
+        bound = sl.certified_bound(model, ids, **options).values
         assert (bound >= norms * (1 - 1e-12)).all()
         np.testing.assert_allclose(bound, expected, rtol=1e-9)

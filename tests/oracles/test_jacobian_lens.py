@@ -33,9 +33,7 @@ def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> No
             rows = torch.cat([row for (row,) in vjps(span.outputs[top][0, query], [span.leaf], eye, 64)])
             blocks = rows[:, 0].transpose(0, 1)  # position, out, in
             if query == positions[-1]:  # the blocks are those whose norms are public
-                norms = sl.jacobian_norms(
-                    tiny, ids, norm="frobenius", query=query, between={"from_layer": layer + 1, "to_layer": top}
-                )
+                norms = sl.jacobian_norms(tiny, ids, norm="frobenius", query=query, from_layer=layer + 1, to_layer=top)
                 found = blocks.double().flatten(1).norm(dim=1).numpy()
                 np.testing.assert_allclose(found, norms.values, rtol=1e-4, atol=1e-6 * norms.values.max())
             total += blocks[positions].sum(dim=0)

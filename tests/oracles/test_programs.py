@@ -12,8 +12,8 @@ import torch
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.utilities import tracr
 
+import squashlens as sl
 from squashlens.measure.squashing.estimates import one_cotangent
-from tests.grouped import flat
 
 STORED = np.load(Path(__file__).with_name("programs.npz"))
 TEXT = "abacab"  # after BOS, so that its letters are at 1 … 6
@@ -73,18 +73,18 @@ def test_influence_is_only_where_the_program_says(name: str, query: int) -> None
     """
     read = program(name)
     key = query - 1 if name == "previous" else 1
-    norms = flat.jacobian_norms(read.model, read.ids(), query=query).values
-    bound = flat.certified_bound(read.model, read.ids(), query=query).values
+    norms = sl.jacobian_norms(read.model, read.ids(), query=query).values
+    bound = sl.certified_bound(read.model, read.ids(), query=query).values
     others = [place for place in range(query) if place != key]
     for found in (norms, bound):
         np.testing.assert_allclose(found[[key, query]], 1.0, rtol=1e-5)
         assert found[others].max() < 1e-5
         assert (found[query + 1 :] == 0).all()
     letters = [read.symbols[letter] for letter in "abc"]
-    swapped = flat.substitution_effect(
+    swapped = sl.substitution_effect(
         read.model,
         read.ids(),
-        replacements={"candidates": letters},
+        candidates=letters,
         positions=range(1, query + 1),
         query=query,
     )
@@ -113,9 +113,9 @@ def test_a_count_has_no_derivative_and_a_swap_changes_it() -> None:
         (gradient,) = torch.autograd.grad(logit, leaf[0], retain_graph=True)
         assert (gradient[0, counted] == 0).all()
     # The number before the steps is in the stream too, and it does have a derivative: y is more than the answer.
-    assert (flat.jacobian_norms(read.model, read.ids()).values[counted] > 1).all()
+    assert (sl.jacobian_norms(read.model, read.ids()).values[counted] > 1).all()
     letters = [read.symbols[letter] for letter in "bc"]
-    swapped = flat.substitution_effect(read.model, read.ids(), replacements={"candidates": letters}, positions=counted)
+    swapped = sl.substitution_effect(read.model, read.ids(), candidates=letters, positions=counted)
     assert (swapped["kl"].values[counted] > 0.1).all()
     for place in counted:
         other = TEXT[: place - 1] + "b" + TEXT[place:]

@@ -15,6 +15,7 @@ import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.reporting.markup import latex, markdown
 from squashlens.reporting.paper import parts, write
+from squashlens.tasks.task import Prompting
 from tests import typeset
 
 QUIET: Any = {"n": 6, "lengths": [4, 76], "seeds": 2}
@@ -158,7 +159,7 @@ def test_a_damaged_or_edited_result_is_measured_again(folder: Path, tiny: Any) -
 
 @pytest.mark.usefixtures("pages")
 def test_a_figure_that_cannot_be_measured_stops_no_other(tiny: Any, tmp_path: Path) -> None:
-    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], prompting=sl.tasks.Prompting(mode="cot_few_shot"), **QUIET)
+    found = sl.paper(tiny, out=tmp_path, figures=[3, 4, 9], mode="cot_few_shot", **QUIET)
     assert found[9] == tmp_path / "fig9.html"
     assert isinstance(found[3], InputError)
     assert found[3] is found[4]
@@ -186,7 +187,7 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
         ({"figures": []}, "figures is empty"),
         ({"n": 2}, "n=2 is too small"),
         ({"lengths": [4, 4]}, "lengths"),
-        ({"prompting": {"mode": []}}, "mode"),
+        ({"mode": []}, "mode"),
         ({"prompt": "onse"}, "'onse' is not in this model's vocabulary"),
     ],
 )
@@ -235,7 +236,7 @@ def test_captions_say_how_the_answers_were_drawn(tiny: Any, tmp_path: Path) -> N
 
 
 def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = parts.Settings("", 6, (4,), 2, sl.tasks.Prompting(mode=["answer_only"]))
+    chosen = parts.Settings("", 6, (4,), 2, Prompting(mode=["answer_only"]))
     taught = [part.about["task"] for part in parts.parts_of(3, tiny, chosen)]
     monkeypatch.setattr(parts, "model_name", lambda _: "google/gemma-7b-it")
     assert taught == ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]

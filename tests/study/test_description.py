@@ -8,7 +8,6 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.study.describing.measurements import NOT_GIVEN, function_of, measurements, parameters
-from tests import names
 
 SQUARE = "tests.study.fakes:square"
 BOUND = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
@@ -50,45 +49,49 @@ def test_yaml_and_python_describe_the_same_cells(tmp_path: Path) -> None:
     assert study.cells[0].arguments["sequence"] == {"repeated": {"token": "1", "n": 4}}
 
 
-def test_options_of_a_group_that_is_given_by_its_main_field() -> None:
+def test_a_keyword_is_varied_by_its_name() -> None:
     grid = {"measurement": "jacobian_norms", "arguments": BOUND["arguments"] | {"method": "sketch"}}
-    found = cells(grid | {"each": {"method.n_probes": [4, 8]}})
-    assert [cell.arguments["method"] for cell in found] == [{"method": "sketch", "n_probes": n} for n in (4, 8)]
-    short = {"model": "tiny-gemma", "sequence": {"repeated": {"token": "1", "n": 8}}}
-    norms = [{}, {"norm": {"scale": "absolute"}}, {"norm": "linf"}, {"norm": {"scale": "relative"}}]
-    keys = [cells({"measurement": "collapse", "arguments": short | norm})[0].key for norm in norms]
-    assert keys[0] == keys[1] == keys[2] != keys[3]
+    found = cells(grid | {"each": {"n_probes": [4, 8]}})
+    assert [(cell.arguments["method"], cell.arguments["n_probes"]) for cell in found] == [("sketch", 4), ("sketch", 8)]
+    with pytest.raises(InputError, match="jacobian_norms has no argument 'probes'. Similar names: n_probes"):
+        cells(grid | {"each": {"probes": [4]}})
 
 
 def test_a_key_depends_on_what_changes_the_numbers() -> None:
     first = cells(BOUND)[0].key
     changed: list[dict[str, Any]] = [
-        {"constants": {"beta1": 2.0}}, {"prompt": "12 ="}, {"dtype": "bfloat16"}, {"query": -2},
+        {"beta1": 2.0}, {"prompt": "12 ="}, {"dtype": "bfloat16"}, {"query": -2},
         {"hooks": [{"sliding_window": {"window": 2}}]},
     ]  # fmt: skip
     keys = [cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in changed]
     assert len({first, *keys}) == 6
-    same: list[dict[str, Any]] = [{"constants": "paper"}, {"query": -1}, {"dtype": "fp32"}]
+    same: list[dict[str, Any]] = [{"beta1": 1.0}, {"query": -1}, {"dtype": "fp32"}]
     assert {cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in same} == {first}
     norms = {"measurement": "jacobian_norms", "arguments": BOUND["arguments"]}
-    batches: list[Any] = [{}, {"vjp_batch_size": 4}, {"vjp_batch_size": 8}]  # how the work is divided, in a group
-    assert len({cells(norms | {"arguments": norms["arguments"] | {"method": one}})[0].key for one in batches}) == 1
+    batches: list[Any] = [{}, {"vjp_batch_size": 4}, {"vjp_batch_size": 8}]  # how the work is divided
+    assert len({cells(norms | {"arguments": norms["arguments"] | one})[0].key for one in batches}) == 1
 
 
-def test_a_group_of_options_is_a_mapping_or_a_value() -> None:
-    def of(**more: Any) -> list[Any]:
-        common = {"model": "tiny-gemma", "task": "taught_count_bernoulli", "lengths": [4]}
-        return cells({"measurement": "evaluate", "arguments": common | more.pop("arguments", {}), **more})
-
-    usual = of()[0].key
-    plain = {"mode": "answer_only", "template": "none"}
-    same = [{}, plain, sl.tasks.Prompting(), sl.tasks.Prompting(**plain)]
-    assert {of(arguments={"prompting": one})[0].key for one in same} == {usual}
-    steps = of(each={"prompting.mode": ["answer_only", "cot"]})
-    assert [cell.arguments["prompting"] for cell in steps] == [{"mode": "answer_only"}, {"mode": "cot"}]
+def test_a_default_that_is_given_leaves_the_key() -> None:
+    common = {"model": "tiny-gemma", "task": "taught_count_bernoulli", "lengths": [4]}
+    grid = {"measurement": "evaluate", "arguments": common}
+    usual, given = cells(grid)[0].key, common | {"mode": "answer_only", "template": "none"}
+    assert cells(grid | {"arguments": given})[0].key == usual
+    steps = cells(grid | {"each": {"mode": ["answer_only", "cot"]}})
     assert steps[0].key == usual != steps[1].key
-    with pytest.raises(InputError, match=r"evaluate: prompting.mode='both' is not a choice"):
-        of(arguments={"prompting": {"mode": "both"}})
+    with pytest.raises(InputError, match="evaluate: mode='both' is not a choice"):
+        cells(grid | {"arguments": common | {"mode": "both"}})
+
+
+def test_a_synthetic_stack_is_described_by_its_fields() -> None:
+    grid = {"measurement": "synthetic.convergence", "arguments": {"lengths": [4, 8, 16], "stack": {"heads": 2}}}
+    stack = sl.synthetic.Stack(heads=2)
+    assert [one.key for one in cells(grid)] == [
+        one.key for one in cells(grid | {"arguments": grid["arguments"] | {"stack": stack}})
+    ]
+    assert len(cells(grid | {"each": {"stack.window": [4, 8]}})) == 2
+    with pytest.raises(InputError, match="heads"):
+        cells(grid | {"arguments": {"lengths": [4, 8, 16], "stack": {"heads": 3}}})
 
 
 def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         ({"measurement": "no.module:function"}, "imported"),
         ({"measurements": "path_bound"}, "A grid: .*'measurement'"),
         ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
-        (BOUND | {"measurement": "certified_bound", "each": {"edges": ["exact", "inexact"]}}, "inexact"),
+        (BOUND | {"each": {"attention": ["model", "unlike"]}}, "unlike"),
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
         (BOUND | {"each": {"querry": [1]}}, "Similar names: query"),
         (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),
@@ -151,7 +154,8 @@ def test_a_study_needs_a_store_and_different_names() -> None:
 
 def test_every_measurement_is_one_of_a_study_or_says_why_not() -> None:
     # Two write files, one makes a page, and one needs the right answers, which only Python can say.
-    assert {*names.measurements()} - {*measurements()} == {"report", "paper", "squash_map", "accuracy"}
+    registered = {name for name in sl.__all__ if hasattr(getattr(sl, name), "__measures__")}
+    assert registered - {*measurements()} == {"report", "paper", "squash_map", "accuracy"}
     for name in measurements():
         assert callable(function_of(name))
         assert ("model" in parameters(name)) is not name.startswith("synthetic")

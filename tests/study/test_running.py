@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.study import engines
 from squashlens.study.store import name_of
+from squashlens.study.work import Worker
 
 FAKE = "tests.study.fakes:"
 
@@ -157,12 +160,12 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
 
 @pytest.mark.slow
 def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
-    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "between": {}}, "each": {
-        "prompt": {"short": "11 =", "long": "1101 ="}, "between.to_layer": [2, 99]}}  # fmt: skip
+    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
+        "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip
     made = sl.Study(grid, store=tmp_path)
     assert made.run()["failed"].tolist() == [2]
     found = made.combine()
-    axis = next(name for name in map(str, found["path_bound"].dims) if name.endswith("to_layer"))
+    axis = next(name for name in map(str, found["path_bound"].dims) if name == "to_layer")
     assert sl.results.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
     for use in (sl.results.provenance, sl.figures.of):
         with pytest.raises(InputError, match="This cell of a study is not done"):
@@ -225,7 +228,7 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
 
     one = study(tmp_path, "square", {"x": [1]})
     task = {"grids": [asdict(one.grids[0])], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,
-            "threads": 1, "device": None, "home": 0, "needs": [0]}  # fmt: skip
+            "threads": 1, "device": None}  # fmt: skip
     work(task, 0)
     assert one.status()["done"].tolist() == [1]
     with pytest.raises(InputError, match="other cells"):
@@ -261,3 +264,39 @@ def test_a_ray_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     with pytest.raises(InputError, match=r"Ray does not start: no cluster at .* Check that RAY_ADDRESS=10\.0\.0\.1"):
         study(tmp_path, "square", {"x": [1]}).run(engine="ray")
+
+
+def test_a_worker_loads_each_model_once(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("squashlens.engine.loading.load.load", lambda *_, **__: tiny)
+    each = {"dtype": ["float32", "float64"], "prompt": ["1", "11", "111"]}
+    one = sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": each}, store=tmp_path)
+    worker = Worker(one.store)
+    looks = iter(range(30))
+    with one.store.place.claim(one.cells[-1].key):  # another worker has it in hand
+        worker.run([*one.cells[:3], one.cells[-1]], stop=lambda: next(looks, None) is None)
+        assert (worker.loads, one.status()["done"].item()) == (1, 3)
+    worker.run([*one.cells[1:], one.cells[0]])
+    assert (worker.loads, one.status()["done"].item()) == (2, 6)
+
+
+def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    monkeypatch.setattr(
+        engines.subprocess, "Popen", lambda *_, env, **__: begun.append(env["CUDA_VISIBLE_DEVICES"]) or MagicMock()
+    )
+    local = engines.Local(None)
+    for worker in range(3):
+        local.start({"threads": 1}, worker)
+    assert begun == ["5", "7", "5"]
+    assert engines.Local("cuda:1").gpus == []  # all of them, by the names that the user gave
+
+
+def test_an_actor_gets_a_gpu_or_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [{"Alive": True, "Resources": {"GPU": 2.0}}, {"Alive": True, "Resources": {}}]
+    ray = MagicMock(**{"nodes.return_value": nodes})
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    for options in ({}, {"num_gpus": 0.5}):
+        engines.Ray(options, 1).start({}, 0)
+    assert [call.kwargs["num_gpus"] for call in ray.remote.return_value.options.call_args_list] == [1, 0.5]

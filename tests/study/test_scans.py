@@ -18,7 +18,6 @@ from squashlens.errors import InputError
 from squashlens.study import work
 from squashlens.study.scans import source_of
 from squashlens.study.store import Store
-from tests.grouped import flat
 
 ROOT = Path(__file__).parents[2]
 LETTERS = "tests.study.fakes:letters"
@@ -109,7 +108,7 @@ def test_prompts_of_equal_length_are_measured_in_one_call(
 
     def counted(model: Any, prompt: Any, **options: Any) -> xr.DataArray:
         calls.append(len(prompt) if isinstance(prompt[0], list) else 1)
-        return flat.path_bound(model, prompt, **options)
+        return sl.path_bound(model, prompt, **options)
 
     counted.__signature__ = inspect.signature(sl.path_bound)  # type: ignore[attr-defined]
     counted.takes_several = True  # type: ignore[attr-defined]

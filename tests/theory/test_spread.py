@@ -19,24 +19,26 @@ from squashlens.theory.spread import (
 )
 
 
-@pytest.mark.parametrize("window", [None, 4])
-def test_heads_are_those_of_a_loop(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("window", "sink"), [(None, False), (4, False), (4, True)])
+def test_heads_are_those_of_a_loop(window: int | None, sink: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("squashlens.theory.attention.LONGEST", 3)
     monkeypatch.setattr("squashlens.theory.attention.SHORTEST", 3)
     n, generator = 10, torch.Generator().manual_seed(1)
     q, k = (torch.randn(1, heads, n, 3, generator=generator, dtype=torch.float64) for heads in (4, 2))
-    attention = Attention(q, k, 1.3, window=window)
-    found = heads_of(attention).numpy()
-    patterns = np.zeros((4, n, n))
+    logits = torch.randn(4, generator=generator, dtype=torch.float64) if sink else None
+    found = heads_of(Attention(q, k, 1.3, window=window, sinks=logits), sink).numpy()
+    patterns = np.zeros((4, n, n + sink))  # with the sink's weight behind the others
     for head in range(4):
         for j in range(n):
             first = 0 if window is None else max(0, j - window + 1)
             scores = 1.3 * k[0, head // 2, first : j + 1].numpy() @ q[0, head, j].numpy()
-            patterns[head, j, first : j + 1] = np.exp(scores) / np.exp(scores).sum()
-        sink = np.mean([patterns[head, j, 0] for j in range(1, n)])
+            total = np.exp(scores).sum() + (0.0 if logits is None else math.exp(logits[head]))
+            patterns[head, j, first : j + 1] = np.exp(scores) / total
+            patterns[head, j, n:] = 1 - np.exp(scores).sum() / total
+        to_first = np.mean([patterns[head, j, 0] for j in range(1, n)])
         spread = np.mean([-sum(p * math.log(p) for p in patterns[head, j] if p > 0) for j in range(1, n)])
-        np.testing.assert_allclose(found[head], [sink, spread], rtol=1e-10)
-    np.testing.assert_allclose(heads_of(torch.tensor(patterns)[None]), found, rtol=1e-10)
+        np.testing.assert_allclose(found[head], [to_first, spread], rtol=1e-10)
+    np.testing.assert_allclose(heads_of(torch.tensor(patterns)[None, ..., :n], sink), found, rtol=1e-10)
 
 
 def test_entropy_and_rank_in_closed_form() -> None:
@@ -51,8 +53,8 @@ def test_entropy_and_rank_in_closed_form() -> None:
     assert spectrum(turned * torch.tensor(sizes)).tolist() == pytest.approx(expected)
 
 
-def uniform(n: int, window: int | None = None) -> torch.Tensor:
-    return Uniform(window).pushed(torch.eye(n, dtype=torch.float64))
+def uniform(n: int, window: int | None = None, sink: bool = False) -> torch.Tensor:
+    return Uniform(window, sink).pushed(torch.eye(n, dtype=torch.float64))
 
 
 def to(place: int, n: int) -> torch.Tensor:
@@ -62,11 +64,13 @@ def to(place: int, n: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("place", "window"), [(0, None), (4, None), (2, 9)])
 @pytest.mark.parametrize("share", [0.0, 0.35, 1.0])
-def test_the_share_of_a_mixture_is_found(place: int, window: int | None, share: float) -> None:
+@pytest.mark.parametrize("sink", [False, True])
+def test_the_share_of_a_mixture_is_found(place: int, window: int | None, share: float, sink: bool) -> None:
     n, reach = 20, window or 20
     seen = (torch.arange(n) < place + reach)[:, None]
-    mixed = torch.where(seen, share * to(place, n) + (1 - share) * uniform(n, window), uniform(n, window))
-    found = beyond_uniform(received(mixed), window)
+    even = uniform(n, window, sink)
+    mixed = torch.where(seen, share * to(place, n) + (1 - share) * even, even)
+    found = beyond_uniform(received(mixed), window, sink)
     assert found[place] == pytest.approx(share, abs=1e-12)
     assert found[n - FEWEST - 1 :].isnan().tolist() == [False, *[True] * FEWEST]
     assert are_sinks(found[None]).tolist() == [share > 0.3 and i == place for i in range(n)]

@@ -156,10 +156,10 @@ def page(held: Mapping[str, Any], pyproject: str, extras: Sequence[str]) -> str:
         said = found["tests"] if "tests" in found else f"not run: {found['unavailable']}"
         lines.append(f"| {name} | {found['python']} | {torch} | {said} |")
     had = {name: found["versions"] for name, found in tried.items() if "versions" in found}
-    lines += ["", "## Versions", "", f"| dependency | range | {' | '.join(had)} |", f"|---|---|{'---|' * len(had)}"]
+    lines += ["", "## Versions", "", "| dependency | range | tried |", "|---|---|---|"]
     for name, allowed in sorted(ranges(pyproject, extras).items()):
-        each = [listed.get(canonicalize_name(name), "–") for listed in had.values()]
-        lines.append(f"| {name} | {allowed or 'any'} | {' | '.join(each)} |")
+        each = dict.fromkeys(listed.get(canonicalize_name(name)) for listed in had.values())
+        lines.append(f"| {name} | {allowed or 'any'} | {', '.join(filter(None, each))} |")
     failures = [f"- **{name}**, {line}" for name, found in tried.items() for line in found.get("failures", [])]
     lines += ["", "## Failures", "", *(failures or ["None."]), "", "## pyright", "", "| Python | what it says |"]
     lines += ["|---|---|", *(f"| {python} | {said} |" for python, said in held.get("pyright", {}).items())]

@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Baseline, Bridge, Target, Tensors, one_of, several
+from squashlens._typing import Baselines, Bridge, Passes, Target, Tensors, one_of, several
 from squashlens.bars import write
-from squashlens.checks.arguments import grouped, validated
+from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
     check_layer,
     device_of,
@@ -31,17 +31,17 @@ from squashlens.engine.anatomy import (
 )
 from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.capturing.on_disk import KINDS, TensorsOnDisk, prepared_folder, read_index, write_index
-from squashlens.engine.capturing.pairs import PairCapture, capture_pairs
+from squashlens.engine.capturing.pairs import PairCapture, Pairs, capture_pairs
 from squashlens.engine.memory import human, require_room
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
+from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
-from squashlens.options import HowPairs, Pairs
 from squashlens.records.results import MODEL_UNITS, signed, versions
 from squashlens.sequences import GrowingSequence
 
+Kept = TypeAliasType("Kept", Tensors | Collection[Tensors])
 REPORT_ABOVE = 256e6  # bytes: the size of a larger capture is printed before it starts
 
 
@@ -56,7 +56,8 @@ class Capture(CaptureBase):
         labels: the tokens as text, for each prompt.
         residuals: residual streams by layer: ``residuals[ℓ]`` is v⁽ℓ⁾ (prompt, position, d) for ℓ = 0…L, in the model's
             own units.
-        patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1.
+        patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1,
+            or to less in a block with a learned sink.
         y: the last residual stream after the final norm, (prompt, position, d); None without residuals.
         fingerprint, ambient_hooks, dtype: the state of the model during the pass.
     """
@@ -126,7 +127,6 @@ class Capture(CaptureBase):
             "fingerprint": self.fingerprint,
             "ambient_hooks": self.ambient_hooks,
             "dtype": self.dtype,
-            "code_and_hooks": self.run_state,
         }
         return signed("activations of one forward pass", coords, data, facts)
 
@@ -140,20 +140,31 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 
 @overload
-def capture(model: Bridge, prompt: GrowingSequence, **options: Any) -> PairCapture: ...
+def capture(
+    model: Bridge, prompt: GrowingSequence, *, keep: Kept = ..., lengths: Iterable[int] | None = ...,
+    baselines: Baselines = ..., n_samples: int = ..., noise_lengths: int = ..., passes: Passes = ...,
+    tokens_per_pass: int | None = ..., seed: int = ...,
+) -> PairCapture: ...  # fmt: skip
 @overload
-def capture(model: Bridge, prompt: Prompts, **options: Any) -> Capture: ...
+def capture(
+    model: Bridge, prompt: Prompts, *, keep: Kept = ..., layers: Iterable[int] | None = ...,
+    out: str | Path | None = ...,
+) -> Capture: ...  # fmt: skip
 @measured
-def capture(  # 14 parameters: some are for prompts only, some for sequences only
+def capture(
     model: Bridge,
     prompt: Prompts | GrowingSequence,
     *,
-    keep: Tensors | Collection[Tensors] = ("residuals", "patterns"),
+    keep: Kept = ("residuals", "patterns"),
     layers: Iterable[int] | None = None,
     out: str | Path | None = None,
     lengths: Iterable[int] | None = None,
-    baselines: Collection[Baseline] = (),
-    pairs: HowPairs = Pairs(),
+    baselines: Baselines = (),
+    n_samples: int = 3,
+    noise_lengths: int = 4,
+    passes: Passes = "auto",
+    tokens_per_pass: int | None = None,
+    seed: int = 0,
 ) -> Capture | PairCapture:
     """Run the model once and keep activations, so that later measurements need no forward pass.
 
@@ -163,7 +174,7 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
 
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
-    If a hook, or a function of a library, is not known to be the same, they run the passes again to see that.
+    Under other hooks, or after the model was changed and changed back, they run the passes again to compare.
     Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
 
     Args:
@@ -179,7 +190,16 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
         lengths: numbers of content tokens; all by default. Sequences only, like all options that follow.
         baselines: also run the pairs that D is compared with: ``"contrast"`` has another last token; ``"unrelated"``
             has sequences with other content.
-        pairs: how pairs are run, how often, and how many unrelated sequences; see `options.Pairs`.
+        n_samples: number of unrelated sequences, with ``baselines="unrelated"``; 3 by default.
+        noise_lengths: number of lengths, evenly spaced, at which v and v* are run again by other passes; 4 by default.
+            The noise floor follows from the differences. Each prompt has its own pass; if that is how it was run
+            before, two copies of it are run side by side.
+        passes: ``"auto"`` (the default) shares passes where shared and separate passes agree. ``"separate"`` runs every
+            prompt by itself, as ``"auto"`` does under hooks that edit, and where the position encoding depends on the
+            length of the pass ("longrope", "dynamic"). ``"shared"`` raises an error in these cases. The provenance says
+            which way was used, and why.
+        tokens_per_pass: number of branch tokens in one pass; by default, as many as fit into about one gigabyte.
+        seed: random seed of the unrelated sequences; 0 by default.
 
     Returns:
         A `Capture` for a prompt, a `PairCapture` for a sequence.
@@ -200,10 +220,11 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
     >>> sl.collapse(model, pairs)["distance"].dims
     ('layer', 'length')
     """
-    of_sequence: dict[str, Any] = {
-        "lengths": lengths, "baselines": baselines, "pairs": grouped(pairs, Pairs),
-    }  # fmt: skip
     of_prompt = {"layers": layers, "out": out}
+    pairs = Pairs(
+        lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
+        tokens_per_pass=tokens_per_pass, seed=seed,
+    )  # fmt: skip
     kept: set[Tensors] = set(several(keep))
     for one in kept:
         one_of(one, Tensors, "keep")
@@ -214,8 +235,8 @@ def capture(  # 14 parameters: some are for prompts only, some for sequences onl
                 f"keep={keep!r} leaves out the residual streams, which every capture of a sequence keeps.",
                 "Add 'residuals'.",
             )
-        return capture_pairs(model, prompt, patterns="patterns" in kept, **of_sequence)
-    _require_options_of(of_sequence, "a sequence", "a prompt")
+        return capture_pairs(model, prompt, pairs, patterns="patterns" in kept)
+    _require_options_of(vars(pairs), "a sequence", "a prompt")
     if not kept:
         raise InputError("keep= is empty.", "Name 'residuals', 'patterns' or both.")
     layers = None if layers is None else list(layers)
@@ -261,9 +282,9 @@ def _of_prompt(
     _read(model, ids, streams, blocks, keep)
     facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **model_state(model)}
     if path is None:
-        return _capture(facts, kept)
+        return _capture(facts, kept, model)
     write_index(path, facts | {"versions": versions()}, kept)
-    return Capture.open(path)
+    return _capture(*read_index(path), model)
 
 
 def _read(
@@ -279,7 +300,10 @@ def _read(
         forward(model, ids, watch)
 
 
-def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]]) -> Capture:
+def _capture(
+    facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]], model: Bridge | None = None
+) -> Capture:
+    """A capture of these facts; `model` took it just now."""
     return Capture(
         ids=torch.tensor(facts["ids"]),
         labels=facts["labels"],
@@ -289,8 +313,8 @@ def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor
         fingerprint=facts["fingerprint"],
         ambient_hooks=tuple(facts["ambient_hooks"]),
         dtype=facts["dtype"],
-        run_state=facts["run_state"],
-    ).signed()
+        precision=facts["precision"],
+    ).signed(model)
 
 
 def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:

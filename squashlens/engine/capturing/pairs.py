@@ -4,10 +4,12 @@ A `PairRun` states what is run and how. `capture_pairs` runs everything that mea
 the baseline pairs, and a second run of some pairs, whose differences show the effect of rounding.
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from random import Random
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -15,19 +17,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Baseline, Bridge, Passes, one_of, positive
-from squashlens.checks.arguments import as_dict
+from squashlens._typing import Baselines, Bridge, Passes, one_of, positive, several
 from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import checked_prompts, require_same_vocabulary
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.options import Pairs
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
+Q = ParamSpec("Q")
+T = TypeVar("T")
 VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
 
 
@@ -163,16 +165,44 @@ class PairCapture(CaptureBase):
         return PairRun(model, self.sequence, self.lengths, self.ids, *passes_of(self))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Which pairs of a sequence are run, and how: keywords of `capture`, which describes them."""
+
+    lengths: Iterable[int] | None = None
+    baselines: Baselines = ()
+    n_samples: int = 3
+    noise_lengths: int = 4
+    passes: Passes = "auto"
+    tokens_per_pass: int | None = None
+    seed: int = 0
+
+
+def refusing_capture_keywords(measure: Callable[Q, T]) -> Callable[Q, T]:
+    """A measurement of a sequence or a capture, with an error for keywords of `capture` beside a capture."""
+    taken = [one.name for one in fields(Pairs) if one.name in inspect.signature(measure).parameters]
+
+    @functools.wraps(measure)
+    def checked(*args: Q.args, **kwargs: Q.kwargs) -> T:
+        given = [name for name in taken if name in kwargs]
+        if given and any(isinstance(argument, PairCapture) for argument in args):
+            raise InputError(
+                f"{given[0]}= says how a sequence is run, and a capture was given, which has been run.",
+                f"Give {given[0]}= to `capture`, or give the sequence in place of the capture.",
+            )
+        return measure(*args, **kwargs)
+
+    return checked
+
+
 # What measurements of collapse take.
 SequenceOrCapture = TypeAliasType("SequenceOrCapture", GrowingSequence | PairCapture)
 
 
-def pairs_of(
-    model: Bridge, given: SequenceOrCapture, *, patterns: bool, noise_lengths: int, function: str
-) -> PairCapture:
+def pairs_of(model: Bridge, given: SequenceOrCapture, pairs: Pairs, *, patterns: bool, function: str) -> PairCapture:
     """The capture that a measurement was given, after a check; a sequence is captured now."""
     if not isinstance(given, PairCapture):
-        return capture_pairs(model, given, patterns=patterns, pairs=Pairs(noise_lengths=noise_lengths))
+        return capture_pairs(model, given, pairs, patterns=patterns)
     given.require_current(require_sound(model))
     if patterns and not given.patterns:
         raise InputError(
@@ -223,19 +253,12 @@ def prepare_run(
     return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass)
 
 
-def capture_pairs(
-    model: Bridge,
-    sequence: GrowingSequence,
-    *,
-    lengths: Iterable[int] | None = None,
-    patterns: bool = True,
-    baselines: Collection[Baseline] = (),
-    pairs: Pairs = Pairs(),
-) -> PairCapture:
-    """Capture a growing sequence; `squashlens.capture` documents the parameters."""
+def capture_pairs(model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, patterns: bool) -> PairCapture:
+    """Capture the pairs of a growing sequence, and attention patterns and head outputs if asked for."""
     positive(pairs.n_samples, "n_samples", "a number of sequences")
     positive(pairs.noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
-    run = prepare_run(model, sequence, lengths, pairs.passes, pairs.tokens_per_pass)
+    run = prepare_run(model, sequence, pairs.lengths, pairs.passes, pairs.tokens_per_pass)
+    baselines = sorted(several(pairs.baselines))
     contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
     v, star = run.pairs(_attention_sites(run.model) if patterns else ())
     rng = Random(f"unrelated {pairs.seed}")  # another random stream than the one of a sequence with this seed
@@ -252,9 +275,9 @@ def capture_pairs(
         replay=run.replayed((v, star), pairs.noise_lengths) if pairs.noise_lengths else None,
         values=_values_along(run) if patterns else None,
         patterns=patterns,
-        options={"baselines": sorted(baselines), **as_dict(pairs)},
+        options={name: value for name, value in vars(pairs).items() if name != "lengths"} | {"baselines": baselines},
         **model_state(run.model),
-    ).signed()
+    ).signed(run.model)
 
 
 def branch_sites(model: Bridge, block: int) -> list[str]:

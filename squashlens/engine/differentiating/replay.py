@@ -17,15 +17,14 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.engine.anatomy import n_blocks, residual_site
+from squashlens.engine.applied import applied
 from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
 from squashlens.engine.hooking.freeze import split_frozen_attention
 from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, attached, expanded_hooks, torch_hook
 from squashlens.engine.hooking.standing import ambient
-from squashlens.engine.proving.effective import applied
-from squashlens.engine.proving.premises import why_not_block_by_block
+from squashlens.engine.premises import why_not_block_by_block
 from squashlens.engine.running.forward import run_to_y
-from squashlens.engine.running.streamed import AttentionReplacement, streamed, why_not_streamed
-from squashlens.errors import UnsoundModelError
+from squashlens.engine.running.streamed import streamed, why_not_streamed
 
 Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]  # the stream that enters a block, and what else it is given
 
@@ -73,38 +72,16 @@ class Replay:
         return leaves[0], left[0] if isinstance(left, tuple) else left
 
     @contextmanager
-    def running(
-        self, replace_attention: AttentionReplacement | None = None, reached: slice | None = None
-    ) -> Iterator[None]:
-        """Blocks run in the body as they were recorded, or with `replace_attention` in place of their attention."""
-        with (
-            applied(self.model, *self.hooks),
-            streamed(self.model, frozen=self.frozen, replace_attention=replace_attention, reached=reached),
-        ):
+    def running(self, reached: slice | None = None) -> Iterator[None]:
+        """Blocks run in the body as they were recorded."""
+        with applied(self.model, *self.hooks), streamed(self.model, frozen=self.frozen, reached=reached):
             yield
 
 
-def why_not_replayed(model: Bridge, hooks: Sequence[Hook | Recipe]) -> str | None:
-    """Why blocks cannot be run again one by one, such as hooks that would see it happen twice; `None` if they can."""
-    sites = [p for h in expanded_hooks(model, split_frozen_attention(hooks)[1]) for p in h.points(n_blocks(model))]
-    reason = "there are hooks on the model" if ambient(model) else why_not_streamed(model, sites)
-    return reason or why_not_block_by_block(model)
-
-
 def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
-    """Whether blocks can be run again one by one, under these hooks."""
-    return why_not_replayed(model, hooks) is None
-
-
-def require_replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> None:
-    """Refuse edges that need blocks to be run again, with the reason."""
-    reason = why_not_replayed(model, hooks)
-    if reason is not None:
-        raise UnsoundModelError(
-            "edges='local' has to run blocks of this model again without attention patterns, and cannot: "
-            f"{reason.rstrip('.')}.",
-            "Use edges='analytic', or fewer hooks if there are some.",
-        )
+    """Whether blocks can be run again one by one: no hook would see it happen twice, and none needs patterns."""
+    sites = [p for h in expanded_hooks(model, split_frozen_attention(hooks)[1]) for p in h.points(n_blocks(model))]
+    return not ambient(model) and why_not_streamed(model, sites) is None and why_not_block_by_block(model) is None
 
 
 def record(

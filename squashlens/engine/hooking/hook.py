@@ -21,11 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
+from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
+from squashlens.engine.reader import points_of
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,6 +116,11 @@ class Unchecked(Hook):
         return self.edit(tensor)
 
 
+@dataclass(frozen=True, repr=False)
+class RowHook(Hook):
+    """A hook on attention logits that edits whole rows: a learned sink is one more key there, and `sink` its logits."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Hooks that depend on the model: `make(model)` returns them each time that the recipe is applied."""
@@ -129,7 +137,7 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
-        known, n_blocks = model.hook_dict, len(model.blocks)
+        known, n_blocks = points_of(model), len(model.blocks)
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
         if any(name.endswith(POINTS) for _, name in points):
             stack.enter_context(live_attention(model))
@@ -148,6 +156,8 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
             added.append(copy.copy(hook))
             vars(added[-1]).update(site=name, blocks=None)
+            if isinstance(hook, RowHook) and (sink := learned_sink(model, int(name.split(".")[1]))) is not None:
+                vars(added[-1]).update(edit=partial(hook.edit, sink=sink))
             stack.callback(_remove, known[name], added[-1])  # before adding, in case of an interruption
             known[name].add_hook(added[-1])
         yield model
@@ -193,11 +203,11 @@ def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any]
 
 def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
     """Hook points by their own names; the bridge also lists them under aliases."""
-    return {p.name or name: p for name, p in model.hook_dict.items()}
+    return {p.name or name: p for name, p in points_of(model).items()}
 
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
-HookLike = Hook | Recipe | HookPair | Iterable[Any]  # one hook in any form, or several
+HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])  # one hook in any form, or several
 
 
 def is_pair(given: object) -> bool:

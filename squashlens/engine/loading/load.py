@@ -17,13 +17,14 @@ from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.live import bridge_around
+from squashlens.engine.loading.complete import commit_of, read_checkpoint, require_complete
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
-from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
-from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
+from squashlens.engine.reader import AGAIN, require_finite
 from squashlens.engine.text.start import adds_bos, start_of
+from squashlens.engine.verify import accept_unverified, prove, shared_copy
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
@@ -287,14 +288,6 @@ def _on_no_device(config: Any, source: str) -> Any:
     return empty
 
 
-def weight_bytes(name: str, dtype: str, revision: str | None) -> int:
-    """The size of a model's weights in a dtype, from its configuration alone."""
-    with _libraries_silenced():
-        source = source_of(name).path
-        empty = _on_no_device(_open_config(source, revision), source)
-    return sum(p.numel() for p in empty.parameters()) * dtype_to_run_in(dtype).itemsize
-
-
 def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype) -> None:
     """Print the model's size, and raise an error if it does not fit into memory."""
     count = sum(p.numel() for p in empty.parameters())
@@ -317,7 +310,9 @@ def _bridge(
     plain = shared_copy(whole) if verify else None
     try:
         model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
-    except (ValueError, NotImplementedError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, RuntimeError, AttributeError, TypeError) as error:  # also NotImplementedError
         raise _not_bridged(inner, error, quantize) from error
     if plain is None:
         accept_unverified(model)

@@ -23,12 +23,13 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import configurations, dtype_of, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import dtype_of, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.applied import ineffective_points, probe_ids
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.effective import ineffective_points, probe_ids
-from squashlens.engine.proving.registry import proved, steady
+from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.state import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.theory.attention import Attention, attention_output, differentiable_attention
 
@@ -36,7 +37,6 @@ NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError)
 AttentionObserver = Callable[[int, Attention], None]
-AttentionReplacement = Callable[[int, Attention, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class _Stream:
     block_of: dict[int, int]
     on_attention: AttentionObserver | None
     frozen: bool
-    replace_attention: AttentionReplacement | None
     reached: slice | None
 
 
@@ -79,7 +78,7 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     if is_native(model):
         return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
-    proof, points = proved(model, "streamed", lambda: _prove(model)), model.hook_dict
+    proof, points = proved(model, "streamed", lambda: _prove(model)), points_of(model)
     if proof.reason is not None:
         return proof.reason
     read = [points[site].name or site for site in sites if site in points]
@@ -134,13 +133,12 @@ def streamed(
     on_attention: AttentionObserver | None = None,
     *,
     frozen: bool = False,
-    replace_attention: AttentionReplacement | None = None,
     reached: slice | None = None,
 ) -> Iterator[None]:
     """Run the forward passes of the body without patterns, and restore the model afterwards.
 
-    `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `replace_attention` computes the
-    output instead; `reached` says at which positions cotangents of attention are not zero.
+    `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `reached` says at which
+    positions cotangents of attention are not zero.
     """
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -149,11 +147,11 @@ def streamed(
     with steady(model):  # first, since it computes the stamp before anything is changed
         ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
-        before = [(c, c._attn_implementation) for c in configurations(model) if hasattr(c, "_attn_implementation")]
+        before = [(c, c._attn_implementation) for c in reader_of(model).configs if hasattr(c, "_attn_implementation")]
         sites = [block.attn for block in model.blocks]
         block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
         replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
-        token = _stream.set(_Stream(block_of, on_attention, frozen, replace_attention, reached))
+        token = _stream.set(_Stream(block_of, on_attention, frozen, reached))
         try:
             for config, _ in before:
                 config._attn_implementation = NAME
@@ -192,8 +190,6 @@ def _attend(
     block = stream.block_of[id(module)]
     if stream.on_attention is not None:
         stream.on_attention(block, attention)
-    if stream.replace_attention is not None:
-        return stream.replace_attention(block, attention, value).transpose(1, 2).contiguous(), None
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if needed:
         found = differentiable_attention(attention, value, stream.frozen, stream.reached)

@@ -1,6 +1,5 @@
 """What a figure says of its results: the model, the task, hooks on the model, options, and the norm of a distance."""
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args, get_origin
 
@@ -60,7 +59,7 @@ def norm_of(found: Result) -> str:
 
 def option_of(found: Result, name: str) -> Any:
     """An option of the measurement; None if it is not recorded, or if merged results have different ones."""
-    values = [call.get(name) for call in _calls(facts_of(found))]
+    values = [call.get(name) for call in _each(facts_of(found), "call")]
     return values[0] if values and all(value == values[0] for value in values) else None
 
 
@@ -80,16 +79,6 @@ def _each(facts: dict[str, Any], about: str) -> list[dict[str, Any]]:
     """The facts about one thing; several, if results were merged."""
     found = facts.get(about)
     return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
-
-
-def _calls(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls that measured a result, with the options of a group beside the arguments."""
-    found = []
-    for call in _each(facts, "call"):
-        groups = [value for value in call.values() if isinstance(value, dict)]
-        plain = {name: value for name, value in call.items() if not isinstance(value, dict)}
-        found.append(dict(ChainMap(plain, *groups)))
-    return found
 
 
 def _edits(facts: list[dict[str, Any]]) -> str:
@@ -124,7 +113,7 @@ def _lists(names: list[Any]) -> Iterator[list[str]]:
 
 def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
     """Where a result was measured, if not from the first layer to the output of the last token, and selected labels."""
-    calls = _calls(facts)
+    calls = _each(facts, "call")
     call = calls[0] if len(calls) == 1 else {}
     for name, (usual, text) in PLACES.items():
         value = call.get(name, usual)

@@ -11,10 +11,11 @@ from squashlens._typing import Direction
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
-from squashlens.tasks import Probing, Question, Task
+from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import is_number
 from squashlens.theory.statistics.ridge import ridge
 
+N_TRAIN = 64  # prompts of a length that each probe is fitted to
 TESTED = 16  # least number of prompts to test on; with fewer, R² is mostly chance
 SPLITS = 100  # number of random splits, enough to estimate the 2.5 % quantiles
 
@@ -45,7 +46,7 @@ class Answers:
     prompt: np.ndarray
     tokens: np.ndarray
     items: tuple[np.ndarray, ...]
-    n_train: int = Probing().n_train
+    n_train: int = N_TRAIN
     splits: int = SPLITS
 
     @classmethod

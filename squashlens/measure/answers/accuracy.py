@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import torch
 import xarray as xr
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, positive
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -24,7 +25,7 @@ from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import share_interval
 
 # Computes the text of the right answer from the texts of the content tokens.
-Answer = Callable[[tuple[str, ...]], str]
+Answer = TypeAliasType("Answer", Callable[[tuple[str, ...]], str])
 
 
 @measurement()
@@ -47,7 +48,7 @@ def accuracy(
         sequence: a growing sequence from `squashlens.prompts`, or several with equal numbers of content tokens;
             `GrowingSequence.unrelated` draws others of the same form.
         answer: function from the texts of the content tokens to the text of the right answer.
-        lengths: numbers of content tokens, in increasing order; all from 1 by default.
+        lengths: numbers of content tokens; all from 1 by default.
         n_baseline: largest number of different short questions, with 1 to 8 content tokens, that show whether the model
             can do the task at all; 16 by default, 0 for none. Their content is drawn from the sequences' alphabet.
             Solved examples for all questions can be given as the sequence's prefix.

@@ -16,22 +16,22 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Bridge
-from squashlens.checks.arguments import as_dict
+from squashlens._typing import Bridge, Mode, Template
 from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import Answers
+from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import Ability, score_answers
 from squashlens.measure.answers.frequencies import interval as wilson
-from squashlens.measure.answers.probe import N_SEEDS, probe_layers, single, streams
+from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, probe_layers, require_probing, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
-from squashlens.tasks import Probing, Prompting, Task
+from squashlens.tasks import Task
+from squashlens.tasks.task import Prompting
 from squashlens.theory.distances import identical
 
 __all__ = ["VERDICTS", "collapse_vs_readout"]
@@ -45,8 +45,12 @@ def collapse_vs_readout(
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
-    prompting: Prompting = Prompting(),
-    probing: Probing = Probing(),
+    mode: Mode = "answer_only",
+    template: Template = "none",
+    n_examples: int = 0,
+    n_baseline: int = 16,
+    n_train: int = N_TRAIN,
+    n_random_models: int = N_RANDOM_MODELS,
     round_to: Dtype | None = None,
     resume: str | Path | None = None,
 ) -> xr.Dataset:
@@ -56,11 +60,10 @@ def collapse_vs_readout(
     if the task requests some. v is the prompt, and v* the same with its last item repeated.
 
     Args:
-        model, lengths, resume: as in `evaluate`.
-        task, probing: as in `probe`.
+        model, lengths, template, n_examples, n_baseline, resume: as in `evaluate`.
+        task, mode, n_train, n_random_models: as in `probe`.
         seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
             would be the same.
-        prompting: form of the questions, in a single mode, whose prompts end with the first words of the answer.
         round_to: dtype to which y and y* are rounded before they are compared bit by bit; that of the run by default.
 
     Returns:
@@ -113,19 +116,19 @@ def collapse_vs_readout(
     metric = Metric("linf", "relative")
     rounding = replace(metric, round_to=find_dtype(round_to))
     resume = checked(resume)
-    form = single(prompting)
-    if not form.prefill:
-        raise InputError("prompting.prefill=False: the answer would not come next.", "Leave it out.")
+    require_probing(n_train, n_random_models)
+    form = Prompting(mode=mode, template=template, prefill=True, n_examples=n_examples, n_baseline=n_baseline)
     session, prepared = prepare_questions(
         model, task, lengths, seeds, "collapse_vs_readout", form, n_seeds=N_SEEDS,
-        norm=metric.norm, scale=metric.scale, round_to=rounding.form, probing=as_dict(probing),
+        norm=metric.norm, scale=metric.scale, round_to=rounding.form, n_train=n_train,
+        n_random_models=n_random_models,
     )  # fmt: skip
     sound, questions = session.model, prepared.each
     doubled = [task.doubled(question) for question in questions]
     every = dict.fromkeys((*questions, *doubled, *prepared.baseline))
     ids = {question: prepared.ids(sound, question) for question in every}
     v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
-    data = Answers.of(task, questions, v, probing.n_train)
+    data = Answers.of(task, questions, v, n_train)
     journal = answers_file(session, task, resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
     last = at_last_tokens(sound, [*v, *star], residual_sites(sound))
@@ -156,14 +159,12 @@ def collapse_vs_readout(
         found[name] = (tuple(map(str, scores[name].dims)), scores[name].values, long_name, units)
     coords = {"length": scores["length"].values, "seed": scores["seed"].values, "able": scores["able"].item()}
     if data.probed:
-        probes, facts = probe_layers(sound, data, own, v, "own", probing.n_random_models)
+        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models)
         found |= probes
         session = session.knowing(**facts)
         coords |= {"layer": list(range(n_blocks(sound) + 1))}
     of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
-    judged = verdicts(
-        data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, probing.n_random_models, of_y
-    )
+    judged = verdicts(data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, n_random_models, of_y)
     if scores["able"] != "yes":  # what is said of wrong answers holds, but not as an effect of length
         unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
         judged = [(verdict, reason + unable * (verdict != READ)) for verdict, reason in judged]

@@ -1,28 +1,27 @@
 """The answers of a model to copying and counting tasks, and their accuracy (figures 2, 3, 4, 6, 7)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, positive, several
+from squashlens._typing import Bridge, Modes, Template, positive, several
 from squashlens.bars import bar
-from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import context_length
 from squashlens.engine.digests import digest
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.generate import Continuation, Prompt, generate
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, describe, score_answers
 from squashlens.measure.session import Session, measurement
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
-from squashlens.tasks import DRAWN_SEEDS, Prompting, Question, Task
-from squashlens.tasks.task import seeds_of
+from squashlens.tasks import DRAWN_SEEDS, Question, Task
+from squashlens.tasks.task import Prompting, seeds_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def prepare_questions(
     prepared = Questions(task, questions, form)
     given = [list(prepared.ids(sound, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
-    call = {**chosen, "prompting": as_dict(replace(form, mode=modes)), **arguments}
+    call = {**chosen, **vars(form), "mode": modes, **arguments}
     # The template of a chat determines whether it starts with BOS.
     session = Session.without_prompt(sound, ids, function, **call)
     return session.knowing(task=describe(task), token_ids=given), prepared
@@ -92,7 +91,11 @@ def evaluate(
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
-    prompting: Prompting = Prompting(),
+    mode: Modes = "answer_only",
+    template: Template = "none",
+    prefill: bool = False,
+    n_examples: int = 0,
+    n_baseline: int = 16,
     temperature: float = 0.0,
     max_new_tokens: int | None = None,
     resume: str | Path | None = None,
@@ -110,8 +113,16 @@ def evaluate(
         lengths: numbers of items in a question.
         seeds: number of random samples of the items (and of the answers, with a temperature), or a list of random
             seeds. By default 16, or 1 if all samples would be the same.
-        prompting: forms of the question: `squashlens.tasks.Prompting` of mode, template, prefill, number of solved
-            examples, and number of short questions for the baseline.
+        mode: forms of the question, one or several of ``"answer_only"`` (the default), ``"cot"`` (chain of thought)
+            and ``"cot_few_shot"`` (chain of thought with examples).
+        template: format of the prompt: ``"none"`` (the default), plain text, or ``"chat"``, a user's turn in the
+            tokenizer's chat template.
+        prefill: whether prompts end with the first words of the answer (prefill), so that the next token is the answer
+            itself; no by default.
+        n_examples: number of solved examples before each question (few-shot), short questions about other items with
+            their right answers; 0 by default. Only for answers alone.
+        n_baseline: largest number of different short questions, about 1 to 8 items, that show whether the model can do
+            the task at all; 16 by default, 0 for none. They have the same form.
         temperature: temperature at which tokens are sampled, from softmax(logits / temperature) with a random seed for
             each question; 0, greedy decoding, by default.
         max_new_tokens: largest number of tokens in an answer; by default as many as an answer in this mode and length
@@ -152,15 +163,16 @@ def evaluate(
     if max_new_tokens is not None:
         positive(max_new_tokens, "max_new_tokens", "a number of tokens")
     resume = checked(resume)
+    form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=n_baseline)
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "evaluate", replace(prompting, prefill=bool(prompting.prefill)),
+        model, task, lengths, seeds, "evaluate", form,
         sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,
     )  # fmt: skip
     journal = answers_file(session, task, resume, temperature)
     ids = {q: questions.ids(session.model, q) for q in dict.fromkeys((*questions.each, *questions.baseline))}
     answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens)
     own, short = ({q: answers[q] for q in asked} for asked in (questions.each, questions.baseline))
-    return score_answers(task, own, session.facts, prefill=bool(prompting.prefill), short=short)
+    return score_answers(task, own, session.facts, prefill=prefill, short=short)
 
 
 def answer_questions(

@@ -5,7 +5,6 @@ therefore repeated on models with random weights, on a control task, and on the 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,24 +13,26 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Direction, several
-from squashlens.checks.arguments import as_dict
+from squashlens._typing import Bridge, Direction, Mode, Template, positive
 from squashlens.engine.anatomy import n_blocks, residual_sites
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.proving.proof import status
-from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
+from squashlens.engine.state import steady
+from squashlens.engine.verify import status
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import Answers, gains, interval, of_length, score_probes
+from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, score_probes
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
-from squashlens.tasks import Probing, Prompting, Task
+from squashlens.tasks import Task
+from squashlens.tasks.task import Prompting
 from squashlens.theory.statistics.trends import with_ends
 
 N_SEEDS = 128  # default number of samples at each length
+# The interval for one more random model is 12.7 √(3/2) standard deviations with two models, 3.2 √(5/4) with four.
+N_RANDOM_MODELS = 4
 
 
 @measurement("probe")
@@ -41,9 +42,13 @@ def probe(
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
-    prompting: Prompting = Prompting(),
+    mode: Mode = "answer_only",
+    template: Template = "none",
+    prefill: bool = True,
+    n_examples: int = 0,
     direction: Direction = "own",
-    probing: Probing = Probing(),
+    n_train: int = N_TRAIN,
+    n_random_models: int = N_RANDOM_MODELS,
 ) -> xr.Dataset:
     """How well a linear probe reads the right answer from the last token, and its gain over three baselines.
 
@@ -69,15 +74,16 @@ def probe(
       number.
 
     Args:
-        model, lengths: as in `evaluate`.
+        model, lengths, template, n_examples: as in `evaluate`.
         task: task whose right answers are numbers, from `squashlens.tasks.find` or your own.
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
-        prompting: form of the questions, in a single mode. By default prompts end with the first words of the answer
-            (prefill), so that the answer comes next.
+        mode: form of the questions, one of those of `evaluate`.
+        prefill: as in `evaluate`; yes by default, so that the answer comes next.
         direction: direction of the probe: ``"own"`` (the default), a separate fit for each length, or ``"shared"``,
             one direction for all lengths with an offset for each.
-        probing: number of training prompts and of models with random weights: `squashlens.tasks.Probing` of n_train
-            and n_random_models.
+        n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
+            16 more distinct prompts for testing.
+        n_random_models: number of models with random weights that are probed as well; 4 by default, 0 for none.
 
     Returns:
         Dataset, dimensionless unless a unit is stated. Over (layer, length), NaN if there are too few distinct prompts
@@ -102,30 +108,32 @@ def probe(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.probe(model, task, lengths=[24], probing=sl.tasks.Probing(n_random_models=2))
+    >>> found = sl.probe(model, task, lengths=[24], n_random_models=2)
     >>> bool(found["r2_y"] > 0.9), bool(found["gain_y"] > 0)  # the count is there, and in random weights just as well
     (True, False)
     """
+    require_probing(n_train, n_random_models)
+    form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=0)
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "probe", single(prompting), n_seeds=N_SEEDS,
-        direction=direction, probing=as_dict(probing),
+        model, task, lengths, seeds, "probe", form, n_seeds=N_SEEDS,
+        direction=direction, n_train=n_train, n_random_models=n_random_models,
     )  # fmt: skip
     sound = session.model
     prompts = [questions.ids(sound, question) for question in questions.each]
-    data = Answers.of(task, questions.each, prompts, probing.n_train)
+    data = Answers.of(task, questions.each, prompts, n_train)
     _require_probed(data)
     last = at_last_tokens(sound, prompts, residual_sites(sound))
     own = streams(sound, last)
-    found, facts = probe_layers(sound, data, own, prompts, direction, probing.n_random_models)
+    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models)
     over = {"layer": range(n_blocks(sound) + 1), "length": list(data.lengths), "seed": list(data.seeds)}
     return session.knowing(**facts).dataset(f"probe of {task.name}", over, found)
 
 
-def single(prompting: Prompting) -> Prompting:
-    """The form of questions that are probed: in one mode, and with the first words of the answer unless it says no."""
-    if len(several(prompting.mode)) != 1:
-        raise InputError(f"prompting.mode={prompting.mode!r} is not a single mode.", "Measure each mode by itself.")
-    return replace(prompting, prefill=prompting.prefill is not False)
+def require_probing(n_train: int, n_random_models: int) -> None:
+    """Raise for a number of training prompts, or of models with random weights, that is too small."""
+    if n_train < 2:
+        raise InputError(f"n_train={n_train}: a probe cannot be fitted to so few prompts.", "Give at least 2.")
+    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
 
 
 def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:

@@ -17,9 +17,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Heads, dtype_name
+from squashlens._typing import Baselines, Bridge, Distance, Heads, Passes, Scale, dtype_name
 from squashlens.engine.anatomy import dtype_of, windows
-from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, head_site
+from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, head_site
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import (
@@ -33,11 +33,9 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.session import measurement
-from squashlens.options import DistanceNorm, NormAndScale
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import (
-    NOISE_FLOORS,
     divergence,
     identical,
     log_odds,
@@ -46,6 +44,7 @@ from squashlens.theory.distances import (
     ulp,
     ulps,
 )
+from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import association
 
 Rows = Float[Tensor, "branch d"]
@@ -66,9 +65,17 @@ def collapse(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    norm: DistanceNorm = NormAndScale(scale="absolute"),
+    norm: Distance = "linf",
+    scale: Scale = "absolute",
     by_head: Heads | None = None,
     round_to: Dtype | None = None,
+    lengths: Iterable[int] | None = None,
+    baselines: Baselines = (),
+    n_samples: int = 3,
+    noise_lengths: int = 0,
+    passes: Passes = "auto",
+    tokens_per_pass: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """The distance ``D_ℓ(n) = ‖v_n⁽ℓ⁾ − v*⁽ℓ⁾_{n+1}‖`` between a sequence and its pair, at each layer and length.
 
@@ -79,31 +86,34 @@ def collapse(
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
-        sequence: a growing sequence from `squashlens.prompts`, measured at all its lengths; or a `capture` of one,
-            which is not run again. The capture determines the lengths, the baselines and the noise floor.
-        norm: norm of the distance: ``"linf"`` (the default), as in figure 5; ``"l1"``, as in the theorem; or ``"l2"``;
-            and its scale, absolute by default, or relative to the root mean square of v's coordinates, which accounts
-            for residual streams that grow with depth; see `options.NormAndScale`.
+        sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, which is not run again. The
+            capture determines the lengths, the baselines and the noise floor.
+        norm: norm of the distance: ``"linf"`` (the default), the largest coordinate, as in figure 5; ``"l1"``, as in
+            the theorem; or ``"l2"``.
+        scale: ``"absolute"`` (the default), the model's units; ``"relative"``, divided by the root mean square of v's
+            coordinates, which accounts for residual streams that grow with depth.
         by_head: what distances per attention head compare: ``"value"``, the output of each head (`hook_z`), or
             ``"slice"``, the residual stream cut into as many equal slices as there are heads; the paper's "averaged
             over each head" may mean either. No distances per head by default.
         round_to: dtype to which representations are rounded before they are compared, such as ``"bfloat16"`` or
             `torch.bfloat16`; no rounding by default. To run the model itself in another dtype, load it in that dtype.
+        lengths, baselines, n_samples, passes, tokens_per_pass, seed: as in `capture`; for a sequence only.
+        noise_lengths: as in `capture`, for a sequence only; 0, no noise floor, by default.
 
     Returns:
         Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in
         units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
         `relative_median`, the median over coordinates of |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules;
         `bit_identical`, the share of coordinates that are equal; `rms`, the root mean square of v's coordinates, by
-        which a relative distance is divided. Over (layer): `length_trend`, Spearman's ρ of D with
+        which a relative distance is divided. Over (layer): `length_slope`, the least-squares slope of log D over log
+        length, NaN with a D of 0 or fewer than two lengths; `length_trend`, Spearman's ρ of D with
         the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
         dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
         number of layers. Each of these also has a variable with `_y`, for y.
 
         Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
         change of the log odds of two tokens (nats), and `same_argmax`. If lengths were replayed:
-        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two; and
-        `told_apart` over (length), whether the total variation is above three times the largest noise. With
+        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two. With
         `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
@@ -121,15 +131,18 @@ def collapse(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 32, prefix="How many ones are in the following sequences?")
-    >>> pairs = sl.capture(model, ones, baselines=["contrast"])
-    >>> last = sl.collapse(model, pairs).sel(layer=6, length=32)
+    >>> last = sl.collapse(model, ones, baselines=["contrast"]).sel(layer=6, length=32)
     >>> bool(last["distance"] < last["contrast"])
     True
     """
-    metric = Metric.of(norm, "absolute", find_dtype(round_to))
+    metric = Metric(norm, scale, find_dtype(round_to))
+    wanted = Pairs(
+        lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
+        tokens_per_pass=tokens_per_pass, seed=seed,
+    )  # fmt: skip
     session, pairs = take_pairs(
-        model, sequence, "collapse", patterns=by_head == "value", norm=metric.said, by_head=by_head,
-        round_to=metric.form,
+        model, sequence, "collapse", wanted,
+        patterns=by_head == "value", **metric.said, by_head=by_head, round_to=metric.form,
     )  # fmt: skip
     gaps = metric.between(pairs)
     found = with_y("distance", gaps, metric.distance("distance of v and v*"), metric.units)
@@ -139,6 +152,9 @@ def collapse(
     correlation = metric.derived("Spearman correlation of D with the length")
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
+    slopes = torch.tensor([log_slope(pairs.lengths, row.tolist()) for row in gaps], dtype=torch.float64)
+    text = metric.derived("slope of log D over log length")
+    found |= with_y("length_slope", slopes, text, "1", ("layer",))
     found |= _precision(metric, dtype_of(session.model), pairs)
     found |= _next_token(session.model, metric, pairs)
     if by_head:
@@ -195,10 +211,7 @@ def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, 
     for name, (text, units) in MOVED.items():
         label = metric.stated(f"how far rounding can move the {text} of v and v*")
         variables[f"{name}_noise"] = (("replayed",), moved[0][name] + moved[1][name], label, units)
-    floor = variables["total_variation_noise"][1].max()
-    text = f"whether the next token tells v from v*: a total variation above {NOISE_FLOORS} noise floors"
-    told = (found["total_variation"] > NOISE_FLOORS * floor).double()
-    return variables | {"told_apart": (("length",), told, metric.stated(text), "1")}
+    return variables
 
 
 def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ because the first n tokens are the same in both. Therefore
 which is the last line of the proof with the value norms, which the proof sets to 1, included.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 import xarray as xr
@@ -21,21 +21,22 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Distance
+from squashlens._typing import Bridge, Distance, Passes
 from squashlens.engine.agreement import agree, difference
 from squashlens.engine.anatomy import dtype_of, pattern_site
 from squashlens.engine.capturing.pairs import (
     OUTPUT,
     VALUE,
     PairCapture,
+    Pairs,
     SequenceOrCapture,
     branch_sites,
     head_site,
     sequence_of,
 )
 from squashlens.engine.loading.quantized import stored_as
-from squashlens.engine.proving.premises import require_attention_alone
-from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.premises import require_attention_alone
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
 from squashlens.measure.session import measurement
@@ -47,13 +48,23 @@ PARTS = ("residual", "attention", "mlp")
 
 
 @measurement("mechanism", captured=True)
-def mechanism(model: Bridge, sequence: SequenceOrCapture, *, norm: Distance = "linf") -> xr.Dataset:
+def mechanism(
+    model: Bridge,
+    sequence: SequenceOrCapture,
+    *,
+    norm: Distance = "linf",
+    lengths: Iterable[int] | None = None,
+    noise_lengths: int = REPLAYED,
+    passes: Passes = "auto",
+    tokens_per_pass: int | None = None,
+) -> xr.Dataset:
     """The steps of the collapse proof on the model: attention differences, their bound, and each part's share of D.
 
     Args:
         model, norm: as in `collapse`.
         sequence: a growing sequence without suffix, because the proof compares the repeated token itself; or a
             `capture` of one with patterns, which is not run again.
+        lengths, noise_lengths, passes, tokens_per_pass: as in `capture`; for a sequence only.
 
     Returns:
         Dataset. Over (block, head, length), dimensionless: `attention_tv`, δ(α_n, α*_{n+1}) = Σ_{i≤n} |α_ni −
@@ -90,7 +101,8 @@ def mechanism(model: Bridge, sequence: SequenceOrCapture, *, norm: Distance = "l
             "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
         )
     require_attention_alone(require_sound(model))
-    session, pairs = take_pairs(model, sequence, "mechanism", patterns=True, noise_lengths=REPLAYED, norm=norm)
+    wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes, tokens_per_pass=tokens_per_pass)
+    session, pairs = take_pairs(model, sequence, "mechanism", wanted, patterns=True, norm=norm)
     blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
     variation, own = _attention(pairs)
     observed, bound = _first_block(session.model, pairs, variation[0], own[0])

@@ -7,22 +7,21 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
-from squashlens.checks.arguments import grouped
-from squashlens.engine.capturing.pairs import PairCapture, PairRun, Replay, SequenceOrCapture, Streams, pairs_of
+from squashlens.engine.capturing.pairs import PairCapture, PairRun, Pairs, Replay, SequenceOrCapture, Streams, pairs_of
 from squashlens.engine.running.forward import require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
 from squashlens.measure.session import Session
-from squashlens.options import NormAndScale
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import NOISE_FLOORS, distance, noise, rms
 
-Dtype = DtypeName | torch.dtype  # as a user may give it
+Dtype = TypeAliasType("Dtype", DtypeName | torch.dtype)  # as a user may give it
 NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
 
 
@@ -49,14 +48,8 @@ class Metric:
     scale: Scale = "absolute"
     round_to: torch.dtype | None = None
 
-    @classmethod
-    def of(cls, norm: object, usual: Scale, round_to: torch.dtype | None = None) -> "Metric":
-        """The metric of an argument `norm`, with the scale that is usual where none is given."""
-        given = grouped(norm, NormAndScale, "norm")
-        return cls(given.norm, given.scale or usual, round_to)
-
     @property
-    def said(self) -> dict[str, str]:
+    def said(self) -> dict[str, Any]:
         """Norm and scale, as the provenance states them."""
         return {"norm": self.norm, "scale": self.scale}
 
@@ -150,16 +143,15 @@ REPLAYED = 4  # lengths that are run a second time for the noise floor, if no ca
 
 
 def take_pairs(
-    model: Bridge, given: SequenceOrCapture, function: str, *, patterns: bool = False, noise_lengths: int = 0,
-    **arguments: Any,
-) -> tuple[Session, PairCapture]:  # fmt: skip
+    model: Bridge, given: SequenceOrCapture, function: str, pairs: Pairs, *, patterns: bool = False, **arguments: Any
+) -> tuple[Session, PairCapture]:
     """The session of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
 
-    A capture without the `patterns` that are needed raises. `noise_lengths` are replayed only if the sequence is run.
+    A capture without the `patterns` that are needed raises.
     """
-    pairs = pairs_of(model, given, patterns=patterns, noise_lengths=noise_lengths, function=function)
-    session = sequence_session(model, pairs, function, **arguments)
-    return with_passes(session, pairs.v, capture=pairs.options), pairs
+    captured = pairs_of(model, given, pairs, patterns=patterns, function=function)
+    session = sequence_session(model, captured, function, **arguments)
+    return with_passes(session, captured.v, capture=captured.options), captured
 
 
 def sequence_session(model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any) -> Session:
@@ -183,13 +175,6 @@ def coords(of: PairCapture | PairRun) -> dict[str, Any]:
         "tokens": ("length", np.array([len(of.sequence.plain(n)) for n in of.lengths])),
         "before_separator": ("length", np.array([of.sequence.before_separator(n) for n in of.lengths])),
     }
-
-
-def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) -> Float[Tensor, "*many"]:
-    """The smallest length such that something holds at it and at all longer ones; NaN if there is none."""
-    tail = holds.flip(-1).long().cumprod(dim=-1).sum(dim=-1)  # number of consecutive lengths at the end
-    known = torch.tensor([torch.nan, *reversed(lengths)], dtype=torch.float64)
-    return known[tail]
 
 
 def _describe(model: Any, sequence: GrowingSequence) -> dict[str, Any]:

@@ -18,18 +18,17 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import Ablation, Bridge, Edit, Kind, positive
+from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Kinds, Scale, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import grouped
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.applied import probe_ids, require_effective
 from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
 from squashlens.engine.hooking.hook import Hook
 from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.proving.effective import probe_ids, require_effective
-from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.engine.running.streamed import patterns_written
+from squashlens.engine.state import proved
 from squashlens.engine.text.tokens import checked_prompts, display_tokens, require_same_vocabulary
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
@@ -37,12 +36,12 @@ from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, z
 from squashlens.hooks.patches import drawn_from, replacing
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
 from squashlens.measure.session import measurement
-from squashlens.options import DistanceNorm, NormAndScale, Substitute, Substituted
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
 
+ALL: tuple[Kind, ...] = get_args(Kind)
 GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
@@ -52,12 +51,15 @@ def separator_ablation(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    kinds: Collection[Kind] = get_args(Kind),
+    kinds: Kinds = ALL,
     lengths: Iterable[int] | None = None,
     from_blocks: Iterable[int] | None = None,
-    substitute: Substituted = Substitute(),
-    norm: DistanceNorm = NormAndScale(scale="absolute"),
+    substitute: Token | None = None,
+    source: Sequence[GrowingSequence] | None = None,
+    norm: Distance = "linf",
+    scale: Scale = "absolute",
     noise_lengths: int = REPLAYED,
+    seed: int = 0,
 ) -> xr.Dataset:
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
 
@@ -67,18 +69,22 @@ def separator_ablation(
     tokens.
 
     Args:
-        model, norm: as in `collapse`.
+        model, norm, scale: as in `collapse`.
         sequence: a growing sequence with separators from `squashlens.prompts`; or a `capture` of one, whose
             sequence, lengths and way of running passes are used; each ablation is a run of its own.
         kinds: kinds of ablation to measure; all by default.
-        lengths: numbers of content tokens at which D is measured, in increasing order; by default those of the
+        lengths: numbers of content tokens at which D is measured; by default those of the
             capture, or all from 1.
         from_blocks: first blocks of the hooks: a hook acts in that block and all later ones. By default each block in
             turn.
-        substitute: token that replaces separators for ``"substitute"``; the sequences whose streams stand in their
-            place; and the random seed; see `options.Substitute`.
+        substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
+            is not in the sequence.
+        source: growing sequences of the same form, whose residual streams at the separators' positions are used by
+            ``"mean_residual"`` and ``"resample_residual"``; by default eight with random content.
         noise_lengths: number of lengths at which D is measured a second time, with other passes, for the noise floor;
             4 by default. With 0, `noise_floor` and `retained` are NaN.
+        seed: random seed of the random places, the substitute, the source sequences and the choice among them; 0 by
+            default.
 
     Returns:
         Dataset. Over (edit, layer, length): `distance`, where `edit` is ``"none"`` (no separators), ``"separators"``
@@ -107,7 +113,7 @@ def separator_ablation(
     >>> bool(((below == 1) | below.isnull()).all())
     True
     """
-    metric, swap = Metric.of(norm, "absolute"), grouped(substitute, Substitute, "substitute")
+    metric, swap = Metric(norm, scale), Swap(substitute, source, seed)
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     run = prepare_run(model, sequence, lengths, *passes_of(sequence))
     if not run.sequence.separator_places(run.lengths[-1]):  # a separator after the last content token is not within
@@ -116,15 +122,23 @@ def separator_ablation(
         )
     found, over, ways, facts = _ablate(run, metric, kinds, from_blocks, swap, noise_lengths)
     session = sequence_session(
-        run.model, run, "separator_ablation", kinds=list(kinds), norm=metric.said, seed=swap.seed,
-        noise_lengths=noise_lengths, source="drawn" if swap.source is None else [other.name for other in swap.source],
-        substitute=None if swap.substitute is None else facts.get("substitute", swap.substitute),
+        run.model, run, "separator_ablation", kinds=list(kinds), **metric.said, seed=seed,
+        noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
+        substitute=None if substitute is None else facts.get("substitute", substitute),
     )  # fmt: skip
     return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
 
 
+class Swap(NamedTuple):
+    """What stands in place of separators, and the random seed of what is drawn for it."""
+
+    substitute: Token | None
+    source: Sequence[GrowingSequence] | None
+    seed: int
+
+
 def _ablate(
-    run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, swap: Substitute,
+    run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, swap: Swap,
     replay: int,
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""

@@ -13,14 +13,13 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, start_ids, tokenize
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
 from squashlens.measure.session import Session, measurement
-from squashlens.options import DistanceNorm, NormAndScale
 from squashlens.records.results import Variable, signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
@@ -44,7 +43,8 @@ def tokenization(
     repeat: str = "1",
     separator: Mapping[str, str] = FORMS,
     prefix: str = "",
-    norm: DistanceNorm = NormAndScale(scale="relative"),
+    norm: Distance = "linf",
+    scale: Scale = "relative",
 ) -> xr.Dataset:
     """How text that repeats a digit or word is tokenized, and what that does to the distance D.
 
@@ -65,7 +65,8 @@ def tokenization(
             comma with a space.
         prefix: text before the repeats, used exactly as given, with its spaces; empty by default. Its tokens are not
             counted, except a token that it shares with the first repeat.
-        norm: as in `collapse`, with relative distances by default.
+        norm: as in `collapse`.
+        scale: as in `collapse`; ``"relative"`` by default.
 
     Returns:
         Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
@@ -94,7 +95,7 @@ def tokenization(
     >>> (artefact > 0).to_series().to_dict()
     {'joined': False, 'spaced': False, 'commas': True, 'commas spaced': True}
     """
-    metric = Metric.of(norm, "relative")
+    metric = Metric(norm, scale)
     asked = {"n": n, "repeat": repeat, "separator": dict(separator), "prefix": prefix}
     alone = getattr(model, "original_model", None) is None
     held = held_by(model) if alone else require_sound(model)
@@ -115,7 +116,7 @@ def tokenization(
     every = [ids for row in compared for ids in row]
     for ids in every:
         tokenize(held, torch.tensor(ids))
-    session = Session.without_prompt(held, torch.tensor(max(every, key=len)), "tokenization", **asked, norm=metric.said)
+    session = Session.without_prompt(held, torch.tensor(max(every, key=len)), "tokenization", **asked, **metric.said)
     streams = [_run(held, row).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])

@@ -16,12 +16,11 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bridge, Method, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import as_dict
 from squashlens.engine.anatomy import residual_site
-from squashlens.engine.capturing.pairs import capture_pairs, prepare_run
-from squashlens.engine.proving.effective import applied
+from squashlens.engine.applied import applied
+from squashlens.engine.capturing.pairs import Pairs, capture_pairs, prepare_run
 from squashlens.engine.running.forward import log_probabilities, require_understood
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import Prompts, each_of, tokenize
@@ -31,7 +30,6 @@ from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.remedies.named_interventions import form_under, hooks_of, stated
 from squashlens.measure.session import Session, model_name, streams_at
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.options import Estimation, Pairs, Sampling
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import Variable, attributes
 from squashlens.sequences import GrowingSequence
@@ -46,6 +44,16 @@ PLACES = ("first", "middle", "last")  # of the content tokens 1, ⌈n/2⌉ and n
 TAUGHT, TEXTS, ITEMS = ("taught_last_random", "taught_first_random"), 16, 12
 PER_SAMPLE, PER_PLACE = ("family", "length", "sample"), ("family", "length", "place", "sample")
 Rows = list[Float[Tensor, "position d"]]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many sequences are drawn, and what is measured on them: keywords of `compare`, which describes them."""
+
+    n_samples: int
+    method: Method
+    noise_lengths: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ class Bench:
         given |= {"forms": {name: stated(drawn[0], drawn=True) for name, drawn in self.samples.items()}}
         given |= {"texts": [text.tolist() for text in self.texts]} if self.texts else {}
         session = Session.without_prompt(
-            self.model, ids, "compare", norm=self.metric.said, sampling=as_dict(self.sampling), lengths=self.lengths,
+            self.model, ids, "compare", **self.metric.said, **vars(self.sampling), lengths=self.lengths,
         ).knowing(**given)  # fmt: skip
         gaps, floors = zip(*(self._collapse(drawn) for drawn in forms.values()), strict=True)
         text = self.metric.distance("distance of v and v* at the last layer")
@@ -148,20 +156,18 @@ class Bench:
         """D at the last layer, (length, sample), and its noise floor, (sample)."""
         gaps, floors = [], []
         for form in drawn:  # hooks decide whether passes can be shared, and rounding differs, so all are separate
-            pairs = capture_pairs(
-                self.model, form, lengths=self.lengths, patterns=False,
-                pairs=Pairs(noise_lengths=self.sampling.noise_lengths, passes="separate"),
-            )  # fmt: skip
+            wanted = Pairs(lengths=self.lengths, noise_lengths=self.sampling.noise_lengths, passes="separate")
+            pairs = capture_pairs(self.model, form, wanted, patterns=False)
             gaps.append(self.metric.between(pairs)[-2])  # the last is y
             floors.append(self.metric.floor(pairs.v, pairs.star, pairs.replay)[-2])
         return torch.stack(gaps, dim=-1).cpu(), torch.stack(floors).cpu()
 
     def _jacobian(self, drawn: list[GrowingSequence]) -> Tensor:
         """Norms of the Jacobian at the content tokens of `PLACES`, (length, place, sample)."""
-        found, method = [], Estimation(method=self.sampling.method, seed=self.sampling.seed)
+        found = []
         for n in self.lengths:
             ids = torch.tensor([form.plain(n).ids(form.trunk) for form in drawn])
-            norms = jacobian_norms(self.model, ids, method=method)
+            norms = jacobian_norms(self.model, ids, method=self.sampling.method, seed=self.sampling.seed)
             rows = torch.from_numpy(np.atleast_2d(norms.values))
             at = [[form.position(number) for number in (1, (n + 1) // 2, n)] for form in drawn]
             found.append(rows.gather(1, torch.tensor(at)).T)

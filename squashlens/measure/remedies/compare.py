@@ -13,22 +13,20 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, positive
+from squashlens._typing import Bridge, Distance, Method, Scale, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import windows
-from squashlens.engine.capturing.pairs import SequenceOrCapture, capture_pairs, prepare_run, sequence_of
-from squashlens.engine.proving.effective import applied
+from squashlens.engine.applied import applied
+from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
 from squashlens.engine.text.tokens import Prompts
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy, right_answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import Metric
-from squashlens.measure.remedies.bench import Bench
+from squashlens.measure.remedies.bench import Bench, Sampling
 from squashlens.measure.remedies.named_interventions import Changes, by_name, form_under, hooks_of, stated
 from squashlens.measure.session import measurement
 from squashlens.measure.squashing.bound import path_bound
-from squashlens.options import DistanceNorm, Drawn, NormAndScale, Pairs, Sampling
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
 from squashlens.sequences import GrowingSequence
@@ -43,8 +41,12 @@ def compare(
     answer: Answer | Mapping[str, Answer] | None = None,
     prompt: Prompts | None = None,
     lengths: Iterable[int] | None = None,
-    norm: DistanceNorm = NormAndScale(scale="relative"),
-    sampling: Drawn = Sampling(),
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+    n_samples: int = 16,
+    method: Method = "exact",
+    noise_lengths: int = 0,
+    seed: int = 0,
 ) -> xr.Dataset:
     """What each intervention does to collapse, to the path bound or the Jacobian, and to the answers of a model.
 
@@ -53,7 +55,7 @@ def compare(
     intervention costs on unrelated text.
 
     Args:
-        model, norm: as in `collapse`, with relative distances by default.
+        model, norm: as in `collapse`.
         sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, whose sequence and lengths
             are used; or several sequences by the name of their family.
         interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
@@ -63,9 +65,16 @@ def compare(
             for each; accuracy is not measured by default.
         prompt: for families, texts or token ids that have nothing to do with them, on which the cost is measured. By
             default 16 questions about a first or last digit for the bundled model; the cost is not measured for others.
-        lengths: numbers of content tokens, in increasing order. By default those of the capture, or all from 1; for
+        lengths: numbers of content tokens. By default those of the capture, or all from 1; for
             families, the largest that all have.
-        sampling: how many sequences are drawn, and what is measured on them; see `options.Sampling`.
+        scale: as in `collapse`; ``"relative"`` by default.
+        n_samples: number of sequences of the same form on which accuracy is measured, for families everything, with
+            content drawn uniformly from the sequence's alphabet; 16 by default.
+        method: for families, way to compute the norms of the Jacobian, as in `jacobian_norms`, ``"exact"`` by default;
+            ``"none"`` leaves them out.
+        noise_lengths: number of lengths at which D is measured a second time, for the noise floor; 0, no noise floor,
+            by default.
+        seed: random seed of all that is drawn; 0 by default.
 
     Returns:
         Dataset, whose first `change` is the unchanged model, named ``"as it is"``. For one sequence, over (change,
@@ -105,25 +114,25 @@ def compare(
     >>> ds["change"].values.tolist(), ds["accuracy"].dims
     (['as it is', 'window of 4'], ('change', 'length'))
     >>> ds = sl.compare(
-    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, sampling={"n_samples": 6},
+    ...     model, {"counting": ones}, {"sharper": sl.hooks.log_scaling("log", 8)}, n_samples=6,
     ... )
     >>> ds["jacobian_norm_ratio"].dims, float(ds["kl_median"][0]), bool(ds["kl_median"][1] > 0)
     (('change', 'family', 'length', 'place'), 0.0, True)
     """
-    every, metric = by_name(interventions), Metric.of(norm, "relative")
-    drawn = grouped(sampling, Sampling)
+    every, metric = by_name(interventions), Metric(norm, scale)
     if isinstance(sequence, Mapping):
+        drawn = Sampling(n_samples, method, noise_lengths, seed)
         return Bench.of(model, sequence, answer, prompt, lengths, metric, drawn).compared(every)
-    if prompt is not None or drawn.method != "exact" or isinstance(answer, Mapping):
+    if prompt is not None or method != "exact" or isinstance(answer, Mapping):
         raise InputError(
-            "prompt=, sampling.method and several answers= are for families of sequences, and one sequence is given.",
+            "prompt=, method= and several answers= are for families of sequences, and one sequence is given.",
             'Give the sequence by the name of its family, as {"counting": sequence}, or leave them out.',
         )
-    comparison = Comparison(sequence_of(sequence), answer, drawn.n_samples, drawn.seed)
+    comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
     chosen = list(prepare_run(model, sequence, lengths, "auto", None).lengths)
     given = {"form": stated(comparison.sequence, drawn=False)}
     found = {
-        name: restated(comparison.measured(model, parts, chosen, metric, drawn.noise_lengths), given)
+        name: restated(comparison.measured(model, parts, chosen, metric, noise_lengths), given)
         for name, parts in bar(every.items(), desc="interventions")
     }
     native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)
@@ -149,9 +158,9 @@ class Comparison:
         """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
         form = form_under(parts, self.sequence)
         with applied(model, *hooks_of(parts)):
-            pairs = Pairs(noise_lengths=noise_lengths)
-            captured = capture_pairs(model, form, lengths=lengths, patterns=False, pairs=pairs)
-            found = collapse(model, captured, norm=metric.said)
+            wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths)
+            captured = capture_pairs(model, form, wanted, patterns=False)
+            found = collapse(model, captured, **metric.said)
             found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
             found["bound"] = as_variable(self._bound(model, form, int(found["length"].values[-1])), "bound")
             if self.answer is not None:

@@ -13,19 +13,17 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, several
+from squashlens._typing import Bridge, Distance, Scale, several
 from squashlens.bars import bar
-from squashlens.checks.arguments import grouped
 from squashlens.checks.results import takes
-from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
+from squashlens.engine.capturing.pairs import PairCapture, SequenceOrCapture, prepare_run, sequence_of
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import Metric, sequence_session
 from squashlens.measure.remedies.compare import Comparison
 from squashlens.measure.session import measurement
-from squashlens.options import Designs, DistanceNorm, NormAndScale, Pairs, Tried
-from squashlens.prompts import one_token
+from squashlens.prompts import Token, one_token
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import GrowingSequence
@@ -40,10 +38,15 @@ def search_separators(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
-    designs: Tried = Designs(),
+    separator: Token | Iterable[Token] = (",", ".", "?"),
+    every: int | Iterable[int] = (2, 3, 6),
     answer: Answer | None = None,
     lengths: Iterable[int] | None = None,
-    norm: DistanceNorm = NormAndScale(scale="relative"),
+    norm: Distance = "linf",
+    scale: Scale = "relative",
+    n_placements: int = 40,
+    n_samples: int = 16,
+    seed: int = 0,
     resume: str | Path | None = None,
 ) -> xr.Dataset:
     """Search for the separator and period with the largest separation, and compare it with random placement.
@@ -52,12 +55,17 @@ def search_separators(
     one.
 
     Args:
-        model, norm: as in `collapse`, with relative distances by default.
+        model, norm: as in `collapse`.
         sequence: a growing sequence from `squashlens.prompts`, whose own separators are removed; or a `capture` of one,
             whose sequence and lengths are used.
-        designs: separators and periods to try, and how many random placements the best is compared with; see
-            `options.Designs`.
+        separator: separators to try, one or several, as texts that are one token each or as ids; each is tried with
+            each period.
+        every: periods to try, one or several: numbers of content tokens between two separators.
         answer, lengths: as in `compare`.
+        scale: as in `collapse`; ``"relative"`` by default.
+        n_placements: number of random placements of the best separator, at least 5; 40 by default.
+        n_samples: number of sequences on which accuracy is measured, as in `compare`; 16 by default.
+        seed: random seed of the placements and of the sequences on which accuracy is measured; 0 by default.
         resume: file (SQLite, any name) that keeps finished results, so that the same call resumes from it; none by
             default.
 
@@ -80,16 +88,15 @@ def search_separators(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 12, prefix="Can you copy the following number?")
-    >>> ds = sl.search_separators(model, ones, designs={"separator": [",", "."], "every": [2, 3], "n_placements": 5})
+    >>> ds = sl.search_separators(model, ones, separator=[",", "."], every=[2, 3], n_placements=5)
     >>> ds["separation"].shape, bool(ds["gain"].max() > 1)
     ((2, 2), True)
     """
-    metric, tried = Metric.of(norm, "relative"), grouped(designs, Designs)
-    n_placements, n_samples, seed, resume = tried.n_placements, tried.n_samples, tried.seed, checked(resume)
+    metric, resume = Metric(norm, scale), checked(resume)
     if n_placements < FEWEST:
         raise InputError(f"n_placements={n_placements} are too few for an interval.", f"Give at least {FEWEST}.")
-    tokens = {str(token): one_token(model, token) for token in several(tried.separator)}
-    periods = list(dict.fromkeys(several(tried.every)))
+    tokens = {str(token): one_token(model, token) for token in several(separator)}
+    periods = list(dict.fromkeys(several(every)))
     if not tokens or not periods:
         raise InputError("separator= or every= is empty.", "Give at least one separator and one number of tokens.")
     plain = sequence_of(sequence).separated((), ())
@@ -100,7 +107,7 @@ def search_separators(
     chosen = run.lengths
     session = sequence_session(
         model, run, "search_separators", separator=list(tokens), every=periods, answers=comparison.expected(model),
-        n_samples=n_samples, norm=metric.said, seed=seed,
+        n_samples=n_samples, **metric.said, seed=seed,
     )  # fmt: skip
     forms = {(name, k): plain.every(k, token) for name, token in tokens.items() for k in periods}
     if unused := [k for (_, k), form in forms.items() if not form.separator_places(chosen[-1])]:
@@ -135,8 +142,7 @@ def _try(
     with_accuracy: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """D of a form at the last layer for each length, and the accuracy if it is requested and there is an answer."""
-    pairs = capture_pairs(model, form, lengths=lengths, patterns=False, pairs=Pairs(noise_lengths=0))
-    ds = collapse(model, pairs, norm=metric.said)
+    ds = collapse(model, form, lengths=lengths, **metric.said)
     found: dict[str, Any] = {"distance": ds["distance"].isel(layer=-1).values.tolist()}
     if with_accuracy and comparison.answer is not None:
         found["accuracy"] = float(comparison.right(model, form, list(lengths)).mean())

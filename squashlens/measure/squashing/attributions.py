@@ -29,9 +29,9 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable
 from squashlens.engine.hooking.standing import ambient, require_no_backward_hooks
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.proof import rebuild_plain
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward, logits_of, require_understood
+from squashlens.engine.state import measured
+from squashlens.engine.verify import rebuild_plain
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 

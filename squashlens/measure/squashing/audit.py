@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Freezable, SpansOfTokens, choices_of, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import grouped, validated
+from squashlens.checks.arguments import validated
 from squashlens.checks.results import require, require_reference, takes
 from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -38,11 +38,10 @@ from squashlens.measure.squashing.estimates import (
     choose,
 )
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.jacobians.sketch import resolved
+from squashlens.measure.squashing.jacobians.sketch import Estimation, resolved
 from squashlens.measure.squashing.substitution import require_choices, require_replaceable
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform
-from squashlens.options import Estimation, Replaced, Replacements
 from squashlens.records.facts import of_several
 from squashlens.records.results import facts_of, signed
 from squashlens.theory.probes import seed_of
@@ -66,7 +65,8 @@ def audit(
     positions: Iterable[int] | SpansOfTokens = None,
     estimates: Iterable[str] | None = None,
     n_probes: int = 16,
-    replacements: Replaced = Replacements(),
+    candidates: Sequence[int] | None = None,
+    n_replacements: int = 8,
     query: int = -1,
     seed: int | None = None,
 ) -> xr.Dataset:
@@ -99,7 +99,7 @@ def audit(
             the eight bounds with analytic edges and the Jacobians that they bound. The Jacobian and the null are always
             included.
         n_probes: number of random directions of each sketch; 16 by default.
-        replacements: as in `substitution_effect`.
+        candidates, n_replacements: as in `substitution_effect`, with token ids.
         query: as in `path_bound`.
         seed: random seed of certificates, sketches and replacements; by default as in `jacobian_norms`.
 
@@ -130,13 +130,8 @@ def audit(
     >>> bool((found["tightness"].sel(estimate="exact edges") >= 1).all())
     True
     """
-    replacements = grouped(replacements, Replacements)
     positive(n_probes, "n_probes", "a number of directions")
-    if isinstance(replacements.candidates, str):
-        raise InputError(
-            f"candidates={replacements.candidates!r} is one of the estimates.", "Leave it out, or give token ids."
-        )
-    positive(replacements.n_replacements, "n_replacements", "a number of tokens")
+    positive(n_replacements, "n_replacements", "a number of tokens")
     named = isinstance(positions, str | Mapping)
     spans = cast(SpansOfTokens, positions if named else None)
     chosen = None if named or positions is None else [*cast("Iterable[int]", positions)]
@@ -144,7 +139,7 @@ def audit(
     seed = seed_of(seed)
     session = Session.start(
         model, prompt, "audit", positions=spans if named else chosen, estimates=names,
-        n_probes=n_probes, replacements=replacements, query=query, seed=seed,
+        n_probes=n_probes, candidates=candidates, n_replacements=n_replacements, query=query, seed=seed,
     )  # fmt: skip
     _require_comparable(session.model)
     norms = resolved(Estimation(), session.model, ("exact", "sketch"))
@@ -157,10 +152,10 @@ def audit(
     if groups is not None:
         groups = groups.inside(first, n)
         places = [k for k, inside in enumerate(groups.positions) if {*inside} <= {*places}]
-    every = [*all_estimates(n, n_probes, replacements, seed, groups and groups.named())]
+    every = [*all_estimates(n, n_probes, candidates, n_replacements, seed, groups and groups.named())]
     selected = choose(every, names)
     if any(estimate.name == SWAP for estimate in selected):
-        require_choices(session, replacements.candidates, range(first, n + 1))
+        require_choices(session, candidates, range(first, n + 1))
     _warm_up(session, n)
     values, seconds, refused, ceilings = {}, {}, {}, {}
     size = n + 1 if groups is None else len(groups.names)
@@ -196,10 +191,10 @@ def _warm_up(session: Session, query: int) -> None:
     """Run all checks that happen once per model before any estimate is timed."""
     with suppress(InputError):  # the row of a method says that its library is missing
         captum_for("The audit")
-    once = {"method": "sketch", "n_probes": 1}
+    once: Any = {"method": "sketch", "n_probes": 1}
     for freeze in ((), *choices_of(Freezable)):
         with suppress(UnsoundModelError):  # the estimate itself raises it again
-            jacobian_norms(session.model, session.ids[:1], norm="frobenius", freeze=freeze, method=once, query=query)
+            jacobian_norms(session.model, session.ids[:1], norm="frobenius", freeze=freeze, query=query, **once)
 
 
 def _content(session: Session, chosen: list[int] | None, query: int) -> list[int]:

@@ -1,7 +1,7 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -10,17 +10,16 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens, Target, positive
-from squashlens.checks.arguments import and_frozen, grouped
+from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens, Target, Targets, positive
+from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.certificates.certified import certified_rows
+from squashlens.measure.squashing.certified import Edges, certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
-from squashlens.options import Between, BetweenLayers, EdgeMethod, Edges
 from squashlens.theory.bounds.path_sums import Pattern, sweep
 from squashlens.theory.probes import seed_of
 
@@ -35,10 +34,14 @@ def path_bound(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    constants: Literal["paper"] | Mapping[str, float] = "paper",
     attention: AttentionKind = "model",
     query: int = -1,
-    between: BetweenLayers = Between(),
+    from_layer: int = 0,
+    to_layer: Targets = "y",
+    beta1: float = 1.0,
+    beta2: float = 1.0,
+    beta3: float = 1.0,
+    sigma_psi: float = 1.0,
     spans: SpansOfTokens = None,
 ) -> xr.DataArray:
     """The weighted path sum of Theorem 5.1, by which each token i can influence position n.
@@ -51,16 +54,19 @@ def path_bound(
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         prompt: the prompt as text or token ids of shape (position), several prompts as texts or ids of shape
-            (prompt, position), or a `capture` of them. Prompts of unequal lengths are measured one by one.
-        constants: ``"paper"`` (the default), all β and σ_ψ 1; or a dict with some of ``"beta1"``, ``"beta2"`` and
-            ``"beta3"``, the effects of the norms before attention, before the MLP and at the end, and ``"sigma_psi"``,
-            the Lipschitz constant of the MLPs, which may be 0.
+            (prompt, position), what a tokenizer of transformers returns, or a `capture` of them. Prompts of unequal
+            lengths are measured one by one.
         attention: attention weights: ``"model"`` (the default), those of the model; ``"uniform"``, the null, in which
-            each token attends evenly to all tokens that its block lets it see; ``"topological"``, weight 1 for each
-            visible token, which with σ_ψ = 0 counts the paths from i to n (attending to itself and staying in the
-            residual stream are two different edges).
+            each token attends evenly to all tokens that its block lets it see, and to the block's learned sink if it
+            has one; ``"topological"``, weight 1 for each visible token, which with σ_ψ = 0 counts the paths from i to n
+            (attending to itself and staying in the residual stream are two different edges).
         query: query position n; negative values count from the end. The last token by default.
-        between: layers at which the paths start and end, from the embeddings to y by default; see `options.Between`.
+        from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start, after any hooks at that point; 0, the embeddings,
+            by default.
+        to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
+            final norm. A list of them gives a leading dimension `to_layer`, whose labels are text: ``"3"``, ``"y"``.
+        beta1, beta2, beta3: the effects of the norms before attention, before the MLP and at the end; 1 by default.
+        sigma_psi: the Lipschitz constant of the MLPs, which may be 0; 1 by default.
         spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds.
 
     Returns:
@@ -80,19 +86,18 @@ def path_bound(
     >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
     (4096, 4096)
     """
-    between = grouped(between, Between)
-    betas = _constants(constants)
+    betas = _constants(beta1=beta1, beta2=beta2, beta3=beta3, sigma_psi=sigma_psi)
     session = Session.start(
         model, prompt, "path_bound",
-        constants=betas, attention=attention, query=query, between=between, spans=spans,
+        attention=attention, query=query, from_layer=from_layer, to_layer=to_layer, **betas, spans=spans,
     )  # fmt: skip
-    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
+    layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
     most = max(layers.values())
-    down = top_down(session, attention, between.from_layer, most)
+    down = top_down(session, attention, from_layer, most)
     found: dict[Target, xr.DataArray] = {
         to: printed(session, groups, attention, down[most - top :], query, betas, to) for to, top in layers.items()
     }
-    return session.by_layer(between.to_layer, found)
+    return session.by_layer(to_layer, found)
 
 
 @measurement("by_token")
@@ -101,88 +106,80 @@ def certified_bound(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    edges: EdgeMethod = Edges(),
+    n_composed: int = 1,
     freeze: FrozenParts = (),
     query: int = -1,
-    between: BetweenLayers = Between(),
+    from_layer: int = 0,
+    to_layer: Targets = "y",
     spans: SpansOfTokens = None,
+    vjp_batch_size: int | None = None,
+    seed: int | None = None,
 ) -> xr.DataArray:
     """A certified upper bound on ‖∂y_n/∂v⁽⁰⁾_i‖₂ for each token i, as a sum over attention paths.
 
-    It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is computed from the model at this
-    input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative of
-    the model with its stored weights in exact arithmetic; all steps run in float64. On every call, random probes
-    compare each block with autograd, and whatever the derived edges do not cover is added. Probes and Lanczos iteration
-    each fail with half of one in a million at most, over all edges of the call.
+    It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is the norm of a block's Jacobian at
+    this input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative
+    of the model with its stored weights in exact arithmetic; all steps run in float64, and an allowance for rounding is
+    added, which random probes find. Probes, and Lanczos iteration for norms of large matrices, each fail with half of
+    one in a million at most, over all edges of the call. An edge takes d vector–Jacobian products for each token of
+    each block: ``jacobian_norms(method="sketch_upper")`` is certified too, tighter, and far cheaper.
 
     Args:
-        model, prompt, query, between: as in `path_bound`.
-        edges: ``"local"``, ``"analytic"`` (the default), ``"attention"`` or ``"exact"``; see `options.Edges`.
+        model, prompt, query, from_layer, to_layer: as in `path_bound`.
+        n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from
+            the top; 1 by default. All L blocks give the norm of the Jacobian itself.
         freeze: parts of the model held constant, as in `jacobian_norms`.
         spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
+        vjp_batch_size: number of cotangents per batch; chosen to fit into memory by default.
+        seed: random seed of the probes and of Lanczos iteration. By default it is drawn from the system's entropy,
+            since no model can be built to avoid such probes; the provenance has it (`call`).
 
     Returns:
         DataArray as of `path_bound`. The attribute `rounding` is the relative allowance for rounding that the values
         include, and `failure_probability` the chance that any value is too low. The provenance has the whole
-        `certificate`: what is certified, how norms were computed, and how much the derived edges did not cover.
+        `certificate`: what is certified, and how norms were computed.
 
     Raises:
-        InputError: a query or layer that does not exist, composed blocks without exact edges, or quantized weights.
-        UnsoundModelError: a block of an unknown form (unless with exact edges), hooks that let later tokens influence
-            earlier ones, numbers of which float64 leaves no correct digit; with local edges also a model that has
-            hooks, or cannot run without materialised attention patterns.
-        CapacityError: the matrices do not fit into memory.
+        InputError: a query or layer that does not exist, or quantized weights.
+        UnsoundModelError: hooks that let later tokens influence earlier ones, or numbers of which float64 leaves no
+            correct digit.
+        CapacityError: the rows of one query do not fit into memory.
 
-    Source: Barbero et al. 2024, Theorem 5.1; the edges are derived in docs/certificates.md.
+    Source: Barbero et al. 2024, Theorem 5.1; docs/certificates.md says why it holds.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> prompt = "How many ones are in the following sequence? 110 ="
-    >>> certified = sl.certified_bound(model, prompt)
-    >>> bool((certified >= sl.jacobian_norms(model, prompt)).all())
+    >>> certified = sl.certified_bound(model, "110 =")
+    >>> bool((certified >= sl.jacobian_norms(model, "110 =")).all())
     True
     """
-    edges, between = grouped(edges, Edges), grouped(between, Between)
-    positive(edges.n_composed, "n_composed", "a number of blocks")
-    if edges.vjp_batch_size is not None:
-        positive(edges.vjp_batch_size, "vjp_batch_size", "a batch size")
-    if edges.n_composed != 1 and edges.edges != "exact":
-        raise InputError(
-            f"n_composed={edges.n_composed} is possible only with exact edges.",
-            "Use edges={'edges': 'exact', 'n_composed': …}, or leave it out.",
-        )
-    parts, edges = frozen_parts(freeze), replace(edges, seed=seed_of(edges.seed))
+    positive(n_composed, "n_composed", "a number of blocks")
+    if vjp_batch_size is not None:
+        positive(vjp_batch_size, "vjp_batch_size", "a batch size")
+    parts = frozen_parts(freeze)
+    how = Edges(n_composed=n_composed, vjp_batch_size=vjp_batch_size, seed=seed_of(seed))
     session = Session.start(
         model, prompt, "certified_bound",
-        edges=edges, freeze=parts, query=query, between=between, spans=spans,
+        freeze=parts, query=query, from_layer=from_layer, to_layer=to_layer, spans=spans, **asdict(how),
     )  # fmt: skip
-    layers, (session, groups) = session.spans(between), Spans.of(session, spans)
-    rows, certificate = certified_rows(session, layers, between.from_layer, [session.query(query)], edges, parts)
-    composed = f" of {edges.n_composed} composed blocks" if edges.n_composed != 1 else ""
-    long_name = f"certified path bound, {edges.edges} edges{composed}{and_frozen(parts)}"
+    layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
+    rows, certificate = certified_rows(session, layers, from_layer, session.query(query), how, parts)
+    composed = f", {n_composed} blocks composed" if n_composed != 1 else ""
+    long_name = f"certified path bound{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, one[between.from_layer][:, 0], long_name, certificate=certificate).assign_attrs(
-            stated
-        )
-        for to, one in rows.items()
+        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+        for to, row in rows.items()
     }
-    return session.by_layer(between.to_layer, labelled)
+    return session.by_layer(to_layer, labelled)
 
 
-def _constants(given: str | Mapping[str, float]) -> dict[str, float]:
-    """The constants of the printed formula. Raises for an unknown name or an impossible value."""
-    if isinstance(given, str):
-        return PAPER
-    for name, value in given.items():
-        if name not in LETTERS:
-            raise InputError(f"constants= has the unknown name {name!r}.", f"Use some of {', '.join(LETTERS)}.")
-        if not (np.isfinite(value) and (value > 0 or (name == "sigma_psi" and value == 0))):
-            raise InputError(
-                f"constants= has {name}={value!r}, which is not a positive finite number.",
-                "Give a positive number; sigma_psi may also be 0.",
-            )
-    return PAPER | dict(given)
+def _constants(**betas: float) -> dict[str, float]:
+    """The constants of the printed formula. Raises for an impossible value."""
+    for name, value in betas.items():
+        if not (value > 0 or (name == "sigma_psi" and value == 0)):
+            raise InputError(f"{name}={value!r} is not a positive number.", "Give one; sigma_psi may also be 0.")
+    return betas
 
 
 def printed(
@@ -211,7 +208,7 @@ def printed(
         raise RangeError(
             f"The bound is beyond the range of float64, {np.finfo(float).max:.2g}, with attention={attention!r} and "
             f"the constants {given}.",
-            "Give constants= with a larger beta1, beta2 or beta3, or a smaller sigma_psi.",
+            "Give a larger beta1, beta2 or beta3, or a smaller sigma_psi.",
         )
     return found
 
@@ -245,7 +242,7 @@ def composition(
 
     Returns:
         DataArray (layer, position), or (layer, prompt, position) for several prompts: float64, dimensionless; every
-        row sums to 1.
+        row sums to 1, or to less in a model with learned sinks, which end paths.
 
     Raises:
         InputError: a query outside the prompt, or prompts of unequal lengths.

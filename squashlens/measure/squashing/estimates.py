@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -17,8 +17,8 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.differentiating.spans import differentiable, leaf_of, vjps
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import logits_of, require_understood
+from squashlens.engine.state import measured
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.attributions import EMBEDDING, Outputs, attribution
@@ -28,7 +28,6 @@ from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.substitution import choose_places, draw_variants, substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.options import Replacements
 from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.probes import normals
 
@@ -59,7 +58,12 @@ class Estimate:
 
 
 def all_estimates(
-    query: int, n_probes: int, replacements: Replacements, seed: int, spans: SpansOfTokens = None
+    query: int,
+    n_probes: int,
+    candidates: Sequence[int] | None,
+    n_replacements: int,
+    seed: int,
+    spans: SpansOfTokens = None,
 ) -> Iterator[Estimate]:
     """All estimates, from the printed path bound to the replacement of tokens."""
     sets = [s for k in range(4) for s in itertools.combinations(choices_of(Freezable), k)]
@@ -78,40 +82,36 @@ def all_estimates(
 
     def bound(name: str, freeze: tuple[str, ...] = (), **edges: Any) -> Estimate:
         frozen = _frozen_suffix(freeze)
-        how = {"seed": seed} | edges
-        return made(name + frozen, "bound", certified_bound, TRUTH + frozen, freeze=freeze, edges=how)
+        how: dict[str, Any] = {"seed": seed} | edges
+        return made(name + frozen, "bound", certified_bound, TRUTH + frozen, freeze=freeze, **how)
 
     yield made("paper form", "printed", path_bound)
     yield made(NULL, "printed", path_bound, attention="uniform")
-    for freeze in sets:
-        yield bound("analytic edges", freeze)
-    yield bound("local edges", edges="local")
-    yield bound("attention edges", edges="attention")
-    yield bound("exact edges", edges="exact")
-    yield bound("exact edges", ("attention",), edges="exact")
-    yield bound("two blocks composed", edges="exact", n_composed=2)
+    yield bound("exact edges")
+    yield bound("exact edges", ("attention",))
+    yield bound("two blocks composed", n_composed=2)
     yield made("rollout", "proxy", rollout, combined="sum")
     for name, (method, combined) in ATTRIBUTIONS.items():
         yield made(name, "attribution", partial(attribution, of=method), combined=combined)
-    change: dict[str, Any] = {"n_probes": n_probes, "n_replacements": replacements.n_replacements, "seed": seed}
+    change: dict[str, Any] = {"n_probes": n_probes, "n_replacements": n_replacements, "seed": seed}
     yield made("first order, zero embedding", "attribution", partial(first_order, of="embedding"), **change)
     yield made("first order, expected replacement", "attribution", partial(first_order, of="predicted"), **change)
     yield made("top-logit gradient", "proxy", partial(one_cotangent, of="top_logit"), combined="root")
     yield made("all-ones cotangent", "proxy", one_cotangent, combined="root")
-    sketch = {"method": "sketch", "n_probes": n_probes, "seed": seed}
-    yield made(f"sketch of {n_probes}, Frobenius", "derivative", jacobian_norms, norm="frobenius", method=sketch)
-    yield made(f"sketch of {n_probes}, spectral", "derivative", jacobian_norms, method=sketch)
+    sketch: Any = {"method": "sketch", "n_probes": n_probes, "seed": seed}
+    yield made(f"sketch of {n_probes}, Frobenius", "derivative", jacobian_norms, norm="frobenius", **sketch)
+    yield made(f"sketch of {n_probes}, spectral", "derivative", jacobian_norms, **sketch)
     certified = sketch | {"method": "sketch_upper"}
-    yield made(f"sketch of {n_probes}, certified", "bound", jacobian_norms, TRUTH, method=certified)
+    yield made(f"sketch of {n_probes}, certified", "bound", jacobian_norms, TRUTH, **certified)
     for freeze in reversed(sets[1:]):
         yield made(TRUTH + _frozen_suffix(freeze), "derivative", jacobian_norms, freeze=freeze)
     yield made("Frobenius norm", "derivative", jacobian_norms, norm="frobenius")
     yield made(TRUTH, "derivative", jacobian_norms)
-    expected = replace(replacements, candidates="predicted")
+    drawn: Any = {"n_replacements": n_replacements, "seed": seed}
     yield made(LEFT_OUT, "swap", knockout_effect, of="kl", kind="embedding")
     yield made(KNOCKOUT, "swap", knockout_effect, of="kl")
-    yield made(EXPECTED, "swap", substitution_effect, of="kl", replacements=expected, seed=seed)
-    yield made(SWAP, "swap", substitution_effect, of="effect", replacements=replacements, seed=seed)
+    yield made(EXPECTED, "swap", substitution_effect, of="kl", candidates="predicted", **drawn)
+    yield made(SWAP, "swap", substitution_effect, of="effect", candidates=candidates, **drawn)
 
 
 def with_ceiling(effects: xr.Dataset, name: str) -> xr.DataArray:

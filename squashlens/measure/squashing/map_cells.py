@@ -16,19 +16,18 @@ from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import outputs_are_tokens
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward, log_probabilities
+from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, ends_of, resolved, seed_in
+from squashlens.measure.squashing.jacobians.sketch import MISSED, Estimation, ends_of, resolved, seed_in
 from squashlens.measure.squashing.profiles.profile import profile
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
-from squashlens.options import Estimation, MapExtras, ProfileExtras, Replacements
 from squashlens.records.results import Variable, attributes, provenance, sealed
 from squashlens.theory.spread import first_has_nearly_all, first_share
 
@@ -37,7 +36,7 @@ BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
 RATIO = ("path bound over that under uniform attention", "1")
-SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks", "replaced_functions")  # of joined results
+SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks")  # of joined results
 
 
 @measured
@@ -46,9 +45,9 @@ def measure(
     prompt: PromptOrCapture,
     *,
     query: int,
-    method: Estimation,
+    way: Estimation,
     norm: Norm,
-    extras: MapExtras,
+    n_replacements: int,
     spans: SpansOfTokens = None,
     alone: bool = False,
     accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
@@ -59,14 +58,14 @@ def measure(
     With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
     raise. `tick` is called with the share of the Jacobian's rows that are done.
     """
-    certified, n_replacements = extras.certified, extras.n_replacements
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     model = require_sound(model)
-    method = resolved(method, model, ("exact", "sketch", "none"), certifies=certified)
-    seed = seed_in(method)
+    way = resolved(way, model, ("exact", "sketch", "none"))
+    seed = seed_in(way)
     session = Session.start(
         model, prompt, "squash_map",
-        query=query, method=method, norm=norm, extras=extras, spans=spans,
+        query=query, method=way.method, n_probes=way.n_probes, norm=norm,
+        n_replacements=n_replacements, spans=spans, seed=seed,
     )  # fmt: skip
     session.require_one(tokens=2)
     if accept is not None:
@@ -74,20 +73,17 @@ def measure(
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
-    whole = profile(
-        model, prompt, queries=queries, method=Estimation(method="none", seed=seed),
-        extras=ProfileExtras(certified=certified, n_random_models=0),
-    )  # fmt: skip
+    whole = profile(model, prompt, queries=queries, method="none", n_random_models=0, seed=seed)
     variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
     with suppress(UnsoundModelError):  # a model whose logits do not follow from y
         coords["next_token"], variables["next_probability"] = _predict(session, queries)
-    known = {name: one for name, one in provenance(whole).items() if name == "certificate"}
-    if method.method != "none":
-        variables |= _jacobian(session, queries, opened, layers, norm, method, tick)
-        if method.method == "sketch":
-            known["sketch"] = {"n_probes": method.n_probes, "seed": seed, "failure_probability": MISSED}
+    known: dict[str, Any] = {}
+    if way.method != "none":
+        variables |= _jacobian(session, queries, opened, layers, norm, way, tick)
+        if way.method == "sketch":
+            known["sketch"] = {"n_probes": way.n_probes, "seed": seed, "failure_probability": MISSED}
     if n_replacements:
         variables |= _replace(session, opened, queries, n_replacements, seed)
     if session.positions <= LONGEST:
@@ -175,18 +171,15 @@ def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
             if dim in whole[name].dims and name in more.variables:
                 whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
-    for part in ("certificate", "sketch"):
-        if part in facts and part in others:
-            both = [one[part]["failure_probability"] for one in (facts, others)]
-            later[part] = facts[part] | {"failure_probability": sum(both)}
+    if "sketch" in facts and "sketch" in others:
+        both = [one["sketch"]["failure_probability"] for one in (facts, others)]
+        later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}
     return sealed(whole, facts | later)
 
 
 def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
     """What replacing each token does to y of the opened query; NaN for the other queries."""
-    found = substitution_effect(
-        session.model, session.ids, replacements=Replacements(n_replacements=n_replacements), query=opened, seed=seed
-    )
+    found = substitution_effect(session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed)
     return {
         name: (("query", "position"), at_query(queries, opened, found[name]), *map(found[name].attrs.get, TEXTS))
         for name in ("effect", "kl")

@@ -1,32 +1,29 @@
 """Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, FrozenParts, Norm, SpansOfTokens
+from squashlens._typing import Bridge, Candidates, FrozenParts, Method, Norm, SpansOfTokens
 from squashlens.bars import bar
-from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.passes import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one
-from squashlens.measure.squashing.bound import certified_bound, path_bound, printed
+from squashlens.measure.squashing.bound import path_bound, printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
-from squashlens.measure.squashing.jacobians.sketch import resolved
+from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation, resolved
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform, top_down
-from squashlens.options import Edges, Estimation, Method, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
-from squashlens.theory.probes import seed_of
 from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
@@ -42,9 +39,13 @@ def sensitivity(
     prompt: PromptOrCapture,
     *,
     norm: Norm = "spectral",
-    method: Method = Estimation(),
     query: int = -1,
     spans: SpansOfTokens = None,
+    method: Method = "auto",
+    n_probes: int = PROBES,
+    rtol: float | None = None,
+    vjp_batch_size: int | None = None,
+    seed: int | None = None,
 ) -> xr.Dataset:
     """Sensitivity of y_n to each token: the path bound of Theorem 5.1, its null, and the true Jacobian norms.
 
@@ -53,7 +54,7 @@ def sensitivity(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        norm: as in `jacobian_norms`.
+        norm, n_probes, rtol, vjp_batch_size, seed: as in `jacobian_norms`.
         method: ``"auto"`` (the default), ``"exact"`` or ``"sketch"``, as in `jacobian_norms`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
@@ -83,10 +84,10 @@ def sensitivity(
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
-    method = grouped(method, Estimation)
     model = require_sound(model)
-    method = resolved(method, model, ("exact", "sketch"))
-    session = Session.start(model, prompt, "sensitivity", norm=norm, method=method, query=query, spans=spans)
+    way = Estimation(method=method, n_probes=n_probes, rtol=rtol, vjp_batch_size=vjp_batch_size, seed=seed)
+    how = asdict(resolved(way, model, ("exact", "sketch")))
+    session = Session.start(model, prompt, "sensitivity", norm=norm, query=query, spans=spans, **how)
     n, first, blocks = session.query(query), session.facts["bos_count"], range(n_blocks(session.model))
     session, groups = Spans.of(session, spans)
     sizes = [[i] for i in range(session.positions)] if groups is None else groups.positions
@@ -102,7 +103,7 @@ def sensitivity(
     derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
     for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
         norms = jacobian_norms(
-            session.model, session.ids, norm=norm, freeze=freeze, method=method, query=n, spans=named
+            session.model, session.ids, norm=norm, freeze=freeze, query=n, spans=named, **how
         ).assign_coords(session.coords()[1])
         found[name] = norms.drop_vars(ENDS, errors="ignore")
         found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
@@ -145,7 +146,6 @@ MEASURES = {
     "bound_over_null": ("path bound relative to uniform attention at the token", "1"),
     "effect": ("mean distance that y moves when the token is replaced", MODEL_UNITS),
     "kl": ("mean KL divergence of the next token when the token is replaced", "nats"),
-    "certified": ("certified path bound at the token", "1"),
 }
 
 SIDES = {
@@ -164,9 +164,9 @@ def needle(
     groups: Sequence[tuple[str, int]],
     *,
     norm: Norm = "frobenius",
-    certified: bool = False,
-    replacements: Replaced = Replacements(),
-    seed: int | None = None,
+    candidates: Candidates = None,
+    n_replacements: int = 8,
+    seed: int = 0,
 ) -> xr.Dataset:
     """Sensitivity of the last token's output y to one token of each prompt, for each prompt and as group means.
 
@@ -178,17 +178,17 @@ def needle(
         groups: group of each prompt: a name, and a number that orders its prompts, such as the needle's place or the
             length, as in ``("zero", 8)``.
         norm: as in `jacobian_norms`; ``"frobenius"`` by default.
-        certified: whether to compute the certified path bound with analytic edges too; no by default.
-        replacements: tokens that replace the token of interest; by default eight of the distinct tokens of all prompts
-            of the same length except BOS; see `options.Replacements`.
-        seed: random seed of the replacements and the certificate, as in `profile`.
+        candidates: as in `substitution_effect`; by default the distinct tokens of all prompts of the same length except
+            BOS.
+        n_replacements: as in `substitution_effect`.
+        seed: random seed of the replacements; 0 by default.
 
     Returns:
         Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound`, Theorem 5.1 with constants 1;
         `bound_over_null`, the same divided by its null; `effect` (in the model's units) and `kl` (in nats), as in
-        `substitution_effect`; with ``certified=True`` also `certified`, the certified bound. Over (group, at), for each
-        of these: `<name>_mean`, and `<name>_low` and `<name>_high`, the ends of its 95 % interval over
-        prompts (NaN for one prompt); `prompts`, their number. All are dimensionless unless a unit is stated.
+        `substitution_effect`. Over (group, at), for each of these: `<name>_mean`, and `<name>_low` and `<name>_high`,
+        the ends of its 95 % interval over prompts (NaN for one prompt); `prompts`, their number. All are dimensionless
+        unless a unit is stated.
 
     Raises:
         InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS.
@@ -204,21 +204,22 @@ def needle(
     >>> bool(last > 100 * first)   # it is the last that is asked for
     True
     """
-    replacements = grouped(replacements, Replacements)
     counts = [len(given) for given in (prompt, positions, groups)]
     if len(set(counts)) != 1 or not counts[0]:
         raise InputError(
             f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
             "Give one of each for every prompt, and at least one prompt.",
         )
-    seed = seed_of(seed, certifies=certified)
     found: dict[str, np.ndarray] = {}
     tokens = np.full(len(prompt), "", dtype=object)
-    asked = {"prompt": [list(ids) for ids in prompt], "norm": norm, "certified": certified}
+    asked = {
+        "prompt": [list(ids) for ids in prompt], "norm": norm, "candidates": candidates,
+        "n_replacements": n_replacements, "seed": seed,
+    }  # fmt: skip
     sessions = []
     for length, rows in bar([*batches(map(len, prompt), lambda _: TOGETHER)], desc="needle", unit="batch"):
         ids = torch.tensor([list(prompt[k]) for k in rows])
-        session = Session.without_prompt(model, ids, "needle", **asked, replacements=replacements, seed=seed)
+        session = Session.without_prompt(model, ids, "needle", **asked)
         sessions.append(session)
         places = [session.query(positions[k], f"positions[{k}]") for k in rows]
         for k, place in zip(rows, places, strict=True):
@@ -227,11 +228,9 @@ def needle(
                     f"positions[{k}]={positions[k]} is a BOS token.", "Give the position of another token."
                 )
         tokens[rows] = np.array(display_tokens(session.model, session.ids), dtype=object)[range(len(rows)), places]
-        swaps = replacements
-        if swaps.candidates is None:
-            present = {token for one in prompt if len(one) == length for token in one} - {bos_id(session.model)}
-            swaps = replace(swaps, candidates=sorted(present))
-        for name, values in _by_position(session, places, norm, certified, swaps, seed).items():
+        present = {token for one in prompt if len(one) == length for token in one} - {bos_id(session.model)}
+        swaps = {"candidates": sorted(present) if candidates is None else candidates, "n_replacements": n_replacements}
+        for name, values in _by_position(session, places, norm, swaps, seed).items():
             found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
     variables, coords = _with_means(found, groups, norm)
     of_prompt = {
@@ -243,7 +242,7 @@ def needle(
 
 
 def _by_position(
-    session: Session, at: list[int], norm: Norm, certified: bool, swaps: Replacements, seed: int
+    session: Session, at: list[int], norm: Norm, swaps: Mapping[str, Any], seed: int
 ) -> dict[str, np.ndarray]:
     """All measures for prompts of one length, each at the position of interest."""
     model, ids, rows = session.model, session.ids, np.arange(len(at))
@@ -254,10 +253,8 @@ def _by_position(
     bound, null = (here(path_bound(model, ids, attention=kind)) for kind in ("model", "uniform"))
     found = {"path_bound": bound, "bound_over_null": bound / null}
     found["jacobian"] = here(jacobian_norms(model, ids, norm=norm))
-    if certified:
-        found["certified"] = here(certified_bound(model, ids, edges=Edges(seed=seed)))
     effects = [
-        substitution_effect(model, row, positions=[place], replacements=swaps, seed=seed).isel(position=place)
+        substitution_effect(model, row, positions=[place], seed=seed, **swaps).isel(position=place)
         for row, place in zip(ids, at, strict=True)
     ]
     return found | {name: np.array([one[name].item() for one in effects]) for name in ("effect", "kl")}

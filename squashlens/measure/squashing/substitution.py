@@ -8,10 +8,8 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, SpansOfTokens, Target, positive
-from squashlens.checks.arguments import grouped
-from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import device_of, dtype_of, residual_site
+from squashlens._typing import Bridge, Candidates, SpansOfTokens, Target, positive
+from squashlens.engine.anatomy import device_of, residual_site
 from squashlens.engine.budget import pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -20,9 +18,7 @@ from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
-from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.options import Between, Replaced, Replacements
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
@@ -38,7 +34,8 @@ def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    replacements: Replaced = Replacements(),
+    candidates: Candidates = None,
+    n_replacements: int = 8,
     positions: Iterable[int] | None = None,
     spans: SpansOfTokens = None,
     query: int = -1,
@@ -52,8 +49,11 @@ def substitution_effect(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        replacements: the tokens that may replace a token and how many do, by default eight of the prompts' own; see
-            `options.Replacements`.
+        candidates: token ids that may replace a token; by default the distinct tokens of the prompts except BOS (of
+            each prompt by itself, if the prompts are of unequal lengths). ``"predicted"``: what the model itself
+            expects there, drawn without replacement with the probabilities p(· | tokens before); with BOS only.
+        n_replacements: number of random replacements for each token or span, 8 by default. If fewer other candidates
+            exist for a token, each of them is used once. A token is never replaced by itself.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
         spans: as in `jacobian_norms`, without BOS. All tokens of a span up to the query are replaced at once, each by a
             random candidate other than itself, independently of the others; a draw that occurs twice counts once.
@@ -66,7 +66,7 @@ def substitution_effect(
         Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
         standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also `kl`,
         the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced are
-        NaN; positions after the query are zero, by causality, which one more prompt tests. Without a position,
+        NaN; positions after the query are zero, by causality. Without a position,
         `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
         few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
         have a larger one; with ``to_layer="y"`` also `noise_ceiling_kl`, that of `kl`. Padded as in `path_bound`, and
@@ -76,24 +76,21 @@ def substitution_effect(
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
             that have BOS, are of several prompts, or are given with positions.
         CapacityError: a forward pass does not fit into memory.
-        UnsoundModelError: tokens after the query influence it, so that the model is not causal.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> digits = sl.prompts.tokenize(model, "0123456789")[0, 1:].tolist()
     >>> prompt = "What is the last digit in this sequence? 0107 ="
-    >>> effect = sl.substitution_effect(model, prompt, replacements={"candidates": digits})
+    >>> effect = sl.substitution_effect(model, prompt, candidates=digits)
     >>> effect["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 15.0]
     """
-    replacements = grouped(replacements, Replacements)
-    candidates, n_replacements = replacements.candidates, replacements.n_replacements
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
         model, prompt, "substitution_effect",
-        replacements=replacements, query=query, to_layer=to_layer, seed=seed, spans=spans,
+        candidates=candidates, n_replacements=n_replacements, query=query, to_layer=to_layer, seed=seed, spans=spans,
     )  # fmt: skip
-    session.span(Between(to_layer=to_layer))
+    session.spans(0, to_layer)
     n, natural = session.query(query), isinstance(candidates, str)
     first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
     session, groups = Spans.of(session, spans)
@@ -107,8 +104,6 @@ def substitution_effect(
     drawn = draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
     for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
-        if n + 1 < len(ids):
-            _require_causal(session, ids, choices, n, to_layer, moved[:1])
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = torch.zeros_like(gaps)
         if to_layer == "y":
@@ -252,18 +247,6 @@ def _draw_expected(
             keys[:, bos] = -torch.inf
         found += keys.topk(min(n_replacements, keys.shape[-1] - 2)).indices
     return dict(zip(places, found, strict=True))
-
-
-def _require_causal(
-    session: Session, ids: Int[Tensor, " position"], choices: list[int], query: int, to_layer: Target, found: Tensor
-) -> None:
-    """Raise an error if the target at the query changes when all tokens after it are replaced."""
-    site = residual_site(to_layer, session.model)
-    later = [next((t for t in choices if t != int(token)), choices[0]) for token in ids[query + 1 :]]
-    other = torch.cat([ids[: query + 1], torch.tensor(later, dtype=ids.dtype)])[None].to(session.ids.device)
-    stream = streams_at(session.model, other, [site], at=query)[site]
-    if not agree(stream.cpu(), found, dtype_of(session.model)):
-        raise not_causal("The model", query)
 
 
 def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Branch], to_layer: Target) -> Tensor:

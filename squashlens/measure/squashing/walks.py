@@ -11,16 +11,14 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import ATTENTION, AttentionKind, Bridge, positive, short_repr
-from squashlens.checks.arguments import grouped
-from squashlens.engine.anatomy import n_blocks, windows
+from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positive, short_repr
+from squashlens.engine.anatomy import learned_sink, n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
-from squashlens.engine.proving.premises import require_attention_alone, require_paths
+from squashlens.engine.premises import require_attention_alone, require_paths
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
-from squashlens.options import Between, BetweenLayers
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.path_sums import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
 from squashlens.theory.spread import are_sinks, beyond_uniform, received
@@ -37,9 +35,10 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
     """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
     require_attention_alone(session.model)
     if attention != "model":
-        make = Uniform if attention == "uniform" else Visible
-        native = windows(session.model, session.positions)
-        return {b: make(native[b]) for b in blocks}
+        model, native = session.model, windows(session.model, session.positions)
+        if attention == "topological":
+            return {b: Visible(native[b]) for b in blocks}
+        return {b: Uniform(native[b], learned_sink(model, b) is not None) for b in blocks}
     held = {} if session.capture is None else session.capture.patterns
     if not held:
         found = attention_of(session.model, session.ids, blocks)
@@ -81,7 +80,8 @@ def hops(
     *,
     attention: AttentionKind = "model",
     query: int = -1,
-    between: BetweenLayers = Between(),
+    from_layer: int = 0,
+    to_layer: Target = "y",
 ) -> xr.DataArray:
     """The share of attention paths into the query by number of attention steps (hops) and by starting token.
 
@@ -91,7 +91,8 @@ def hops(
     Args:
         model, attention, query: as in `path_bound`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
-        between: as in `path_bound`, with one `to_layer`.
+        from_layer: layer whose residual streams the paths start from; 0, the embeddings, by default.
+        to_layer: layer where they end, ``"y"`` by default; one, and no list.
 
     Returns:
         DataArray (hop, position): float64, dimensionless, sums to 1. The coordinate `null` has the same shares under
@@ -108,10 +109,11 @@ def hops(
     >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
-    between = grouped(between, Between)
-    session = Session.start(model, prompt, "hops", attention=attention, query=query, between=between)
+    session = Session.start(
+        model, prompt, "hops", attention=attention, query=query, from_layer=from_layer, to_layer=to_layer
+    )
     session.require_one()
-    from_layer, (_, top) = between.from_layer, session.span(between)
+    (top,) = session.spans(from_layer, to_layer).values()
     start, kinds = one_hot(session, query), cast("tuple[AttentionKind, ...]", (attention, "uniform"))
     counts, null = (by_hops(start, top_down(session, kind, from_layer, top))[:, 0].cpu() for kind in kinds)
     dims, coords = session.coords()
@@ -129,7 +131,8 @@ def strongest_paths(
     avoid: Sequence[int] = (),
     attention: AttentionKind = "model",
     query: int = -1,
-    between: BetweenLayers = Between(),
+    from_layer: int = 0,
+    to_layer: Target = "y",
 ) -> xr.Dataset:
     """The k paths of largest weight into the query: their positions in every layer, weights and shares.
 
@@ -138,7 +141,7 @@ def strongest_paths(
 
     Args:
         model, attention, query: as in `path_bound`.
-        prompt, between: as in `hops`.
+        prompt, from_layer, to_layer: as in `hops`.
         k: number of paths, 10 by default; fewer are returned if fewer exist.
         avoid: positions that paths may not visit, such as ``[0]``: where BOS is an attention sink, all strongest paths
             start there and say nothing of the other tokens. Shares remain those of all paths.
@@ -161,11 +164,10 @@ def strongest_paths(
     >>> best["position_at"].sel(layer=6).values.tolist()   # all end at the query
     [13, 13, 13]
     """
-    between = grouped(between, Between)
     positive(k, "k", "a number of paths")
     session = Session.start(
         model, prompt, "strongest_paths",
-        k=k, avoid=list(avoid), attention=attention, query=query, between=between,
+        k=k, avoid=list(avoid), attention=attention, query=query, from_layer=from_layer, to_layer=to_layer,
     )  # fmt: skip
     session.require_one()
     avoided = [session.query(position, "avoid") for position in avoid]
@@ -174,7 +176,7 @@ def strongest_paths(
             f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
             "Give positions before the query, counted from 0.",
         )
-    from_layer, (_, top) = between.from_layer, session.span(between)
+    (top,) = session.spans(from_layer, to_layer).values()
     down, null = (
         [written_out(session, pattern) for pattern in top_down(session, kind, from_layer, top)]
         for kind in (attention, "uniform")
@@ -245,10 +247,10 @@ def depth_limit(model: Bridge, prompt: PromptOrCapture, *, depth: int = 64, quer
 
     Returns:
         Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
-        first token and at later tokens. Over (block): `predicted_rate`, the rate above; `observed_rate`, the factor by
-        which the rest shrinks with each repetition, over the last quarter of the depths at which it is above rounding
-        error; `absorbing`, the number of later tokens that attend only to themselves, of which the proposition assumes
-        that there are none.
+        first token and at later tokens; what they lack to 1 went to the block's learned sink, if it has one. Over
+        (block): `predicted_rate`, the rate above; `observed_rate`, the factor by which the rest shrinks with each
+        repetition, over the last quarter of the depths at which it is above rounding error; `absorbing`, the number of
+        later tokens that attend only to themselves, of which the proposition assumes that there are none.
 
     Raises:
         InputError: several prompts, a query outside the prompt, or a depth below 4.
@@ -346,5 +348,6 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
 
 def shares_beyond_uniform(session: Session, patterns: Mapping[int, Pattern]) -> Float[Tensor, "block position"]:
     """The share of every token in every block, from the patterns of a session with one prompt."""
-    reach = windows(session.model, session.positions)
-    return torch.stack([beyond_uniform(received(patterns[block]), reach[block]) for block in patterns])  # pyright: ignore
+    model, reach = session.model, windows(session.model, session.positions)
+    sinks = {block: learned_sink(model, block) is not None for block in patterns}
+    return torch.stack([beyond_uniform(received(patterns[b]), reach[b], sinks[b]) for b in patterns])  # pyright: ignore

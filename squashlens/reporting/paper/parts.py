@@ -14,7 +14,8 @@ import xarray as xr
 from squashlens import prompts, tasks, zoo
 from squashlens._typing import Bridge, several
 from squashlens.measure.session import model_name
-from squashlens.tasks import Prompting, Task
+from squashlens.tasks import Task
+from squashlens.tasks.task import Prompting
 
 NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 PATHS = 25  # how many single paths are drawn
@@ -78,7 +79,7 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
 
     def ones_and_zero(_: Path) -> xr.Dataset:
         zero = prompts.one_token(model, "0")
-        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), norm={"scale": "relative"})
+        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), scale="relative")
 
     def strongest(attention: Any) -> Part:
         return Part(
@@ -105,29 +106,28 @@ def _answers(model: Bridge, name: str, chosen: Settings, seeds: int, mode: Any, 
     form = replace(chosen.prompting, mode=mode)
     lengths, draws = list(chosen.lengths), seeds if task.random or temperature else 1
     about = {
-        "task": task.name, "lengths": lengths, "seeds": draws, "mode": several(mode), "template": form.template,
-        "prefill": bool(form.prefill), "n_examples": form.n_examples, "n_baseline": form.n_baseline,
+        "task": task.name, "lengths": lengths, "seeds": draws, **vars(form), "mode": several(mode),
         "temperature": temperature,
     }  # fmt: skip
 
     def measure(journal: Path) -> xr.Dataset:
         return evaluate(
-            model, task, lengths=lengths, seeds=draws, prompting=form, temperature=temperature, resume=journal,
-        )  # fmt: skip
+            model, task, lengths=lengths, seeds=draws, **vars(form), temperature=temperature, resume=journal
+        )
 
     return Part(f"{name}_sampled" if temperature else name, about, measure)
 
 
 def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
     """The four panels of figure 5, with baselines."""
-    from squashlens.engine.capturing.capture import capture
     from squashlens.measure.collapse.distance import collapse
 
     def measure(letter: str) -> Callable[[Path], xr.Dataset]:
         def panel(_: Path) -> xr.Dataset:
             sequence = prompts.figure5(model, chosen.n)[letter]
-            pairs = capture(model, sequence, baselines=("contrast", "unrelated"), pairs={"noise_lengths": REPLAYED})
-            return collapse(model, pairs, by_head="value")
+            return collapse(
+                model, sequence, by_head="value", baselines=("contrast", "unrelated"), noise_lengths=REPLAYED
+            )
 
         return panel
 

@@ -15,21 +15,21 @@ import torch
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, positive, several
+from squashlens._typing import Bridge, Modes, Template, positive, several
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
 from squashlens.maps.payload import fact_text
-from squashlens.measure.session import Session, measurement, require_seen
+from squashlens.measure.session import Session, measurement, sources_of_hooks
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
-from squashlens.reporting.collapse_sections import check_n
+from squashlens.reporting.collapse_sentences import FEWEST
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
-from squashlens.tasks import Prompting
+from squashlens.tasks.task import Prompting
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
@@ -60,7 +60,11 @@ def paper(
     n: int = 96,
     lengths: Iterable[int] = LENGTHS,
     seeds: int = 4,
-    prompting: Prompting = Prompting(),
+    mode: Modes = "answer_only",
+    template: Template = "none",
+    prefill: bool = False,
+    n_examples: int = 0,
+    n_baseline: int = 16,
 ) -> dict[int, Outcome]:
     """Write the paper's figures 1 to 9 for a model: as PDF, with captions, tables as CSV, and LaTeX that includes them.
 
@@ -80,7 +84,8 @@ def paper(
         n: number of content tokens of the longest sequence of figures 1 and 5, at least 3.
         lengths: numbers of items in the questions of figures 2, 3, 4, 6 and 7.
         seeds: number of random samples of the items in figures 3 and 4, and of the answers in figures 6 and 7.
-        prompting: forms of the questions in figures 3, 4, 6 and 7, as in `evaluate`; in figure 2 always answers only.
+        mode: forms of the questions in figures 3, 4, 6 and 7, as in `evaluate`; in figure 2 always answers only.
+        template, prefill, n_examples, n_baseline: as in `evaluate`.
 
     Returns:
         By number, the file of each figure that was asked for; for a figure that cannot be measured on this model, the
@@ -100,7 +105,8 @@ def paper(
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
-    chosen = Settings(prompt, n, tuple(lengths), seeds, prompting)
+    form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=n_baseline)
+    chosen = Settings(prompt, n, tuple(lengths), seeds, form)
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out)
@@ -133,7 +139,8 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
     """Raise an error for settings that suit no model, and for a given prompt that this model cannot read."""
     if not wanted:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
-    check_n(chosen.n)
+    if chosen.n < FEWEST:
+        raise InputError(f"n={chosen.n} is too small: a curve needs several lengths.", f"Give at least {FEWEST}.")
     positive(chosen.seeds, "seeds", "a number of samples")
     for name, values in (("lengths", chosen.lengths), ("mode", several(chosen.prompting.mode))):
         if not values or len({*values}) != len(values):
@@ -200,11 +207,14 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         self.found: dict[str, Any] = {}
-        require_seen(model, "A finished figure")
         session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "paper")
         facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
         self.facts = session.facts
-        self.model: Mapping[str, Any] = {**facts, "tokenizer": tokenizer_digest(model)}
+        self.model: Mapping[str, Any] = {
+            **facts,
+            "tokenizer": tokenizer_digest(model),
+            "hook_functions": sources_of_hooks(model),
+        }
 
     def path(self, part: Part) -> Path:
         """The file of a result."""

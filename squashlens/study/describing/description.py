@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from squashlens._typing import short_repr
-from squashlens.checks.arguments import as_dict, options_of, validated
+from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.study.describing.measurements import call
+from squashlens.synthetic import Stack
 
 RESERVED = "cells"  # the table of all cells, for `sql`
 
@@ -105,8 +106,8 @@ def _plain(value: Any) -> Any:
         return list(value)
     if isinstance(value, Path):
         return str(value)
-    if options_of(type(value)):
-        return as_dict(value)
+    if isinstance(value, Stack):
+        return vars(value)
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} {short_repr(value)}")

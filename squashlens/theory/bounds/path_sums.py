@@ -154,15 +154,18 @@ def heaviest_paths(
 class Uniform:
     """The uniform baseline, without its matrix: every query attends equally to all keys that it may see.
 
-    ``α_ji = 1 / min(j + 1, w)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself.
+    ``α_ji = 1 / (min(j + 1, w) + s)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself.
+    With a learned sink, a key without a value, s is 1; without one it is 0.
     """
 
     window: int | None = None
+    sink: bool = False
 
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
         n = rows.shape[-1]
         seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
-        return Visible(self.window).pushed(rows / (seen if self.window is None else seen.clamp(max=self.window)))
+        seen = seen if self.window is None else seen.clamp(max=self.window)
+        return Visible(self.window).pushed(rows / (seen + self.sink))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
-from squashlens.tasks import Prompting, Task
+from squashlens.tasks import Task
+from squashlens.tasks.task import Prompting
 from tests.odd import counted
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
@@ -129,7 +130,7 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(tiny: Any, untraine
             assert {trace.mode for trace in figure.data if trace.name != "single answers"} >= {mode}
     assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
     prompts = cannot["prompt"].values.ravel()
-    shot = sl.evaluate(untrained, COUNT, prompting={"n_examples": 2}, **how)
+    shot = sl.evaluate(untrained, COUNT, n_examples=2, **how)
     assert all(
         new.endswith(f"\n\n{old}") for new, old in zip(shot["prompt"].values.ravel(), prompts, strict=True)
     )  # fmt: skip
@@ -148,7 +149,7 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
 
 
 def test_reasons_of_verdicts_say_that_length_is_not_shown_to_matter(tiny: Any, untrained: Any) -> None:
-    how: dict[str, Any] = {"lengths": [8], "seeds": 4, "probing": {"n_random_models": 0}}
+    how: dict[str, Any] = {"lengths": [8], "seeds": 4, "n_random_models": 0}
     can, cannot = (sl.collapse_vs_readout(model, COUNT, **how) for model in (tiny, untrained))
     assert (can["able"].item(), cannot["able"].item()) == ("yes", "no")
     assert LATER not in can["reason"].item()

@@ -118,7 +118,7 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
         seen.append("".join(content))
         return "7"
 
-    sequence = sl.prompts.build(tiny, "10230", separator={"separator": ",", "every": 2}, ending="9", **FORM)
+    sequence = sl.prompts.build(tiny, "10230", separator=",", every=2, ending="9", **FORM)
     sl.accuracy(tiny, [sequence], note, lengths=[1, 3, 5], n_baseline=0)
     assert seen == ["9", "109", "10239"]
 

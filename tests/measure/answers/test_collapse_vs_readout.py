@@ -10,8 +10,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.answers import collapse_vs_readout as module
 from squashlens.measure.answers.collapse_vs_readout import more
-from squashlens.tasks import Probing, Task
-from tests import captured
+from squashlens.tasks import Task
 from tests.odd import together
 
 BERNOULLI, REPEATED = (sl.tasks.find(f"taught_count_{pattern}") for pattern in ("bernoulli", "repeated"))
@@ -21,7 +20,7 @@ SEEDS, N_TRAIN = 32, 16  # too few different prompts of 8 digits, and enough of 
 
 @pytest.fixture(scope="module")
 def joined(tiny: Any) -> Any:
-    how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "probing": Probing(n_train=N_TRAIN, n_random_models=2)}
+    how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "n_train": N_TRAIN, "n_random_models": 2}
     return together("joined view", lambda: sl.collapse_vs_readout(tiny, BERNOULLI, **how))
 
 
@@ -30,7 +29,7 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any) -> None:
     ds = sl.collapse_vs_readout(tiny, REPEATED, lengths=LENGTHS)
     form = {"prefix": "How many ones are in the following sequences?", "suffix": "="}
     sequence = sl.prompts.repeated(tiny, "1", max(LENGTHS), **form)
-    pairs = captured.collapse(tiny, sequence, lengths=LENGTHS, scale="relative", passes="separate")
+    pairs = sl.collapse(tiny, sequence, lengths=LENGTHS, scale="relative", passes="separate")
     np.testing.assert_allclose(ds["distance"].isel(seed=0), pairs["distance"].isel(layer=-1), rtol=1e-4)
     np.testing.assert_allclose(ds["distance_y"].isel(seed=0), pairs["distance_y"], rtol=1e-4)
     np.testing.assert_array_equal(ds["same_argmax"].astype(bool), pairs["same_argmax"])
@@ -40,12 +39,11 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any) -> None:
 
 @pytest.mark.slow
 def test_accuracy_and_probe_are_those_of_the_same_prompts(tiny: Any, joined: Any) -> None:
-    prefilled = sl.tasks.Prompting(prefill=True)
-    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prompting=prefilled)
+    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True)
     for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
         np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
     assert joined["r2_y"].isnull().values.tolist() == [True, False]
-    how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "probing": Probing(n_train=N_TRAIN, n_random_models=2)}
+    how: dict[str, Any] = {"lengths": LENGTHS, "seeds": SEEDS, "n_train": N_TRAIN, "n_random_models": 2}
     probe = sl.probe(tiny, BERNOULLI, **how)
     for name in ("r2", "r2_y", "probe_right_y", "r2_random_model_y", "r2_control_y", "gain_low_y", "r2_length"):
         np.testing.assert_allclose(joined[name], probe[name], atol=2e-3)  # of other passes: one ulp may move a penalty
@@ -101,7 +99,7 @@ def test_where_the_length_gives_the_answer_away_there_is_no_verdict(tiny: Any, t
 @pytest.mark.slow
 def test_verdicts_of_the_bundled_model(tiny: Any) -> None:
     """Beyond its training it answers next to nothing rightly. A line finds the count, in random weights as well."""
-    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], probing=Probing(n_random_models=2))
+    ds = sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[5, 56], n_random_models=2)
     assert ds["verdict"].values.tolist() == ["read out", "no more than a baseline"]
     assert "below 0.05" in str(ds["reason"].values[1])
 
@@ -134,7 +132,7 @@ def test_a_planted_answer_is_called_represented(tiny: Any) -> None:
 
     last = f"blocks.{tiny.cfg.n_layers - 1}.hook_resid_post"
     with sl.applied(tiny, sl.hooks.Hook("look", "blocks.0.hook_resid_pre", look), sl.hooks.Hook("plant", last, plant)):
-        how: dict[str, Any] = {"lengths": [24], "seeds": 64, "probing": Probing(n_train=40, n_random_models=3)}
+        how: dict[str, Any] = {"lengths": [24], "seeds": 64, "n_train": 40, "n_random_models": 3}
         ds = sl.collapse_vs_readout(tiny, task, **how)
     assert ds["accuracy"] < 0.5
     assert ds["r2"].sel(layer=tiny.cfg.n_layers) == pytest.approx(1 - 0.3**2 / (8.25 + 0.3**2), abs=0.05)
@@ -157,8 +155,3 @@ def test_pairs_are_known_by_their_tokens(v: tuple[int, ...], star: tuple[int, ..
             more(v, star)
     else:
         assert more(v, star) == extra
-
-
-def test_questions_that_the_answer_does_not_follow_are_refused(tiny: Any) -> None:
-    with pytest.raises(InputError, match="prefill=False: the answer would not come next"):
-        sl.collapse_vs_readout(tiny, BERNOULLI, lengths=[4], prompting={"prefill": False})

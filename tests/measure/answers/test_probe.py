@@ -10,7 +10,7 @@ from scipy import stats
 
 import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.proving.proof import status
+from squashlens.engine.verify import status
 from squashlens.errors import CapacityError, InputError
 from squashlens.measure.answers._scores import Answers, Scores, gains, interval, of_length, score_probes
 
@@ -184,7 +184,7 @@ def test_a_gain_allows_for_another_draw_of_random_weights() -> None:
 @pytest.mark.slow
 def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     """The bundled model's probe alone says *there*; a twin says it as loudly, and so the gain is none."""
-    ds = sl.probe(tiny, COUNT, lengths=[56], probing=sl.tasks.Probing(n_random_models=2))
+    ds = sl.probe(tiny, COUNT, lengths=[56], n_random_models=2)
     assert (ds["r2_y"] > 0.7).all()
     assert (ds["r2_random_model_y"] > 0.99).all()
     assert (ds["gain_high_y"] < 0.05).all()
@@ -241,8 +241,8 @@ def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.Monk
             r"distinct prompts at length \d are too few: a probe needs n_train=64",
         ),
         ("taught_count_alternating", {"seeds": 20, "lengths": [9, 12]}, "2 distinct prompts at length 9"),
-        ("taught_count_bernoulli", {"probing": {"n_train": 1}}, "n_train=1"),
-        ("taught_count_bernoulli", {"probing": {"n_random_models": -1}}, "n_random_models=-1"),
+        ("taught_count_bernoulli", {"n_train": 1}, "n_train=1"),
+        ("taught_count_bernoulli", {"n_random_models": -1}, "n_random_models=-1"),
     ],
 )
 def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[str, Any], message: str) -> None:

@@ -1,6 +1,5 @@
 """Collapse against two plain forward passes a length, closed forms, and the ways of getting it wrong."""
 
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,8 +12,7 @@ import squashlens as sl
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse import metric as _metric
 from squashlens.prompts import GrowingSequence
-from tests import captured
-from tests.cases import FAMILIES, few, random_model
+from tests.cases import CONTENT, FAMILIES, few, random_model, sequence_for
 from tests.references import distances_equal, last_streams, passing
 
 COUNT, COPY = "How many ones are in the following sequences?", "Can you copy the following number?"
@@ -38,7 +36,7 @@ def two_passes(plain: Any, sequence: GrowingSequence, length: int) -> tuple[np.n
 @pytest.mark.parametrize("panel", PANELS)
 def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS[panel](tiny, 96, **form)
-    ds = captured.collapse(tiny, sequence)
+    ds = sl.collapse(tiny, sequence)
     # Junctions, where the sequence goes on with another token than it would repeat, are among them.
     for length in {1, 3, 96, *Random(panel).sample(range(2, 96), 5)}:
         assert distances_equal(ds.sel(length=length), plain_tiny, sequence.pair(length))[1:].min() > 0
@@ -48,9 +46,9 @@ def test_figure_5_equals_two_plain_passes(panel: str, form: dict[str, str], tiny
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_families_equal_two_plain_passes(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
-    for form in ({}, {"separator": 13}, {"separator": {"separator": 13, "every": 2}, "suffix": [20, 21, 22]}):
-        sequence = captured.sequence_for(model, family, captured.CONTENT * 2, **form)
-        ds = captured.collapse(model, sequence, norm="l1")
+    for form in ({}, {"separator": 13}, {"separator": 13, "every": 2, "suffix": [20, 21, 22]}):
+        sequence = sequence_for(model, family, CONTENT * 2, **form)
+        ds = sl.collapse(model, sequence, norm="l1")
         assert sl.results.provenance(ds)["passes"] == "shared"
         assert ds["kl"].max() > 0  # every family's logits are understood
         for length in (1, 3, 4, 9, 16):
@@ -84,7 +82,7 @@ def uniform(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 def test_uniform_attention_in_closed_form(norm: str, content: list[int], uniform: tuple[Any, Any]) -> None:
     """v − v* = W_O W_V (mean of n − a) / (n + 1): for repeated a after one other token, ‖…‖ / (n (n + 1))."""
     plain, model = uniform
-    ds = captured.collapse(model, sl.prompts.build(model, content, prefix=[2]), norm=norm)
+    ds = sl.collapse(model, sl.prompts.build(model, content, prefix=[2]), norm=norm)
     block = plain.transformer.h[0]
     with torch.no_grad():
         u = block.ln_1(plain.transformer.wte.weight).double().numpy()
@@ -103,8 +101,8 @@ def test_uniform_attention_in_closed_form(norm: str, content: list[int], uniform
 
 def test_heads_both_ways(tiny: Any, plain_tiny: Any) -> None:
     sequence, lengths = PANELS["b"](tiny, 40), [5, 40]
-    sliced = captured.collapse(tiny, sequence, lengths=lengths, by_head="slice")
-    valued = captured.collapse(tiny, sequence, lengths=lengths, by_head="value")
+    sliced = sl.collapse(tiny, sequence, lengths=lengths, by_head="slice")
+    valued = sl.collapse(tiny, sequence, lengths=lengths, by_head="value")
     assert sliced["head_distance"].dims == ("layer", "head", "length")
     assert valued["head_distance"].dims == ("block", "head", "length")
     for length in lengths:
@@ -129,7 +127,7 @@ def test_heads_both_ways(tiny: Any, plain_tiny: Any) -> None:
 def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["b"](tiny, 20)
     options: dict[str, Any] = {"baselines": ["contrast", "unrelated"], "n_samples": 2, "lengths": [4, 20]}
-    absolute, relative = (captured.collapse(tiny, sequence, scale=s, **options) for s in ("absolute", "relative"))
+    absolute, relative = (sl.collapse(tiny, sequence, scale=s, **options) for s in ("absolute", "relative"))
     v, _ = two_passes(plain_tiny, sequence, 20)
     rms = np.sqrt((v**2).mean(axis=-1))
     for found in (absolute, relative):
@@ -147,7 +145,7 @@ def test_relative_divides_by_rms(tiny: Any, plain_tiny: Any) -> None:
 @pytest.mark.slow
 def test_contrast_and_unrelated_are_other_prompts(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["d"](tiny, 30, suffix="=")
-    ds = captured.collapse(tiny, sequence, lengths=[6, 29], baselines=["contrast", "unrelated"], n_samples=2, seed=11)
+    ds = sl.collapse(tiny, sequence, lengths=[6, 29], baselines=["contrast", "unrelated"], n_samples=2, seed=11)
     rng = Random("unrelated 11")
     others = [sequence.unrelated(rng) for _ in range(2)]
     for length in (6, 29):
@@ -162,13 +160,13 @@ def test_contrast_and_unrelated_are_other_prompts(tiny: Any, plain_tiny: Any) ->
             np.testing.assert_allclose(ds["unrelated"].sel(length=length).isel(draw=draw), far[:-1], atol=allowed)
             np.testing.assert_allclose(ds["unrelated_y"].sel(length=length).isel(draw=draw), far[-1], atol=1e-4)
     same_seed = sl.prompts.digits(tiny, 30, seed=0)
-    ds = captured.collapse(tiny, same_seed, baselines=["unrelated"], seed=0, lengths=[30])
+    ds = sl.collapse(tiny, same_seed, baselines=["unrelated"], seed=0, lengths=[30])
     assert (ds["unrelated"].sel(layer=6) > 1).all()  # not drawn from the same stream as the sequence itself
 
 
 def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["c"](tiny, 40)
-    ds = captured.collapse(tiny, sequence, lengths=[1, 2, 39])
+    ds = sl.collapse(tiny, sequence, lengths=[1, 2, 39])
     for length in (1, 2, 39):
         p, q = (
             plain_tiny(torch.tensor([ids])).logits[0, -1].double().softmax(-1).detach()
@@ -181,28 +179,25 @@ def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
         gap = (p / q).log()
         assert here["log_odds"].item() == pytest.approx((gap.max() - gap.min()).item(), rel=1e-3, abs=1e-4)
     assert ds["kl"].attrs["units"] == "nats"
-    assert "told_apart" not in ds
 
 
 def test_the_next_token_against_its_noise(tiny: Any) -> None:
     sequence = PANELS["c"](tiny, 40)
-    ds = captured.collapse(tiny, sequence, lengths=[1, 8, 39], noise_lengths=3)
+    ds = sl.collapse(tiny, sequence, lengths=[1, 8, 39], noise_lengths=3)
     noise = ds["total_variation_noise"]
     assert (noise > 0).all()
     assert 100 * noise.max() < ds["total_variation"].sel(length=8)
     assert (ds["total_variation_noise"] <= 2 * np.tanh(ds["log_odds_noise"] / 4)).all()
-    assert ds["told_apart"].sel(length=[8, 39]).all()
     same = sl.hooks.Hook("same", "ln_final.hook_out", lambda y: 0 * y + 1)
     with sl.applied(tiny, same):
-        ds = captured.collapse(tiny, sequence, lengths=[8, 39], noise_lengths=2)
-    assert not ds["told_apart"].any()
+        ds = sl.collapse(tiny, sequence, lengths=[8, 39], noise_lengths=2)
     assert (ds["total_variation"] == 0).all()
 
 
 def test_precision(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["c"](tiny, 40)
-    exact = captured.collapse(tiny, sequence, lengths=[40])
-    rounded = captured.collapse(tiny, sequence, lengths=[40], round_to=torch.bfloat16)
+    exact = sl.collapse(tiny, sequence, lengths=[40])
+    rounded = sl.collapse(tiny, sequence, lengths=[40], round_to=torch.bfloat16)
     v, star = (last_streams(plain_tiny, ids) for ids in (sequence.pair(40).v, sequence.pair(40).v_star))
     gap = (v - star)[6].abs()
     c = gap.argmax()
@@ -226,22 +221,27 @@ def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
         raise UnsoundModelError("The logits do not follow.", "Go on without.")
 
     monkeypatch.setattr(_metric, "require_understood", refuse)
-    rounded = partial(captured.precision_and_blocks, round_to=["bfloat16"])
-    for measure, without in ((sl.collapse, "kl"), (rounded, "same_answer")):
+    for measure, without, kept in ((sl.collapse, "kl", "distance"), (sl.separation, "next_step", "step")):
         with pytest.warns(UserWarning, match="The next token is not compared"):
             ds = measure(tiny, PANELS["a"](tiny, 4))
         assert without not in ds
-        assert "distance" in ds
+        assert kept in ds
+
+
+def test_lengths_in_any_order_are_measured_in_ascending_order(tiny: Any) -> None:
+    ones = PANELS["a"](tiny, 6)
+    found, expected = (sl.collapse(tiny, ones, lengths=lengths) for lengths in ([5, 2], [2, 5]))
+    assert found.identical(expected)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"n_samples": 0}, "n_samples=0"),
-        ({"lengths": [3, 2]}, "not increasing"),
+        ({"lengths": [3, 3]}, "a number twice"),
         ({"lengths": [99]}, "Lengths run from 1 to 9"),
     ],
 )
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        captured.collapse(tiny, PANELS["a"](tiny, 9), **options)
+        sl.collapse(tiny, PANELS["a"](tiny, 9), **options)

@@ -11,16 +11,14 @@ from transformers import XGLMConfig
 import squashlens as sl
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import InputError, UnsoundModelError
-from tests import captured
-from tests.cases import FAMILIES, OTHERS, few, save_random
-from tests.grouped import flat
+from tests.cases import FAMILIES, OTHERS, few, save_random, sequence_for
 from tests.references import distances_equal, model_with_streams, model_without
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 7, 8, 8, 9, 7]
 
 
 def separated(model: Any, family: str, **form: Any) -> Any:
-    return captured.sequence_for(model, family, CONTENT, separator=13, **form)
+    return sequence_for(model, family, CONTENT, separator=13, **form)
 
 
 @pytest.mark.parametrize("suffix", [pytest.param([], marks=pytest.mark.slow), [20, 21]], ids=["bare", "suffix"])
@@ -51,9 +49,7 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
     sequence = separated(model, family)
     others = [sequence.unrelated(Random(seed)) for seed in range(3)]
     kinds = ["zero_residual", "mean_residual", "resample_residual"]
-    ds = sl.separator_ablation(
-        model, sequence, kinds=kinds, substitute={"source": others, "seed": 4}, from_blocks=[0, 2], noise_lengths=0
-    )
+    ds = sl.separator_ablation(model, sequence, kinds=kinds, source=others, seed=4, from_blocks=[0, 2], noise_lengths=0)
     places = sequence.separator_places(13)
     with torch.no_grad():
         states = [
@@ -100,7 +96,8 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
         model,
         sequence,
         kinds=["delete", "substitute", "extra_digits", "random_places"],
-        substitute={"substitute": 17, "seed": 3},
+        substitute=17,
+        seed=3,
     )
     start = list(sequence.prefix)
     for length in (3, 5, 13):
@@ -173,13 +170,13 @@ def test_gap_and_attention_make_the_whole_effect(tiny: Any) -> None:
 
 
 def test_baselines_are_those_of_collapse(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 20, separator={"separator": ",", "every": 4}, suffix="=")
+    ones = sl.prompts.repeated(tiny, "1", 20, separator=",", every=4, suffix="=")
     for scale in ("absolute", "relative"):
-        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], norm={"scale": scale}, noise_lengths=0)
+        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], scale=scale, noise_lengths=0)
         plain = sl.prompts.repeated(tiny, "1", 20, suffix="=")
         for edit, sequence in (("separators", ones), ("none", plain)):
             with patterns_written("hooks inside attention are compared with none"):
-                expected = captured.collapse(tiny, sequence, scale=scale)
+                expected = sl.collapse(tiny, sequence, scale=scale)
             np.testing.assert_allclose(ds["distance"].sel(edit=edit), expected["distance"], rtol=1e-6)
         assert ds["noise_floor"].isnull().all()
         assert ds["distance"].attrs["units"] == {"absolute": "model units", "relative": "1"}[scale]
@@ -194,7 +191,7 @@ def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
 
 
 def ablated(model: Any, sequence: Any, **options: Any) -> Any:
-    return flat.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
+    return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
 
 
 def test_dead_hooks_are_refused(tmp_path: Any) -> None:
@@ -221,7 +218,7 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
 def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
     with pytest.raises(InputError, match=message):
-        flat.separator_ablation(tiny, ones, **options)
+        sl.separator_ablation(tiny, ones, **options)
 
 
 @pytest.mark.few(1)

@@ -146,7 +146,7 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
     ds = tokenization(model, 7, prefix=prompt)
     lead = [] if family == "qwen2" else [2]
     norms = {"linf": np.inf, "l1": 1, "l2": 2}
-    other = {n: tokenization(model, 3, prefix=prompt, norm={"norm": n, "scale": "absolute"}) for n in ("l1", "l2")}
+    other = {n: tokenization(model, 3, prefix=prompt, norm=n, scale="absolute") for n in ("l1", "l2")}
     for form, between in FORMS.items():
         for n in range(1, 8):
             here, longer = (

@@ -11,7 +11,6 @@ from scipy.special import rel_entr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests.grouped import flat
 from tests.odd import together
 from tests.references import fingerprint, raw
 
@@ -54,14 +53,14 @@ CHANGES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def found(model: Any, families: Any) -> Any:
     how: Any = {"prompt": TEXTS, "lengths": LENGTHS, "n_samples": SAMPLES, "seed": 3, "norm": "l2", "noise_lengths": 1}
-    return together("bench of random weights", lambda: flat.compare(model, families, CHANGES, **how))
+    return together("bench of random weights", lambda: sl.compare(model, families, CHANGES, **how))
 
 
 @pytest.fixture(scope="module")
 def asked(tiny: Any, digits: Any) -> Any:
     changes: Any = {"nothing": sl.hooks.sliding_window(1000), "blind": sl.hooks.sliding_window(2)}
     how: Any = {"answer": RIGHT, "n_samples": SAMPLES, "seed": 3, "method": "none"}
-    return together("bench of answers", lambda: flat.compare(tiny, digits, changes, **how))
+    return together("bench of answers", lambda: sl.compare(tiny, digits, changes, **how))
 
 
 def test_what_does_nothing_differs_by_nothing(found: Any, asked: Any) -> None:
@@ -98,8 +97,8 @@ def test_every_number_is_that_of_the_plain_call(change: str, model: Any, familie
             drawn = drawn.every(3, 50) if change == "separators" else drawn
             here = found.sel(change=change, family=family).isel(sample=sample)
             with sl.applied(model, *hooks):
-                pairs = sl.capture(model, drawn, lengths=LENGTHS, pairs={"noise_lengths": 1})
-                collapse = sl.collapse(model, pairs, norm={"norm": "l2", "scale": "relative"})
+                pairs = sl.capture(model, drawn, lengths=LENGTHS, noise_lengths=1)
+                collapse = sl.collapse(model, pairs, norm="l2", scale="relative")
                 norms = sl.jacobian_norms(model, torch.tensor([drawn.pair(N).v]))
             np.testing.assert_allclose(here["distance"], collapse["distance"].isel(layer=-1), rtol=1e-3, atol=1e-5)
             places = [drawn.position(number) for number in (1, 4, 8)]
@@ -170,7 +169,7 @@ def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, mo
     before = fingerprint(tiny)
     part = sl.compare(
         tiny, digits, {"flat": sl.hooks.uniform_attention()}, answer={"last": RIGHT["last"]},
-        prompt="What is the last digit in this sequence? 4071 = 1", sampling={"n_samples": 2, "method": "none"},
+        prompt="What is the last digit in this sequence? 4071 = 1", n_samples=2, method="none",
     )  # fmt: skip
     assert fingerprint(tiny) == before
     assert part["accuracy"].sel(family="counting").isnull().all()
@@ -178,9 +177,7 @@ def test_a_family_without_answers_and_texts_of_nobody(tiny: Any, digits: Any, mo
     assert float(part["least_p_holm"]) == 1.0
     assert "jacobian_norm" not in part
     assert "noise_floor" not in part
-    plain = sl.compare(
-        model, {"many": families["many"]}, {"sharp": sl.hooks.adaptive_temperature()}, sampling={"n_samples": 2}
-    )
+    plain = sl.compare(model, {"many": families["many"]}, {"sharp": sl.hooks.adaptive_temperature()}, n_samples=2)
     assert "kl" not in plain  # there is no text unless it is given
     assert plain["distance"].shape == (2, 1, 1, 2)
     assert plain["distance_ratio_low"].isnull().all()

@@ -14,8 +14,6 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with, stated
 from squashlens.sequences import GrowingSequence
-from tests import captured
-from tests.grouped import flat
 from tests.odd import counted, together
 from tests.references import distances_equal, fingerprint, raw
 
@@ -48,7 +46,7 @@ def several(tiny: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def compared(tiny: Any, digits: Any, several: Any) -> Any:
     how: Any = {"answer": counted, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
-    return together("interventions side by side", lambda: flat.compare(tiny, digits, several, **how))
+    return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how))
 
 
 @pytest.mark.few(1)
@@ -61,9 +59,7 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
     drawn = [form.unrelated(Random(f"asked 5 {number}")) for number in range(2)]
     ids = torch.tensor(form.pair(12).v)
     with sl.applied(tiny, *hooks):
-        collapse = captured.collapse(
-            tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto"
-        )
+        collapse = sl.collapse(tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto")
         bound = sl.path_bound(tiny, ids)
         right = sl.accuracy(tiny, drawn, counted, lengths=[4, 12])
     here = compared.sel(change=change)
@@ -92,7 +88,7 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
         sequence,
         {"masked": sl.hooks.mask_tokens([0]), "dropped": without},
         lengths=LENGTHS,
-        norm={"scale": "absolute"},
+        scale="absolute",
     )
     dropped = ds.sel(change="dropped")
     for length in LENGTHS:

@@ -12,8 +12,7 @@ from scipy import stats
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.remedies import search as module
-from tests import captured, odd
-from tests.grouped import flat
+from tests import odd
 from tests.references import last_streams
 
 CONTENT = [7, 8, 7, 7, 9, 9, 8, 7, 8, 8, 9]
@@ -31,7 +30,7 @@ def prescribed(tiny: Any, digits: Any) -> xr.Dataset:
     how: Any = {"answer": odd.counted, "n_samples": 2, "lengths": [5, 6, 9], "seed": 1, "n_placements": 5}
     return odd.together(
         "separator search",
-        lambda: flat.search_separators(tiny, digits, designs={"separator": [",", "dog"], "every": [4, 2]}, **how),
+        lambda: sl.search_separators(tiny, digits, separator=[",", "dog"], every=[4, 2], **how),
     )
 
 
@@ -44,7 +43,7 @@ def llama(bridge_of: Any) -> tuple[Any, Any]:
 def searched(llama: tuple[Any, Any], **options: Any) -> xr.Dataset:
     model, sequence = llama
     options = {"separator": [13, 14], "every": [2, 3], "lengths": LENGTHS, "n_placements": 5} | options
-    return flat.search_separators(model, sequence, **options)
+    return sl.search_separators(model, sequence, **options)
 
 
 @pytest.mark.few(1)
@@ -55,9 +54,12 @@ def test_the_grid_equals_plain_passes(family: str, norm: Any, bridge_of: Any, pl
     ds = sl.search_separators(
         model,
         sequence,
-        designs={"separator": [13], "every": [2, 3], "n_placements": 5},
+        separator=[13],
+        every=[2, 3],
+        n_placements=5,
         lengths=[3, 4, 11],
-        norm={"norm": norm, "scale": "absolute"},
+        norm=norm,
+        scale="absolute",
     )
     for every in (2, 3):
         for length in (3, 4, 11):
@@ -98,7 +100,7 @@ def test_chance_is_random_placement(llama: Any) -> None:
             rng = Random(f"placements 4 {number} {length}")
             places = sorted(rng.sample(range(1, length), (length - 1) // every))
             form = sequence.separated([token] * len(places), places)
-            ds = captured.collapse(model, form, lengths=[length], scale="relative")
+            ds = sl.collapse(model, form, lengths=[length], scale="relative")
             told.append(ds["distance"].sel(layer=3).item())
         assert found == pytest.approx(np.median(told), rel=1e-4)
     assert first["separation"].values.max() not in first["random"].values
@@ -118,7 +120,6 @@ def test_the_interval_is_students_and_the_rank_is_counted(
         return xr.Dataset({"distance": (("layer", "length"), [[0.0] * 4, [value, value, 9.0, 0.0]])})
 
     monkeypatch.setattr(module, "collapse", collapse)
-    monkeypatch.setattr(module, "capture_pairs", lambda *_, **options: None)
     ds = searched(llama, n_placements=placements)
     rng = np.random.default_rng(seed)
     grid, random = rng.uniform(3, 5, 4), rng.uniform(1, 6, placements)
@@ -146,8 +147,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Any:
         def __call__(self, model: Any, form: Any, **options: Any) -> xr.Dataset:
             if len(self.seen) == self.limit:
                 raise KeyboardInterrupt
-            self.seen.append((form.sequence.separators, form.sequence.breaks))
-            return captured.collapse(model, form, **options)
+            self.seen.append((form.separators, form.breaks))
+            return sl.collapse(model, form, **options)
 
     count = Count()
     monkeypatch.setattr(module, "collapse", count)
@@ -204,5 +205,5 @@ def test_refusals(options: dict[str, Any], message: str, llama: Any, counted: An
     model, sequence = llama
     given_: dict[str, Any] = {"separator": [13], "every": [2], "n_placements": 5} | options
     with pytest.raises(InputError, match=message):
-        flat.search_separators(model, sequence, **given_)
+        sl.search_separators(model, sequence, **given_)
     assert counted.seen == []

@@ -11,7 +11,6 @@ from scipy.stats import sem, spearmanr, t
 import squashlens as sl
 from squashlens.measure.squashing.estimates import ATTRIBUTIONS, one_cotangent, rollout
 from tests.cases import CONFIGS, random_model
-from tests.grouped import flat
 from tests.references import jacobian_by_jacrev, plain_outputs
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
@@ -19,7 +18,7 @@ IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59], [2, 8, 8, 30, 9, 7, 12]])
 
 def test_substitution_is_seeded(tiny: Any) -> None:
     among: dict[str, Any] = {"candidates": list(range(20, 60)), "n_replacements": 2}
-    one, again, other = (sl.substitution_effect(tiny, "110101 =", replacements=among, seed=seed) for seed in (0, 0, 1))
+    one, again, other = (sl.substitution_effect(tiny, "110101 =", **among, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one["effect"], again["effect"])
     assert (one["effect"] != other["effect"]).values[1:].any()
     layer = sl.substitution_effect(tiny, "110 =", to_layer=3)
@@ -48,17 +47,17 @@ def ranks(one: np.ndarray, other: np.ndarray) -> list[float]:
 @pytest.mark.slow
 def test_the_audit_is_its_parts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma2", torch.float64)
-    found = flat.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, replacements={"n_replacements": 3})
+    found = sl.audit(model, IDS, positions=[2, 3, 4, 5], n_probes=4, n_replacements=3)
     assert found["value"].dims == ("estimate", "prompt", "position")
     value = found["value"]
     parts = {
         "paper form": sl.path_bound(model, IDS),
         "null": sl.path_bound(model, IDS, attention="uniform"),
-        "analytic edges, attention and norms frozen": flat.certified_bound(model, IDS, freeze=("attention", "norms")),
-        "two blocks composed": flat.certified_bound(model, IDS, edges={"edges": "exact", "n_composed": 2}),
-        "Jacobian, norms frozen": flat.jacobian_norms(model, IDS, freeze="norms"),
-        "Frobenius norm": flat.jacobian_norms(model, IDS, norm="frobenius"),
-        "Jacobian": flat.jacobian_norms(model, IDS),
+        "analytic edges, attention and norms frozen": sl.certified_bound(model, IDS, freeze=("attention", "norms")),
+        "two blocks composed": sl.certified_bound(model, IDS, edges="exact", n_composed=2),
+        "Jacobian, norms frozen": sl.jacobian_norms(model, IDS, freeze="norms"),
+        "Frobenius norm": sl.jacobian_norms(model, IDS, norm="frobenius"),
+        "Jacobian": sl.jacobian_norms(model, IDS),
         "knockout KL": sl.knockout_effect(model, IDS)["kl"],
     }
     for name, part in parts.items():

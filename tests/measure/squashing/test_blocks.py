@@ -10,7 +10,6 @@ import torch
 import squashlens as sl
 from squashlens.errors import CapacityError
 from tests.cases import CONFIGS, random_model
-from tests.grouped import flat
 from tests.references import jacobian_by_jacrev
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -21,7 +20,7 @@ IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 def test_blocks_and_directions_are_those_of_the_plain_model(family: str, bridge_of: Callable[..., Any]) -> None:
     plain = random_model(CONFIGS[family]).double()
     truth = jacobian_by_jacrev(plain, IDS[None], 6).detach().double().numpy()[[1, 4, 6]]
-    found = flat.jacobian(bridge_of(family, torch.float64), IDS, positions=[4, 6, 1], k=4)
+    found = sl.jacobian(bridge_of(family, torch.float64), IDS, positions=[4, 6, 1], k=4)
     assert found["position"].values.tolist() == [1, 4, 6]
     assert found["token_id"].values.tolist() == [7, 7, 59]
     np.testing.assert_allclose(found["jacobian"], truth, atol=1e-6 * abs(truth).max())
@@ -42,7 +41,7 @@ def test_blocks_and_directions_are_those_of_the_plain_model(family: str, bridge_
 def test_logits_change_as_a_step_along_the_direction_says(family: str, bridge_of: Callable[..., Any]) -> None:
     """Against a central difference: a hook moves a token's embedding by a small step; gemma2 caps its logits."""
     model = bridge_of(family, torch.float64)
-    found = flat.jacobian(model, IDS, positions=[3], k=2)
+    found = sl.jacobian(model, IDS, positions=[3], k=2)
     for direction in (0, 1):
         one = found.isel(position=0, direction=direction)
         right, logits = torch.tensor(one["right"].values), []

@@ -20,16 +20,14 @@ LONGER = torch.tensor([2, 7, 11, 30, 7, 7, 59, 4, 21])
 @pytest.mark.parametrize("query", [-1, 2])
 def test_equals_enumeration(family: str, query: int, bridge_of: Any, plain_of: Any) -> None:
     constants = {"beta1": 1.7, "beta2": 0.6, "beta3": 2.5, "sigma_psi": 0.9}
-    found = sl.path_bound(bridge_of(family), IDS, query=query, constants=constants)
+    found = sl.path_bound(bridge_of(family), IDS, query=query, **constants)
     paths = path_sum(mean_patterns(plain_of(family), IDS[None]), query % 5, beta1=1.7, gain=0.9 / 0.6 + 1)
     np.testing.assert_allclose(found.values, paths / 2.5, rtol=1e-5, atol=1e-9)
 
 
 def test_source_and_targets(bridge_of: Any, plain_of: Any) -> None:
     patterns = mean_patterns(plain_of("gemma"), IDS[None])
-    found = sl.path_bound(
-        bridge_of("gemma"), IDS, between={"from_layer": 1, "to_layer": [2, 3, "y"]}, constants={"beta3": 2.0}
-    )
+    found = sl.path_bound(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, 3, "y"], beta3=2.0)
     assert found.dims == ("to_layer", "position")
     assert found["to_layer"].values.tolist() == ["2", "3", "y"]
     np.testing.assert_allclose(found.sel(to_layer="2"), path_sum(patterns[1:2], 4, gain=2), rtol=1e-5)

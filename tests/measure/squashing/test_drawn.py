@@ -10,19 +10,14 @@ import torch
 from transformers import LlamaConfig
 
 import squashlens as sl
-from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.jacobians.sketch import EVENTS, Measure
 from squashlens.theory.probes import PROBES, normals
 from tests.cases import COMMON, loaded
-from tests.grouped import flat
 from tests.references import exact_norms
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
 N, TO, SOURCE = len(IDS), 5, 1
-BOUNDS: list[dict[str, Any]] = [
-    {"edges": "analytic"}, {"edges": "attention"}, {"edges": "exact"}, {"edges": "exact", "n_composed": 2},
-    {"edges": "local"},
-]  # fmt: skip
+BOUNDS: list[dict[str, Any]] = [{"n_composed": 1}, {"n_composed": 2}]
 SKETCHES: list[dict[str, Any]] = [
     {"method": "sketch_upper", "n_probes": 8}, {"method": "sketch_upper", "norm": "frobenius"},
     {"method": "sketch_upper", "tightness": 3.0}, {"method": "sketch", "n_probes": 4},
@@ -44,15 +39,10 @@ def test_a_hook_that_avoids_known_probes_is_found(tmp_path: Path) -> None:
     plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: unseen(out))
     truth = exact_norms(plain, IDS)
     with sl.applied(model, sl.hooks.Hook("unseen", "blocks.1.mlp.hook_out", unseen)):
-        for edges in ("analytic", "attention"):
-            known = flat.certified_bound(model, IDS, edges={"edges": edges, "seed": 0})
-            assert (known.values < 0.01 * truth).any(), edges  # why no seed is public
-            with pytest.raises(UnsoundModelError, match="Block 1"):
-                flat.certified_bound(model, IDS, edges=edges)
-        for kind in BOUNDS[2:4]:
-            assert (flat.certified_bound(model, IDS, **kind).values >= truth).all(), kind
+        for kind in BOUNDS:
+            assert (sl.certified_bound(model, IDS, **kind).values >= truth).all(), kind
         for kind in SKETCHES[:2]:
-            assert (flat.jacobian_norms(model, IDS, **kind).values >= truth).all(), kind
+            assert (sl.jacobian_norms(model, IDS, **kind).values >= truth).all(), kind
 
 
 def test_intervals_hold_together_as_often_as_stated() -> None:
@@ -74,9 +64,8 @@ def test_intervals_hold_together_as_often_as_stated() -> None:
 
 
 def seed_in(found: Any) -> int:
-    """The seed that a call drew, from the group of options that has it."""
-    call = sl.results.provenance(found)["call"]
-    return next(call[group]["seed"] for group in ("method", "edges") if group in call)
+    """The seed that a call drew."""
+    return sl.results.provenance(found)["call"]["seed"]
 
 
 @pytest.mark.few(1)
@@ -86,8 +75,8 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
 
     def measure(ids: Any = IDS, **more: Any) -> Any:
         if "method" in kind:
-            return flat.jacobian_norms(model, ids, **kind, **more)
-        return flat.certified_bound(model, ids, **kind, **more)
+            return sl.jacobian_norms(model, ids, **kind, **more)
+        return sl.certified_bound(model, ids, **kind, **more)
 
     one, other = measure(), measure()
     seeds = [seed_in(each) for each in (one, other)]
@@ -97,9 +86,9 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
         assert seeds[0] != seeds[1]
     np.testing.assert_array_equal(measure(seed=seeds[0]), one)
     np.testing.assert_array_equal(measure(seed=3), measure(seed=3))
-    if "edges" not in kind and kind != SKETCHES[2]:  # rounding alone moves a bound by paths
+    if kind not in (*BOUNDS, SKETCHES[2]):  # rounding alone moves a bound by paths
         assert not np.array_equal(measure(seed=4), measure(seed=3), equal_nan=True)
-    if kind["method" if "method" in kind else "edges"] in ("analytic", "sketch_upper"):
+    if kind in (BOUNDS[0], SKETCHES[0]):
         both = measure([IDS.tolist(), IDS[:4].tolist()])  # of unequal lengths: the same seed for each
         np.testing.assert_array_equal(measure([IDS.tolist(), IDS[:4].tolist()], seed=seed_in(both)), both)
 
@@ -112,6 +101,6 @@ def test_the_probability_of_a_profile_covers_its_random_models(bridge_of: Any, m
         Measure, "ends", lambda self, several, chance: (chances.append(chance), ends(self, several, chance))[1]
     )
     asked: dict[str, Any] = {"layers": [0, 1], "queries": [2, 3], "method": "sketch_upper", "n_probes": 4}
-    flat.profile(bridge_of("gpt2"), IDS, extras={"n_random_models": 1}, **asked)
+    sl.profile(bridge_of("gpt2"), IDS, n_random_models=1, **asked)
     assert len(chances) == 4  # two queries of two models
     assert EVENTS * sum(chances) * 2 * N == pytest.approx(1e-6)  # at two layers and all positions

@@ -55,7 +55,7 @@ def test_replacements_are_those_of_the_substitution_effect(bridge_of: Callable[.
     found = first_order(model, IDS, of="predicted", n_probes=PROBES, n_replacements=3, seed=5).values
     assert np.isnan(found[0])
     np.testing.assert_allclose(found[1:], [np.mean(each) for each in expected.values()], rtol=2e-3)
-    real = sl.substitution_effect(model, IDS, replacements={"candidates": "predicted", "n_replacements": 3}, seed=5)
+    real = sl.substitution_effect(model, IDS, candidates="predicted", n_replacements=3, seed=5)
     assert real["noise_ceiling_kl"] <= 1
 
 

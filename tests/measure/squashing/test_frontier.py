@@ -14,10 +14,9 @@ from transformers import GemmaConfig
 
 import squashlens as sl
 from tests.cases import loaded
-from tests.grouped import flat
 
 pytestmark = pytest.mark.slow
-RUNGS = ["paper", "analytic edges", "attention", "exact", "two", "sketch of 16, certified"]
+RUNGS = ["paper", "exact", "two", "sketch of 16, certified"]
 
 
 def random_gemma(blocks: int, folder: Path) -> Any:
@@ -37,7 +36,7 @@ def random_gemma(blocks: int, folder: Path) -> Any:
 
 
 def medians(model: Any, prompts: Any, content: Any, **options: Any) -> Any:
-    found = flat.audit(model, prompts, positions=content, estimates=RUNGS, **options)
+    found = sl.audit(model, prompts, positions=content, estimates=RUNGS, **options)
     assert (found["tightness"].min(("prompt", "position")).dropna("estimate") >= 1 - 1e-4).all()
     return sl.results.table(found)
 

@@ -14,7 +14,6 @@ from squashlens.measure.squashing.jacobians import products as _rows
 from squashlens.measure.squashing.jacobians import sketch as _sketch
 from squashlens.theory.norms import sketch_factors
 from tests.cases import CONFIGS, FAMILIES, MORE, few, random_model
-from tests.grouped import flat
 from tests.references import block_jacobian, exact_norms, jacobian_by_differences, jacobian_by_jacrev
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -40,12 +39,12 @@ def test_equals_the_plain_models_jacobian(family: str, twin: str, bridge_of: Cal
     truth = norms_of(blocks(random_model(CONFIGS[family]).double(), IDS[None], 6))
     for norm, expected in truth.items():
         assert expected.min() > 1e-3 * expected.max()  # known values, none of them zero
-        found = flat.jacobian_norms(bridge_of(family, torch.float64), IDS, norm=norm, vjp_batch_size=5)
+        found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm=norm, vjp_batch_size=5)
         np.testing.assert_allclose(found.values, expected, rtol=rtol)
 
 
 def test_sources_and_targets_against_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
-    found = sl.jacobian_norms(bridge_of("gemma"), IDS, between={"from_layer": 1, "to_layer": [2, "y"]})
+    found = sl.jacobian_norms(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, "y"])
     for top in (2, "y"):
         blocks = block_jacobian(random_model(CONFIGS["gemma"]), IDS[None], 1, top, [6])[0]
         expected = norms_of(blocks.transpose(0, 1))["spectral"]
@@ -60,7 +59,7 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
     gain = 1 + model.ln_final.weight.detach()
     rho = (v.square().mean() + model.original_model.config.rms_norm_eps).sqrt()
     block = gain[:, None] * (torch.eye(16, dtype=torch.float64) - torch.outer(v, v) / (16 * rho**2)) / rho
-    found = sl.jacobian_norms(model, IDS, between={"from_layer": 3})
+    found = sl.jacobian_norms(model, IDS, from_layer=3)
     assert found.values[-1] == pytest.approx(torch.linalg.matrix_norm(block, ord=2).item(), rel=1e-6)
     assert (found.values[:-1] == 0).all()
 
@@ -69,9 +68,9 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
-    together = flat.jacobian_norms(model, prompts, norm=norm, vjp_batch_size=13)
+    together = sl.jacobian_norms(model, prompts, norm=norm, vjp_batch_size=13)
     for i, prompt in enumerate(prompts):
-        alone = flat.jacobian_norms(model, prompt, norm=norm, vjp_batch_size=1 if i == 0 else None)
+        alone = sl.jacobian_norms(model, prompt, norm=norm, vjp_batch_size=1 if i == 0 else None)
         np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
 
 
@@ -86,10 +85,10 @@ def test_works_without_gradients(mode: Any, tiny: Any) -> None:
 def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Squares of estimates without bias; intervals and upper bounds that hold at every position and seed."""
     model = bridge_of("gemma3", torch.float64)
-    exact = {norm: flat.jacobian_norms(model, IDS, norm=norm) for norm in ("spectral", "frobenius")}
+    exact = {norm: sl.jacobian_norms(model, IDS, norm=norm) for norm in ("spectral", "frobenius")}
 
     def sketched(seed: int, norm: Any, method: Any, n_probes: int = 6) -> Any:
-        return flat.jacobian_norms(model, IDS, norm=norm, method=method, n_probes=n_probes, seed=seed)
+        return sl.jacobian_norms(model, IDS, norm=norm, method=method, n_probes=n_probes, seed=seed)
 
     for norm, truth in exact.items():
         found = [sketched(seed, norm, "sketch") for seed in range(50)]
@@ -116,11 +115,11 @@ def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exact = sl.jacobian_norms(tiny, "110 =")
-    assert sl.results.provenance(exact)["call"]["method"]["method"] == "exact"
+    assert sl.results.provenance(exact)["call"]["method"] == "exact"
     assert "low" not in exact.coords
     monkeypatch.setattr(_sketch, "EXACT", {"cpu": 1e6, "cuda": 1e6})
     found = sl.jacobian_norms(tiny, "110 =")
-    assert sl.results.provenance(found)["call"]["method"]["method"] == "sketch"
+    assert sl.results.provenance(found)["call"]["method"] == "sketch"
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
     assert ((found["low"] <= exact) & (exact <= found["high"])).all()
     assert 0.5 < float((found / exact).min()) <= float((found / exact).max()) < 1.5
@@ -130,7 +129,7 @@ def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
 def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7}
-    held = flat.jacobian_norms(tiny, prompt, **read)
+    held = sl.jacobian_norms(tiny, prompt, **read)
     assert sl.results.provenance(held)["rows"] == "hold"
     assert held.values[8:].max() == 0 < held.values[:8].min()
     d, size = 128, 128 * 128 * 4
@@ -138,23 +137,23 @@ def test_three_ways_to_keep_rows_give_one_number(tiny: Any, monkeypatch: pytest.
     monkeypatch.setattr(_rows, "available", lambda device: 2 * 3 * size)  # of eight blocks, three fit
     for rows, disk in (("spill", 2 * 8 * size), ("repeat", 2 * 8 * size - 2)):
         monkeypatch.setattr(_rows, "free_on_disk", lambda disk=disk: disk)
-        found = flat.jacobian_norms(tiny, prompt, **read)
+        found = sl.jacobian_norms(tiny, prompt, **read)
         np.testing.assert_array_equal(found.values, held.values)
         assert sl.results.provenance(found)["rows"] == rows
     assert f"computed repeatedly; 3 × {d} products" in capsys.readouterr().out  # eight positions, three at a time
     monkeypatch.setattr(_rows, "available", lambda device: 2 * size - 2)
     with pytest.raises(CapacityError, match="Use norm='frobenius'"):
-        flat.jacobian_norms(tiny, prompt, **read)
+        sl.jacobian_norms(tiny, prompt, **read)
 
 
 @pytest.mark.slow
 def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[..., Any], tiny: Any) -> None:
     prompt, asked = "How many ones are in 1101 =", {"norm": "frobenius", "method": "sketch"}
-    exact = flat.jacobian_norms(tiny, prompt, norm="frobenius")
+    exact = sl.jacobian_norms(tiny, prompt, norm="frobenius")
     inside, taken = [], {}
     for rtol in (0.4, 0.2):
         for seed in range(20):
-            found = flat.jacobian_norms(tiny, prompt, rtol=rtol, seed=seed, **asked)
+            found = sl.jacobian_norms(tiny, prompt, rtol=rtol, seed=seed, **asked)
             about = sl.results.provenance(found)["sketch"]
             half = (found["high"] - found["low"]) / (2 * found)
             assert about["reached"] <= rtol
@@ -164,7 +163,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
     assert 0.9 < np.mean(inside) < 0.99  # 95 % of intervals hold what they are about
     assert np.mean(taken[0.2]) > 2 * np.mean(taken[0.4])
     with pytest.warns(UserWarning, match="16 probes"):
-        few = flat.jacobian_norms(bridge_of("gemma"), IDS, rtol=0.001, **asked)
+        few = sl.jacobian_norms(bridge_of("gemma"), IDS, rtol=0.001, **asked)
     assert (few["low"] < few).all()
 
 
@@ -175,13 +174,13 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
     model, shared = bridge_of(family), {"method": "sketch_upper"}
     lows = []
     for seed, probes in enumerate((2, 11, 24)):
-        found = flat.jacobian_norms(model, IDS, n_probes=probes, seed=seed, **shared)  # pyright: ignore
+        found = sl.jacobian_norms(model, IDS, n_probes=probes, seed=seed, **shared)  # pyright: ignore
         assert (found.values >= truth * (1 - 1e-12)).all()
         assert (found["low"].values <= truth * (1 + 1e-12)).all()
         lows.append((found["low"].values / truth).min())
     assert lows[1] > 0.05
     np.testing.assert_allclose(lows[2], 1, rtol=1e-9)  # as many directions as coordinates: all of J is seen
-    whole = flat.jacobian_norms(model, IDS, tightness=3.0, seed=4, **shared)  # pyright: ignore
+    whole = sl.jacobian_norms(model, IDS, tightness=3.0, seed=4, **shared)  # pyright: ignore
     assert sl.results.provenance(whole)["sketch"]["n_probes"] == 16  # too few coordinates for a sketch
     np.testing.assert_allclose(whole.values, truth, rtol=1e-9)
     np.testing.assert_allclose(whole["low"].values, truth, rtol=1e-9)
@@ -194,7 +193,7 @@ def test_a_bound_stops_when_it_is_tight_enough(tiny: Any, monkeypatch: pytest.Mo
     taken = []
     for tightness, free in ((6.0, 10**12), (3.0, 0), (1.01, 10**12)):
         monkeypatch.setattr(_rows, "available", lambda device, free=free: free)  # none: rows are written to a file
-        found = flat.jacobian_norms(tiny, prompt, tightness=tightness, seed=0, **shared)[:10]  # pyright: ignore
+        found = sl.jacobian_norms(tiny, prompt, tightness=tightness, seed=0, **shared)[:10]  # pyright: ignore
         said = sl.results.provenance(found)["sketch"]
         assert said["tightness"] == tightness
         assert said["estimated_tightness"] == found.attrs["estimated_tightness"] <= tightness

@@ -15,7 +15,6 @@ import squashlens as sl
 from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
 from squashlens.theory.norms import side_by_side
 from tests.cases import CONFIGS, random_model
-from tests.grouped import flat
 from tests.references import jacobian_by_jacrev, plain_outputs
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -39,18 +38,18 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
     for norm, expected in truth.items():
         with monkeypatch.context() as patched:  # rows in a file
             patched.setattr("squashlens.measure.squashing.jacobians.products.available", lambda device: 0)
-            exact = flat.jacobian_norms(model, IDS, norm=norm, **SHARED)
+            exact = sl.jacobian_norms(model, IDS, norm=norm, **SHARED)
         np.testing.assert_allclose(exact.values, expected, rtol=1e-6)
         for options in ({"n_probes": 6}, {"tightness": 3.0}) if norm == "spectral" else ({"n_probes": 6},):
-            upper = flat.jacobian_norms(model, IDS, norm=norm, method="sketch_upper", **options, **SHARED)  # pyright: ignore
+            upper = sl.jacobian_norms(model, IDS, norm=norm, method="sketch_upper", **options, **SHARED)  # pyright: ignore
             assert (upper.values >= expected * (1 - 1e-5)).all()
             assert (upper["low"].values <= expected * (1 + 1e-5)).all()
             assert (upper["low"].values > 0).all()
-        below = flat.jacobian_norms(model, IDS, norm=norm, method={"method": "sketch", "n_probes": 99}, **SHARED)
+        below = sl.jacobian_norms(model, IDS, norm=norm, method="sketch", n_probes=99, **SHARED)
         if norm == "spectral":  # with more directions than d, nothing is left out
             np.testing.assert_allclose(below["low"].values, expected, rtol=1e-6)
     alone = sl.jacobian_norms(model, IDS).values
-    found = flat.jacobian_norms(model, IDS, **SHARED)
+    found = sl.jacobian_norms(model, IDS, **SHARED)
     assert found["token"].values.tolist() == ["ends", "after the query", "second half"]
     assert found["position"].values.tolist() == [0, 1, 3]
     assert found["span_size"].values.tolist() == [2, 1, 3]
@@ -62,17 +61,17 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
 def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     shared: Any = {"query": 9}
-    words = flat.sensitivity(tiny, prompt, spans="words", **shared)
+    words = sl.sensitivity(tiny, prompt, spans="words", **shared)
     assert sl.results.provenance(words)["spans"] == [[1], [2], [3], [4], [5], [6, 7, 8, 9]]
     assert words["token"].values.tolist() == ["How", "many", "ones", "are", "in", "1101"]
     for name, one in (("path_bound", sl.path_bound(tiny, prompt, query=9)),
                       ("null", sl.path_bound(tiny, prompt, query=9, attention="uniform"))):  # fmt: skip
         assert words[name].values[-1] == pytest.approx(np.linalg.norm(one.values[6:10]))
         np.testing.assert_allclose(words[name].values[:-1], one.values[1:6], rtol=1e-6)
-    exact = flat.jacobian_norms(tiny, prompt, spans="words", **shared)
+    exact = sl.jacobian_norms(tiny, prompt, spans="words", **shared)
     np.testing.assert_allclose(words["jacobian"], exact.values[:-1])
     assert exact.values[-1] == 0, "the last word comes after the query"
-    bound = flat.certified_bound(tiny, prompt, spans="words", **shared)
+    bound = sl.certified_bound(tiny, prompt, spans="words", **shared)
     assert (bound.values[:-1] >= exact.values[:-1]).all()
     assert "certificate" in sl.results.provenance(bound)
     assert int(words["compared_tokens"]) == 5, "the word with the query is left out"
@@ -88,7 +87,7 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
     model, plain, among = bridge_of(family, torch.float64), random_model(CONFIGS[family]).double(), [5, 7, 9]
     shared: dict[str, Any] = {"candidates": among, "query": 5}
     spans = {"pair": [3, 1], "one": [4], "up to the query": [5, 6]}
-    found = flat.substitution_effect(model, IDS, replacements={"n_replacements": 200}, spans=spans, **shared)
+    found = sl.substitution_effect(model, IDS, n_replacements=200, spans=spans, **shared)
     assert found["token"].values.tolist() == ["pair", "one", "up to the query"]
     assert found["span_size"].values.tolist() == [2, 1, 2]
     assert sl.results.provenance(found)["spans"] == [[1, 3], [4], [5, 6]]
@@ -110,9 +109,9 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
         assert found["effect"].values[at] == pytest.approx(np.mean(gaps), rel=1e-4)
         assert found["effect_std"].values[at] == pytest.approx(np.std(gaps), rel=1e-3)
         assert found["kl"].values[at] == pytest.approx(np.mean(apart), rel=1e-3)
-    alone = flat.substitution_effect(model, IDS, replacements={"n_replacements": 1}, positions=[1, 4], **shared)
+    alone = sl.substitution_effect(model, IDS, n_replacements=1, positions=[1, 4], **shared)
     spans = {"a": [1], "b": [4], "after the query": [6]}
-    found = flat.substitution_effect(model, IDS, replacements={"n_replacements": 1}, spans=spans, **shared)
+    found = sl.substitution_effect(model, IDS, n_replacements=1, spans=spans, **shared)
     np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.stats import chisquare, spearmanr
 
+import squashlens as sl
 from squashlens.measure.squashing.substitution import _draw_expected
 from squashlens.theory.statistics.ranks import noise_ceiling
-from tests.grouped import flat
 from tests.references import plain_outputs
 
 IDS = [2, 7, 11, 30, 7, 9]
@@ -44,13 +44,11 @@ def test_effects_of_expected_tokens(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma")
     every = [token for token in range(60) if token != 2]
     options: dict[str, Any] = {"n_replacements": 60}
-    natural = flat.substitution_effect(model, IDS, replacements={"candidates": "predicted"}, **options)
-    given = flat.substitution_effect(model, IDS, replacements={"candidates": every}, **options)
+    natural = sl.substitution_effect(model, IDS, candidates="predicted", **options)
+    given = sl.substitution_effect(model, IDS, candidates=every, **options)
     np.testing.assert_allclose(natural["effect"], given["effect"], rtol=1e-4)
     np.testing.assert_allclose(natural["kl"], given["kl"], rtol=1e-3)
-    few = flat.substitution_effect(
-        model, IDS, replacements={"candidates": "predicted", "n_replacements": 4}, spans={"a": [1, 2]}
-    )
+    few = sl.substitution_effect(model, IDS, candidates="predicted", n_replacements=4, spans={"a": [1, 2]})
     assert few["effect"].shape == (1,)
 
 
@@ -68,7 +66,7 @@ def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(spread:
 
 
 def test_there_is_no_ceiling_without_replacements(bridge_of: Callable[..., Any]) -> None:
-    one = flat.substitution_effect(bridge_of("gemma"), IDS, replacements={"n_replacements": 1})
+    one = sl.substitution_effect(bridge_of("gemma"), IDS, n_replacements=1)
     assert np.isnan(float(one["noise_ceiling"]))
-    both = flat.substitution_effect(bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], replacements={"n_replacements": 4})
+    both = sl.substitution_effect(bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], n_replacements=4)
     assert both["noise_ceiling"].dims == ("prompt",)

@@ -44,10 +44,10 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any, plain_of: Any)
     for family in ("gemma", "gemma3", "gpt2"):
         model = bridge_of(family)
         shares = sl.paths.hops(model, IDS, attention=attention)
-        bound = sl.path_bound(model, IDS, attention=attention, constants=COUNTED)
+        bound = sl.path_bound(model, IDS, attention=attention, **COUNTED)
         np.testing.assert_allclose(shares.sum("hop"), bound / bound.sum(), rtol=1e-7)  # weights are float32
         assert shares.sizes == {"hop": 4, "position": 5}
-        null = sl.path_bound(model, IDS, attention="uniform", constants=COUNTED)
+        null = sl.path_bound(model, IDS, attention="uniform", **COUNTED)
         np.testing.assert_allclose(shares["null"].sum("hop"), null / null.sum(), rtol=1e-9)
         assert shares.sel(hop=0).values.tolist()[:-1] == [0, 0, 0, 0]
         # Attending in every block: the product of the patterns alone.
@@ -58,12 +58,12 @@ def test_hops_add_up_to_the_bound(attention: Any, bridge_of: Any, plain_of: Any)
 
 def test_topological_bound_counts_paths(bridge_of: Any) -> None:
     """(T + I)³ for full attention; windows cut paths."""
-    full = sl.path_bound(bridge_of("llama"), IDS, attention="topological", constants=COUNTED)
+    full = sl.path_bound(bridge_of("llama"), IDS, attention="topological", **COUNTED)
     matrix = np.tril(np.ones((5, 5))) + np.eye(5)
     assert full.values.tolist() == np.linalg.matrix_power(matrix, 3)[-1].tolist()
     long = torch.arange(3, 13)[None]
-    cut = sl.path_bound(bridge_of("mistral"), long, attention="topological", constants=COUNTED)
-    whole = sl.path_bound(bridge_of("llama"), long, attention="topological", constants=COUNTED)
+    cut = sl.path_bound(bridge_of("mistral"), long, attention="topological", **COUNTED)
+    whole = sl.path_bound(bridge_of("llama"), long, attention="topological", **COUNTED)
     assert (cut <= whole).all()
     assert cut.values[0] < whole.values[0]
 

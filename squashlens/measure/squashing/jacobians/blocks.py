@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Target, positive
 from squashlens.bars import bar
-from squashlens.checks.arguments import and_frozen, grouped
+from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.freeze import freezing, frozen_parts
@@ -22,7 +22,6 @@ from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, measurement, require_places, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.options import Between, BetweenLayers
 from squashlens.records.results import Variable
 
 RANKS = 5  # tokens that a direction raises or lowers most
@@ -39,7 +38,8 @@ def jacobian(
     positions: Iterable[int] | None = None,
     k: int = 3,
     freeze: FrozenParts = (),
-    between: BetweenLayers = Between(),
+    from_layer: int = 0,
+    to_layer: Target = "y",
     vjp_batch_size: int | None = None,
 ) -> xr.Dataset:
     """The blocks J_i = ∂y_n/∂v⁽⁰⁾_i of the Jacobian, and their leading singular directions.
@@ -53,9 +53,9 @@ def jacobian(
         prompt: as in `path_bound`, but a single prompt.
         positions: positions i of the tokens; all up to the query by default.
         k: number of leading singular directions of each block; 3 by default.
-        freeze: as in `jacobian_norms`.
-        between: as in `path_bound`, with one `to_layer`.
-        vjp_batch_size: number of products per batch, as in `options.Estimation`.
+        freeze, vjp_batch_size: as in `jacobian_norms`.
+        from_layer: as in `path_bound`.
+        to_layer: layer at which influence ends, ``"y"`` by default; one, and no list.
 
     Returns:
         Dataset, dimensionless unless it says so. `jacobian` (position, out, in), the blocks in float64, from products
@@ -80,23 +80,24 @@ def jacobian(
     >>> bool(abs(found["singular_value"][0, 0] / norm - 1) < 1e-5)
     True
     """
-    between = grouped(between, Between)
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
-    options: Any = {"query": query, "positions": given, "k": k, "freeze": parts, "between": between}
-    session = Session.start(model, prompt, "jacobian", **options)
+    session = Session.start(
+        model, prompt, "jacobian",
+        query=query, positions=given, k=k, freeze=parts, from_layer=from_layer, to_layer=to_layer,
+    )  # fmt: skip
     session.require_one()
     n, d = session.query(query), width(session.model)
     places = sorted(range(n + 1) if given is None else given)
     require_places(places, 0, n, different=True)
     positive(k, "k", "a number of directions", most=d)
-    to_layer, top = session.span(between)
+    (top,) = session.spans(from_layer, to_layer).values()
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    pullback = Pullback(session, [between.from_layer], freezing(parts), top, to_layer, vjp_batch_size)
+    pullback = Pullback(session, [from_layer], freezing(parts), top, to_layer, vjp_batch_size)
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
     for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64)):

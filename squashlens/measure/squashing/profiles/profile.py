@@ -12,9 +12,8 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Norm, positive
+from squashlens._typing import Bridge, Method, Norm, positive
 from squashlens.bars import bar, write
-from squashlens.checks.arguments import grouped
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -22,17 +21,15 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import visibilities
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
-from squashlens.engine.proving.premises import require_paths, why_no_paths
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import steady
+from squashlens.engine.premises import require_paths, why_no_paths
+from squashlens.engine.state import steady
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.session import Session, measurement
-from squashlens.measure.squashing.certificates.certified import certified_rows
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
 from squashlens.measure.squashing.profiles.states import states
 from squashlens.measure.squashing.walks import top_down
-from squashlens.options import Edges, Estimation, Method, OfProfile, ProfileExtras
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.theory.bounds.path_sums import compositions
@@ -44,7 +41,6 @@ CHUNK = 1 << 24  # numbers in the rows of some queries that are composed togethe
 NAMES = {
     "path_bound": "path bound",
     "null": "path bound under uniform attention",
-    "certified": "certified path bound, analytic edges",
     "jacobian": "norm of the Jacobian",
 }
 BOTH = ("low", "high")
@@ -59,10 +55,12 @@ def profile(
     *,
     queries: Literal["all"] | Sequence[int] = "all",
     layers: Sequence[int] | None = None,
-    method: Method = Estimation(),
+    method: Method = "auto",
+    n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
     keep: Kept = "positions",
-    extras: OfProfile = ProfileExtras(),
+    n_random_models: int = 1,
+    seed: int | None = None,
 ) -> xr.Dataset:
     """How much every token influences every later one, from every layer, with heads and representations beside it.
 
@@ -84,24 +82,24 @@ def profile(
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
         method: way to compute norms of the Jacobian, as in `jacobian_norms`: ``"auto"`` (the default), ``"exact"``,
             ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together with those of the random models; ``"none"``,
-            no norms, which takes one forward pass of the model and of each random model. Its seed is that of
-            certificates and resamples too.
-        norm: as in `jacobian_norms`.
+            no norms, which takes one forward pass of the model and of each random model.
+        n_probes, norm: as in `jacobian_norms`.
         keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
             ``"distances"``, only the means at each distance, for which memory grows with the prompt's length instead of
             its square.
-        extras: certified bounds, and models with random weights for comparison, one by default; see
-            `options.ProfileExtras`.
+        n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose influence by distance
+            is measured as well; 1 by default. They have none of the hooks of the model.
+        seed: random seed of sketches and resamples; by default as in `jacobian_norms`.
 
     Returns:
         Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
         ``method="none"``; with a sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 %
-        probability; with certified upper bounds `jacobian_low`, certified lower bounds; with ``certified=True`` also
-        `certified`, NaN at layer L. Zero for positions after the query.
+        probability; with certified upper bounds `jacobian_low`, certified lower bounds. Zero for positions after the
+        query.
 
         Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number. `quantity` is
-        ``"path_bound"``, ``"null"``, ``"certified"``, ``"jacobian"``, and with random models ``"path_bound_random"``
-        and ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
+        ``"path_bound"``, ``"null"``, ``"jacobian"``, and with random models ``"path_bound_random"`` and
+        ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
         with `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
         `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
         power law describes the influence.
@@ -124,25 +122,25 @@ def profile(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.profile(model, "110 =", method="none", extras={"n_random_models": 0})
+    >>> found = sl.profile(model, "110 =", method="none", n_random_models=0)
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
     """
-    method, extras = grouped(method, Estimation), grouped(extras, ProfileExtras)
-    n_random_models, certified = extras.n_random_models, extras.certified
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     model = require_sound(model)
-    method = sketch.resolved(method, model, ("exact", "sketch", "sketch_upper", "none"), certifies=certified)
+    way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
+    way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "none"))
     session = Session.start(
         model, prompt, "profile",
-        queries=queries, layers=layers, method=method, norm=norm, keep=keep, extras=extras,
+        queries=queries, layers=layers, method=way.method, n_probes=n_probes, norm=norm, keep=keep,
+        n_random_models=n_random_models, seed=way.seed,
     )  # fmt: skip
     session.require_one(tokens=2)
     asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
-    work = _Work(session, asked, _layers(session, layers), method, norm, keep, models=1 + n_random_models)
+    work = _Work(session, asked, _layers(session, layers), way, norm, keep, models=1 + n_random_models)
     work.require_fits()
-    work.measured(certified=certified)
+    work.measured()
     random = [work.of(with_random_weights(session.model, k)).measured(null=False).sums for k in range(n_random_models)]
     return work.result(random)
 
@@ -164,7 +162,7 @@ class _Work:
     session: Session
     queries: Int[Tensor, " query"]
     layers: list[int]
-    options: Estimation
+    way: sketch.Estimation
     norm: Norm
     keep: Kept
     models: int
@@ -174,7 +172,7 @@ class _Work:
 
     @property
     def method(self) -> str:
-        return self.options.method
+        return self.way.method
 
     def of(self, other: Bridge) -> "_Work":
         """The same on the same tokens of another model; only sums by distance are kept."""
@@ -201,12 +199,12 @@ class _Work:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
         if self.method == "none":
             return 0, None
-        count = width(self.session.model) if self.method == "exact" else self.options.n_probes
+        count = width(self.session.model) if self.method == "exact" else self.way.n_probes
         if self.norm == "frobenius":
             return count, None
         return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
 
-    def measured(self, *, null: bool = True, certified: bool = False) -> "_Work":
+    def measured(self, *, null: bool = True) -> "_Work":
         """Path bound, null and norms of the model."""
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
         if reason := why_no_paths(self.session.model):
@@ -216,8 +214,6 @@ class _Work:
             paths = ()
         for name, attention in paths:
             self._bounds(name, attention)
-        if certified and self.layers[0] < n_blocks(self.session.model):
-            self._certified()
         if self.method != "none":
             self._jacobians()
         return self
@@ -250,19 +246,6 @@ class _Work:
                 if top - below in self.layers:
                     self._take(name, self.layers.index(top - below), rows, values)
 
-    def _certified(self) -> None:
-        """The certified path bound of every query from every layer but the last."""
-        self._new("certified")
-        top = n_blocks(self.session.model)
-        edges = Edges(seed=sketch.seed_in(self.options))
-        rows, certificate = certified_rows(self.session, {"y": top}, self.layers[0], self.queries.tolist(), edges)
-        for place, layer in enumerate(self.layers):
-            if layer < top:
-                self._take("certified", place, slice(None), rows["y"][layer][0])
-            elif self.keep == "positions":
-                self.kept["certified"][:, place] = torch.nan
-        self.facts["certificate"] = certificate
-
     def _jacobians(self) -> None:
         """Norms of the Jacobian of every query at every layer; the ends of all intervals hold together."""
         self._new("jacobian")
@@ -276,11 +259,11 @@ class _Work:
             pullback, rounding = Pullback(self.session, self.layers), 0.0
             missing, seen = torch.zeros(()), []
             if certifies:
-                missing = Products(pullback, None).rounded_away(chance, sketch.seed_in(self.options))
+                missing = Products(pullback, None).rounded_away(chance, sketch.seed_in(self.way))
                 seen = [visibilities(model, self.session.ids, (), range(pullback.bottom, pullback.top))]
             for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
                 products = Products(pullback, int(self.queries[at]))
-                ends = sketch.ends_of(products, self.norm, self.options, chance / numbers, kept)
+                ends = sketch.ends_of(products, self.norm, self.way, chance / numbers, kept)
                 if certifies:
                     ends, lost = sketch.allowed(products, ends, seen, missing)
                     rounding = max(rounding, lost)
@@ -293,7 +276,7 @@ class _Work:
             said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding}
             said["failure_probability"] = sketch.FAILURE
         if self.method != "exact":
-            self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.options)}
+            self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.way)}
 
     def result(self, random: Sequence[Mapping[str, ByDistance]]) -> xr.Dataset:
         """Everything as one Dataset."""
@@ -315,7 +298,7 @@ class _Work:
         means = torch.stack([s.means() for s in sums.values()])
         variables["influence"] = (by_distance, means, f"mean influence{of}", "1")
         variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
-        generator = torch.Generator().manual_seed(sketch.seed_in(self.options))
+        generator = torch.Generator().manual_seed(sketch.seed_in(self.way))
         variables |= _laws([s.laws(generator) for s in sums.values()], of)
         variables |= states(self.session, self.layers)
         _, coords = self.session.coords()

@@ -1,6 +1,6 @@
 """What the heads and the residual streams of a prompt look like, block by block and layer by layer."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from squashlens._typing import Bridge
 from squashlens.engine import anatomy
-from squashlens.engine.agreement import agree
 from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, streams_at
-from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.distances import distance, noise
@@ -29,7 +28,8 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     heads = _stack(seen.heads[b] for b in blocks)
     sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
     n, native = session.positions, _windows(session)
-    uniform = [torch.arange(2, n + 1).clamp(max=native[b] or n).double().log().mean().item() for b in blocks]
+    keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + _has_sink(session.model, b) for b in blocks]
+    uniform = [each.double().log().mean().item() for each in keys]
     by_head, by_layer = ("block", "head"), ("layer",)
     spectra = _stack(spectrum(seen.streams[layer][0]) for layer in layers)
     sizes = _stack(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
@@ -45,6 +45,10 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
         "stream_norm": (by_layer, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
         **_distances(session, seen, layers),
     }
+
+
+def _has_sink(model: Bridge, block: int) -> bool:
+    return anatomy.learned_sink(model, block) is not None
 
 
 def _windows(session: Session) -> list[int | None]:
@@ -81,14 +85,16 @@ class _Seen:
                 sizes = tensor[0].double().norm(dim=-1).repeat_interleave(heads // tensor.shape[2], dim=1)
                 seen.values[block] = (sizes[0], sizes[1:].mean(dim=0))
 
-        def keep(kept: dict[int, Tensor], of: Callable[[Any], Tensor]) -> Callable[[int, Any], None]:
-            return lambda at, seen: kept.update({at: of(seen)})
+        def stream(layer: int, tensor: Tensor) -> None:
+            seen.streams[layer] = tensor.detach().clone()
 
-        stream = keep(seen.streams, lambda tensor: tensor.detach().clone())
         watch = [(anatomy.residual_site(at, model), partial(stream, at)) for at in range(anatomy.n_blocks(model) + 1)]
         named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
         watch += [(name, partial(value, b)) for b, name in named if name in hooks]
-        attention = keep(seen.heads, heads_of)
+
+        def attention(block: int, pattern: Any) -> None:
+            seen.heads[block] = heads_of(pattern, _has_sink(model, block))
+
         if why_not_streamed(model, [name for name, _ in watch]) is not None:
             sites = {block: anatomy.pattern_site(block) for block in blocks}
             watch += [(site, partial(attention, block)) for block, site in sites.items() if site in hooks]
@@ -114,12 +120,6 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
         stars, again = (streams_at(model, ids.repeat(copies, 1), sites, at=ends) for copies in (1, 2))
         pairs = [(v, stars[site][0, 1], again[site][0]) for site, v in zip(sites, last, strict=True)]
         far = _stack(distance(v, star, "linf") for v, star, _ in pairs)
-        alone, before = _stack(v for v, _, _ in pairs), _stack(second[0] for _, _, second in pairs)
-        same = agree(
-            before, alone, anatomy.dtype_of(model), dim=-1
-        )  # on the CPU: a device would be waited for at each layer
-        if not same and anatomy.why_lengths_differ(model, (ids.shape[1] - 1, ids.shape[1])) is None:
-            raise not_causal("The model", session.positions - 1)
         roundings = anatomy.unseen_roundings(model)
         floor = _stack(
             noise(v, second[0], "linf", roundings) + noise(star, second[1], "linf", roundings)

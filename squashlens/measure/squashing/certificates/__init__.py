@@ -1,1 +1,0 @@
-"""Certified path bounds: edges that are at least the norms of a block's Jacobian at this input."""

@@ -1,0 +1,202 @@
+"""The path bound with measured constants: a certified bound for this model at this input.
+
+Each pair of neighbouring layers has a matrix of edges ``e_ji ≥ ‖∂v'_j/∂v_i‖₂``, the norms of a block's Jacobian. By the
+chain rule and the triangle inequality, row n of the product of these matrices is at least ``‖∂y_n/∂v_i‖₂``. Whatever is
+frozen is frozen in every edge. The last block includes the final norm and ends at y, so that the final norm needs no
+constant of its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Target
+from squashlens.bars import bar
+from squashlens.engine.anatomy import device_of, n_blocks, width
+from squashlens.engine.budget import cotangents_on_graph, tell
+from squashlens.engine.differentiating import visibility
+from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
+from squashlens.engine.differentiating.spans import Span, differentiable, open_spans, vjps
+from squashlens.engine.hooking.freeze import freezing
+from squashlens.engine.memory import human, require_room
+from squashlens.engine.premises import why_not_block_by_block
+from squashlens.errors import UnsoundModelError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.products import causality, require_causal
+from squashlens.theory.lanczos import certified_spectral_norms
+from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
+from squashlens.theory.probes import PROBES, normals
+
+SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lanczos is several times faster
+INFLATION = 0.10  # most that Lanczos may add to a bound, over all steps of a path
+FAILURE = 5e-7  # failure probability of Lanczos, and of the probes for what rounding did; 1e-6 together
+Stretch = tuple[int, Target]  # consecutive blocks: the layer at which they start, and the one at which they end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """How the edges of a certified path bound are computed: keywords of `certified_bound`, which describes them."""
+
+    n_composed: int = 1
+    vjp_batch_size: int | None = None
+    seed: int
+
+
+@dataclass
+class Norms:
+    """Spectral norms of stacks of matrices: exact for small ones, certified upper bounds by Lanczos for large ones.
+
+    `total` is the number of norms that must all hold. `steps` is the number of norms along a path, whose inflations
+    multiply.
+    """
+
+    total: int
+    steps: int
+    seed: int
+    failure: float = 0.0
+
+    def __call__(self, blocks: Float[Tensor, "many out in"]) -> Float[Tensor, " many"]:
+        if min(blocks.shape[-2:]) <= SMALL:
+            return spectral_norms(blocks)
+        wide = blocks.double()
+        bounds = certified_spectral_norms(
+            lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], len(wide), wide.shape[-1], seed=self.seed,
+            inflation=(1 + INFLATION) ** (1 / self.steps) - 1, failure=FAILURE, norms=self.total, device=wide.device,
+        )  # fmt: skip
+        self.failure = max(self.failure, bounds.failure_probability)
+        return bounds.upper
+
+
+def certified_rows(
+    session: Session, targets: Mapping[Target, int], from_layer: int, query: int, options: Edges,
+    freeze: Sequence[str] = (),
+) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
+    """For each target the row `query` of the product of edge matrices, and what its certificate says.
+
+    Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
+    """
+    chains: dict[Target, list[Stretch]] = {
+        to: _stretches(from_layer, top, to, options.n_composed) for to, top in targets.items()
+    }
+    if any(len(chain) > 1 for chain in chains.values()) and (reason := why_not_block_by_block(session.model)):
+        whole = n_blocks(session.model)
+        raise UnsoundModelError(reason, f"Use n_composed={whole}, or `jacobian_norms`.")
+    # The row needs all edges, except in the last stretch, where it needs only those into the query.
+    wanted = {chain[-1]: range(query, query + 1) for chain in chains.values()}
+    wanted |= {stretch: range(query + 1) for chain in chains.values() for stretch in chain[:-1]}
+    wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
+    total = len(session.ids) * sum(len(queries) for queries in wanted.values()) * (query + 1)
+    norms = Norms(total, max(map(len, chains.values())), options.seed)
+    work = _Work(session, wanted, freeze, norms, options.vjp_batch_size)
+    start = torch.nn.functional.one_hot(torch.tensor(query), session.positions).double()
+    rows: dict[Target, list[Tensor]] = {to: [] for to in targets}
+    require_one_device(session.model)
+    with certifying(session.model):
+        work.require_fits()
+        for ids in session.ids:
+            for parts in rows.values():
+                parts.append(start)
+            for stretch, edges in work.matrices(ids[None]):
+                for to, chain in chains.items():
+                    if stretch in chain:
+                        rows[to][-1] = rows[to][-1] @ edges
+    return {to: torch.stack(parts) for to, parts in rows.items()}, work.certificate()
+
+
+def _stretches(from_layer: int, top: int, to: Target, group: int) -> list[Stretch]:
+    """The stretches of `group` blocks, counted from the top, in order from the bottom."""
+    bounds = sorted({from_layer, *range(top, from_layer, -group)})
+    ends: list[Target] = [*bounds[1:-1], to]
+    return list(zip(bounds[:-1] or bounds, ends, strict=True))
+
+
+@dataclass
+class _Work:
+    """The stretches, from the top down, with the queries of their edges, and what rounding did in any of them."""
+
+    session: Session
+    wanted: Mapping[Stretch, range]
+    freeze: Sequence[str]
+    norms: Norms
+    batch_size: int | None
+    rounding: float = 0.0
+
+    def require_fits(self) -> None:
+        """Raise if the Jacobian's rows of one query do not fit; say what the call will take."""
+        model, n, d = self.session.model, self.session.positions, width(self.session.model)
+        cheaper = "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
+        require_room(8 * n * d * d, device_of(model), "The rows of one query", f"Use a shorter prompt. {cheaper}")
+        times = sum(map(len, self.wanted.values())) / len(self.wanted)
+        what = f"path bound, up to {human(8 * n * d * d)}"
+        tell(model, what, times * d, len(self.session.ids) * n, cheaper, torch.float64)
+
+    def matrices(self, ids: Tensor) -> Iterator[tuple[Stretch, Float[Tensor, "query key"]]]:
+        """The edges of every stretch on one prompt, as matrices on the CPU."""
+        model, n, hooks = self.session.model, self.session.positions, freezing(self.freeze)
+        batch = self.batch_size or cotangents_on_graph(model, 1, n)
+        tops: dict[Target, int] = {to: n_blocks(model) if to == "y" else to for _, to in self.wanted}
+        blocks = range(min(bottom for bottom, _ in self.wanted), max(tops.values()))
+        seen = visibility.visibilities(model, ids, hooks, blocks)
+        for (bottom, to), queries in bar(self.wanted.items(), desc="path bound", unit="stretch"):
+            plain, jittered = (
+                open_spans(model, ids, hooks, [bottom], tops[to], within=within)[bottom]
+                for within in (None, Jittered(device_of(model), self.norms.seed))
+            )
+            edges = _edges(plain, to, queries, self.norms, batch)
+            crossed = range(bottom, tops[to])
+            rounding = visibility.derivative_rounding(model, seen, crossed, n)
+            rounding += self._rounded_away(plain, jittered, to, edges[queries.start : queries.stop], queries, batch)
+            self.rounding = max(self.rounding, rounding)
+            reached = visibility.tokens_reaching(seen, crossed, torch.eye(n, dtype=torch.bool))
+            yield (bottom, to), with_rounding(edges.cpu(), reached, rounding)
+
+    def _rounded_away(
+        self, plain: Span, jittered: Span, to: Target, edges: Float[Tensor, "query key"], queries: range, batch: int
+    ) -> float:
+        """The most that rounding did to a block Δ_ji of the derivative, relative to the largest edge r_j of its row.
+
+        The derivative of the same pass with `Jittered` results is multiplied by the same random directions, divided by
+        r_j, at all queries at once. With Δ_i the matrix of all Δ_ji/r_j on top of each other, `missing_sizes` of the
+        difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Raises if it leaves no digit.
+        """
+        largest = edges.amax(dim=-1).clamp(min=torch.finfo(edges.dtype).tiny)
+        directions = normals(self.norms.seed)(PROBES, len(queries), width(self.session.model)).to(largest)
+        pulled = []
+        for span in (plain, jittered):
+            output = span.outputs[to]
+            cotangents = output.new_zeros(PROBES, *output.shape)
+            cotangents[:, 0, list(queries)] = (directions / largest[:, None]).to(output)
+            pulled.append(torch.cat([rows for (rows,) in vjps(output, [span.leaf], cotangents, batch)])[:, 0])
+        chance = FAILURE / (len(self.wanted) * len(self.session.ids))
+        lost = float(missing_sizes(pulled[1] - pulled[0], chance).max())
+        visibility.require_digits(lost)
+        return lost
+
+    def certificate(self) -> dict[str, Any]:
+        """What is certified, with which allowance for rounding and which failure probability."""
+        return {
+            "certifies": CERTIFIES,
+            "rounding_per_step": self.rounding,
+            "rounding": (1 + self.rounding) ** self.norms.steps - 1,
+            "failure_probability": self.norms.failure + FAILURE,
+            "norms": "exact" if not self.norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
+        }
+
+
+def _edges(span: Span, to: Target, queries: range, norms: Norms, batch: int) -> Float[Tensor, "query key"]:
+    """The norms ‖∂v'_j/∂v_i‖ of a stretch of blocks, from d vector–Jacobian products for each query j."""
+    output, leaf = span.outputs[to], span.leaf
+    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[:, None]
+    edges = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
+    for j in bar(queries, desc="edges", unit="token", leave=False):
+        check = causality("The model", j)
+        with differentiable():
+            alone = output[:, j]
+        rows = torch.cat([require_causal(part, j, check) for (part,) in vjps(alone, [leaf], every, batch)])[:, 0]
+        check.require()
+        edges[j, : j + 1] = torch.cat([norms(rows[None, :, i]) for i in range(j + 1)])
+    return edges

@@ -1,0 +1,197 @@
+"""Functions as hooks that would give each pass another model, and derivatives that do not exist."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.errors import InputError, UnsoundModelError
+
+IDS = torch.tensor([2, 7, 11, 30, 7])
+SITE = "blocks.1.attn.hook_z"
+
+
+def first_of_the_batch(z: torch.Tensor) -> torch.Tensor:
+    z = z.clone()
+    z[0, :, 1] = 0
+    return z
+
+
+def last_is_zero(z: torch.Tensor) -> torch.Tensor:
+    z = z.clone()
+    z[-1, :, 1] *= 1 if len(z) == 1 else 0
+    return z
+
+
+def first_is_last(z: torch.Tensor) -> torch.Tensor:
+    z = z.clone()
+    z[0] = z[-1]
+    return z
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("function", "complaint"),
+    [
+        (first_of_the_batch, "first_of_the_batch the numbers of a prompt depend on the other prompts in its batch"),
+        (lambda z: z + 0.1 * torch.randn_like(z), "other numbers in each run"),
+    ],
+    ids=["first", "random"],
+)
+def test_functions_that_make_another_model_of_each_pass_are_refused(
+    family: str, function: Any, complaint: str, bridge_of: Any
+) -> None:
+    model = bridge_of(family)
+    with sl.applied(model, (SITE, function)):
+        for measure in (sl.jacobian_norms, sl.substitution_effect, sl.path_bound):
+            with pytest.raises(InputError, match=complaint):
+                measure(model, IDS)
+    theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: function(z))])
+    with theirs, pytest.raises(InputError, match=complaint[-20:]):
+        sl.jacobian_norms(model, IDS)
+
+
+@pytest.mark.parametrize("measure", [sl.path_bound, sl.substitution_effect, sl.capture])
+def test_a_function_that_mixes_prompts_is_refused(measure: Any, bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    for function in (lambda z: z + z.mean(dim=0), lambda z: z * len(z), last_is_zero, first_is_last):
+        with sl.applied(model, (SITE, function)), pytest.raises(InputError, match="depend on the other prompts"):
+            measure(model, IDS)
+
+
+def all_visible(scores: torch.Tensor, hook: Any = None) -> torch.Tensor:
+    """A mask as in HookedTransformer, where masked scores are −∞; here they are the lowest finite number."""
+    return torch.where(torch.isinf(scores), scores, torch.zeros_like(scores))
+
+
+def prefix_is_visible(pattern: torch.Tensor, hook: Any = None) -> torch.Tensor:
+    """The first three tokens see each other, as in a prefix language model."""
+    pattern = pattern.clone()
+    pattern[:, :, :3, :3] = 1 / 3
+    return pattern
+
+
+def from_the_last(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
+    return torch.cat([out[:, :-2], out[:, -2:-1] + out[:, -1:], out[:, -1:]], dim=1)
+
+
+@pytest.mark.parametrize("form", ["applied", "add_hook", "prefix", "torch"])
+@pytest.mark.parametrize(
+    "measure", [sl.path_bound, sl.jacobian_norms, sl.capture, sl.top_tokens, sl.knockout_effect, sl.squash_map]
+)
+def test_hooks_that_let_tokens_see_later_ones_are_refused(measure: Any, form: str, bridge_of: Any) -> None:
+    model, scores = bridge_of("llama"), "blocks.1.attn.hook_attn_scores"
+    mlp = model.original_model.model.layers[1].mlp
+    forms: dict[str, Callable[[], Any]] = {
+        "applied": lambda: sl.applied(model, (scores, all_visible)),
+        "add_hook": lambda: model.hooks(fwd_hooks=[(scores, all_visible)]),
+        "prefix": lambda: sl.applied(model, ("blocks.1.attn.hook_pattern", prefix_is_visible)),
+        "torch": lambda: removed(mlp.register_forward_hook(from_the_last)),
+    }
+    with forms[form](), pytest.raises(UnsoundModelError, match="depend on later ones.*Correct the function"):
+        measure(model, IDS)
+
+
+def test_a_set_of_functions_is_tested_once(bridge_of: Any) -> None:
+    """What a test costs is paid for a set, and not for a call."""
+    model, calls = bridge_of("llama"), []
+
+    def halve(z: torch.Tensor) -> torch.Tensor:
+        calls.append(len(z))
+        return z / 2
+
+    for passes in (6, 1, 1):
+        calls.clear()
+        with sl.applied(model, (SITE, halve)):
+            sl.path_bound(model, IDS)
+        assert len(calls) == passes
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("form", ["pair", "hook", "theirs"])
+def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form: str, bridge_of: Any) -> None:
+    model, seen = bridge_of("llama"), []
+    prompt, place = sl.capture(model, IDS).residuals[0], "blocks.0.hook_resid_pre"
+
+    def read(stream: torch.Tensor, hook: Any = None) -> None:
+        seen.append(torch.equal(stream, prompt))
+
+    hook: Any = (place, read) if form == "pair" else sl.hooks.Hook("read", place, read)
+    with model.hooks(fwd_hooks=[(place, read)]) if form == "theirs" else sl.applied(model, hook):
+        for measure, passes in ((sl.path_bound, 1), (sl.capture, 1), (sl.sensitivity, 3)):
+            seen.clear()
+            measure(model, IDS)
+            assert seen == [True] * passes
+        held = sl.capture(model, IDS)
+        known = len(seen)
+        sl.path_bound(model, held)
+        assert len(seen) == known
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "frobenius"}, {"method": "sketch"}], ids=str)
+def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], bridge_of: Any) -> None:
+    """Finite going forward: 0 · √|z| has the derivative 0 · ∞ at 0."""
+    model = bridge_of("llama")
+    with (
+        sl.applied(model, (SITE, lambda z: (z * 0).abs().sqrt() + z)),
+        pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"),
+    ):
+        sl.jacobian_norms(model, IDS, **options)
+
+
+@pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])
+def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any) -> None:
+    """PyTorch's hooks on a hook point, on a module, on the bridge itself, and on all modules."""
+    model = bridge_of("llama")
+
+    def noise(_module: Any, _args: Any, out: Any) -> Any:
+        return out + 0.1 * torch.randn_like(out) if isinstance(out, torch.Tensor) and out.is_floating_point() else out
+
+    places: dict[str, Any] = {
+        "point": model.hook_dict[SITE].register_forward_hook,
+        "module": model.original_model.model.layers[0].mlp.register_forward_hook,
+        "bridge": model.register_forward_hook,
+        "every": torch.nn.modules.module.register_module_forward_hook,
+    }
+    handle = places[where](noise)
+    try:
+        with pytest.raises(InputError, match="noise the model gives other numbers in each run"):
+            sl.top_tokens(model, IDS)
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def removed(handle: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor"])
+def test_hooks_that_change_derivatives_alone_are_refused(hang: str, bridge_of: Any) -> None:
+    model = bridge_of("llama")
+
+    def within(z: torch.Tensor, hook: Any) -> None:
+        if z.requires_grad:
+            z.register_hook(lambda g: g * 1e-6)
+
+    def smaller(*arguments: Any) -> None:
+        return None
+
+    mlp, site = model.original_model.model.layers[1].mlp, "blocks.1.hook_resid_pre"
+    hooks: dict[str, Callable[[], Any]] = {
+        "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
+        "module": lambda: removed(mlp.register_full_backward_hook(smaller)),
+        "every": lambda: removed(torch.nn.modules.module.register_module_full_backward_hook(smaller)),
+        "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
+    }
+    with hooks[hang]():
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.certified_bound(model, IDS)
+        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+            sl.jacobian_norms(model, IDS)
