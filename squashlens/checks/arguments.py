@@ -52,24 +52,32 @@ def validated(function: F, *, tuples: bool = False) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        signature = _signature(function)
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
-            name = function.__qualname__.removesuffix(".__init__")
-            meant = _nearest(signature, kwargs) or _by_name(signature, args)
-            raise TypeError(f"{name}() {error}{meant}") from None
-        for name, value in bound.arguments.items():
-            parameter = signature.parameters[name]
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
-            elif parameter.kind is not parameter.VAR_KEYWORD:
-                found = converted(value, parameter.annotation, name)
-                bound.arguments[name] = tuple(found) if tuples and isinstance(found, list) else found
+        bound = checked(function, args, kwargs)
+        if tuples:
+            lists = {name: tuple(one) for name, one in bound.arguments.items() if isinstance(one, list)}
+            bound.arguments.update(lists)
         return function(*bound.args, **bound.kwargs)
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
+
+
+def checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a call by name, converted; an `InputError` names one of a wrong kind."""
+    signature = _signature(function)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
+        name = function.__qualname__.removesuffix(".__init__")
+        meant = _nearest(signature, kwargs) or _by_name(signature, args)
+        raise TypeError(f"{name}() {error}{meant}") from None
+    for name, value in bound.arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            bound.arguments[name] = converted(value, parameter.annotation, name)
+    return bound
 
 
 def _nearest(signature: inspect.Signature, given: Mapping[str, Any]) -> str:

@@ -15,13 +15,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import BoundArguments
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
 
 from squashlens._typing import Bridge
-from squashlens.bars import share_one_bar
 from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now
 from squashlens.engine.locks import locked, run_within
 from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
@@ -160,9 +160,9 @@ def _in_a_pass(error: Exception) -> bool:
     return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
 
 
-def measured(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for public functions that run a model: they run inside `steady`, with a single progress bar."""
-    return run_within(steady, share_one_bar(function))
+def measured(function: Callable[P, T], call: Callable[[BoundArguments], T] | None = None) -> Callable[P, T]:
+    """Decorator for public functions that run a model: they run inside `steady`. For `call` see `run_within`."""
+    return run_within(steady, function, call)
 
 
 def require_no_modes() -> None:

@@ -1,12 +1,5 @@
-"""What all measurements share: their registration, the session that checks and labels, prompts of unequal lengths.
+"""What all measurements share: the session that checks a model and its prompts, and labels the result."""
 
-Padding the token ids of a forward pass would shift positions and change sums. Therefore each of several prompts of
-unequal lengths is measured by itself, and its numbers are bit-identical to those of a separate call. Only the result is
-padded.
-"""
-
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
-from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
-from squashlens.engine.capturing.pairs import refusing_capture_keywords
 from squashlens.engine.digests import sha256, source_of
 from squashlens.engine.hooking.standing import ambient, standing
 from squashlens.engine.loading.gguf import ORIGIN
@@ -30,33 +21,17 @@ from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import fingerprint_of, measured, proved
+from squashlens.engine.state import fingerprint_of, proved
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
-from squashlens.errors import InputError, SquashlensError
-from squashlens.records.joining import joined, padded, restated
-from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
+from squashlens.errors import InputError
+from squashlens.records.joining import restated
+from squashlens.records.results import Variable, attributes, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-def measurement(*figures: str, captured: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator for a public function that runs a model.
-
-    `figures` are the names of functions of `squashlens.figures` that draw its result, the usual one first; `captured`
-    says whether it measures a capture of a sequence, beside which it then refuses the keywords of `capture`. The
-    function has both as `__measures__`.
-    """
-
-    def register(function: Callable[P, T]) -> Callable[P, T]:
-        measure = measured(refusing_capture_keywords(function) if captured else function)
-        setattr(measure, "__measures__", (figures, captured))  # noqa: B010
-        return measure
-
-    return register
 
 
 @dataclass(frozen=True)
@@ -251,75 +226,3 @@ def model_name(model: Bridge) -> str:
     name = str(model.cfg.model_name)
     folder = Path(name).expanduser()
     return folder.resolve().name if folder.is_dir() or name.startswith(("/", ".", "~")) else name
-
-
-R = TypeVar("R", xr.DataArray, xr.Dataset)
-ALONE = "each prompt was measured by itself"
-NOTE = f"{ALONE}; after its own tokens, values are NaN, token is '' and token_id is -1"
-
-
-def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that lets a measurement, whose second parameter is the prompts, take prompts of unequal lengths.
-
-    Prompts of equal length are passed to the measurement together, unless `always` is true. So does a scan of a study,
-    if the numbers of each prompt are `independent` of the others in the call.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-        second = list(signature.parameters)[1]
-
-        @functools.wraps(function)
-        def measure(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError:
-                return function(*args, **kwargs)  # raises Python's own error about the arguments
-            bound.apply_defaults()
-            given, arguments = bound.arguments[second], bound.arguments
-            if isinstance(given, Capture | str) or _single(given):
-                return function(*args, **kwargs)
-            model = require_sound(arguments["model"])
-            if arguments.get("spans") is not None:
-                raise InputError(
-                    "spans= is for a single prompt, and this call has several.",
-                    "Measure prompts one by one: each has spans of its own.",
-                )
-            lengths = [len(row) for row in tokens.rows_of(model, given)]
-            if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
-                return function(*args, **kwargs)
-            rest = {name: value for name, value in arguments.items() if name not in ("model", second)}
-            measured: list[R] = []
-            prompts = bar(tokens.each_of(given), desc="prompts")
-            for number, prompt in enumerate(prompts):
-                try:
-                    measured.append(cast(Any, function)(model, prompt, **rest))
-                except SquashlensError as error:
-                    error.args = (f"Prompt {number}: {error}",)
-                    raise
-                call = provenance(measured[0])["call"]  # all prompts have the seed that the first one drew
-                rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}
-            return side_by_side(measured, lengths)
-
-        measure.takes_several = independent and not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans
-        return measure
-
-    return decorate
-
-
-def _single(given: Any) -> bool:
-    """Whether `given` is a single prompt, or something that `each_of` does not accept. The measurement handles both."""
-    try:
-        return len(tokens.each_of(given)) <= 1
-    except SquashlensError:
-        return True
-
-
-def side_by_side(measured: list[R], lengths: list[int]) -> R:
-    """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
-    sizes = [one.sizes["position"] for one in measured if "position" in one.dims]
-    longest = {"position": np.arange(max(sizes))} if sizes else {}
-    found: Any = joined({number: padded(one, longest) for number, one in enumerate(measured)}, "prompt")
-    order = [name for name in ("to_layer", "prompt") if name in found.dims]
-    found = found.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
-    return restated(found, {"unequal_lengths": NOTE if sizes else ALONE} if len(set(lengths)) > 1 else {})

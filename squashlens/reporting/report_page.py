@@ -13,7 +13,7 @@ from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
 from squashlens.maps.payload import fact_text, load_of
 from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.reporting import collapse_sentences, prompt_sentences

@@ -11,7 +11,6 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
 from tests import odd
 
@@ -19,7 +18,6 @@ from tests import odd
 NOT_OF_ONE = ("statements", "of", "panels", "save", "styled")
 TABLES = {
     "audit_table": audit_table,
-    "separator_table": separator_table,
     "answer_frequencies": sl.results.answer_frequencies,
 }
 

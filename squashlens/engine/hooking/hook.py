@@ -377,3 +377,13 @@ def _keeps_every_key(cache: Any) -> bool:
     """Whether each block's cache has exactly one key for every token so far: no window, and no reserved space."""
     kept = [layer for layer in getattr(cache, "layers", ()) if getattr(layer, "keys", None) is not None]
     return all(layer.keys.shape[-2] == int(layer.get_seq_length()) for layer in kept)
+
+
+# In `squashlens.hooks` as `freeze_attention`. Passes without patterns freeze attention themselves.
+FROZEN_ATTENTION = Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern.detach())
+
+
+def split_frozen_attention(hooks: Sequence[Hook | Recipe]) -> tuple[bool, list[Hook | Recipe]]:
+    """Whether attention is frozen in every block, and the other hooks."""
+    frozen = [h for h in hooks if isinstance(h, Hook) and h.name == FROZEN_ATTENTION.name and h.blocks is None]
+    return bool(frozen), [h for h in hooks if h not in frozen]

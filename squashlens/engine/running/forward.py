@@ -28,8 +28,7 @@ from squashlens.engine.anatomy import (
 )
 from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
-from squashlens.engine.hooking.freeze import freeze_attention
-from squashlens.engine.hooking.hook import Hook, Unchecked, attached, checking_results, has_nan
+from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Unchecked, attached, checking_results, has_nan
 from squashlens.engine.hooking.standing import standing, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
@@ -113,7 +112,7 @@ def _prepare(
     else:
         remedy = f"Use a shorter prompt, or fewer at a time. Patterns are computed since {reason}."
         require_room(pattern_bytes(model, *ids.shape), ids.device, "A block's attention patterns", remedy)
-        runner = applied(model, freeze_attention()) if frozen else nullcontext()
+        runner = applied(model, FROZEN_ATTENTION) if frozen else nullcontext()
     with users_hooks_tested(model, ids, run) if context is None else nullcontext(), runner, attached(model, *hooks):
         yield
 

@@ -18,7 +18,8 @@ from squashlens.engine.text.tokens import display_tokens, require_same_vocabular
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
-from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.prompts import tokenize_after
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.tasks.task import SHORT
@@ -156,8 +157,7 @@ def _questions(model: Bridge, sequence: GrowingSequence, length: int, answer: An
     return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
 
 
-@measurement("top_tokens")
-@one_by_one()
+@measurement("top_tokens", prompts="equal")
 def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.DataArray:
     """The `k` most likely next tokens after a prompt, and their probabilities.
 

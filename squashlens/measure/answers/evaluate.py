@@ -17,7 +17,8 @@ from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, to
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, describe, score_answers
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task

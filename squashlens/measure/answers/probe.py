@@ -23,7 +23,7 @@ from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, score_probes
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
 from squashlens.tasks import Task

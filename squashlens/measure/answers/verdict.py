@@ -24,7 +24,8 @@ from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.running.groupings import continued_streams, grouped_streams, groupings
 from squashlens.engine.text.tokens import display_tokens, tokenize
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.prompts import tokenize_after
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence, Ids

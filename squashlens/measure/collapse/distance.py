@@ -32,7 +32,7 @@ from squashlens.measure.collapse.metric import (
     take_pairs,
     with_y,
 )
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import (

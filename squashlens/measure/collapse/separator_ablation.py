@@ -35,7 +35,7 @@ from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
 from squashlens.hooks.patches import drawn_from, replacing
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence

@@ -19,7 +19,8 @@ from squashlens.engine.text.tokens import display_tokens, encode, escape, requir
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.records.results import Variable, signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids
 

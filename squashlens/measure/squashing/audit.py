@@ -23,7 +23,8 @@ from squashlens.checks.results import require, require_reference, takes
 from squashlens.engine.anatomy import dtype_of, n_blocks, quantization
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session, measurement, require_places
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session, require_places
 from squashlens.measure.squashing.attributions import captum_for
 from squashlens.measure.squashing.estimates import (
     CEILING,

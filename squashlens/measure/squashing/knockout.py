@@ -21,7 +21,8 @@ from squashlens.engine.running.forward import forward, next_logits
 from squashlens.engine.state import proved
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
-from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.attributions import EMBEDDING
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans
@@ -31,8 +32,7 @@ from squashlens.theory.distances import distance, divergence, total_variation
 WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
 
 
-@measurement("substitution")
-@one_by_one()
+@measurement("substitution", prompts="equal")
 def knockout_effect(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -17,7 +17,8 @@ from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
@@ -28,8 +29,8 @@ CEILINGS = ("noise_ceiling", "noise_ceiling_kl")  # of the effect, and of the KL
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
-@measurement("substitution")
-@one_by_one(independent=False)  # candidates are the tokens of all prompts, and draws go on from one to the next
+# candidates are the tokens of all prompts, and draws go on from one to the next
+@measurement("substitution", prompts="dependent")
 def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,

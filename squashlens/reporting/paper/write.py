@@ -20,7 +20,8 @@ from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
 from squashlens.maps.payload import fact_text
-from squashlens.measure.session import Session, measurement, sources_of_hooks
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session, sources_of_hooks
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark

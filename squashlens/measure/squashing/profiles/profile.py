@@ -25,7 +25,8 @@ from squashlens.engine.premises import require_paths, why_no_paths
 from squashlens.engine.state import steady
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
 from squashlens.measure.squashing.profiles.states import states
