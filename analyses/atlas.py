@@ -30,7 +30,7 @@ SEQUENCES = {"ones": {"repeated": ONES}, "with commas": {"repeated": {**ONES, "s
 ESTIMATES = ["paper", "rollout", "value", "gradient", "knockout KL"]
 STUDY = {
     "collapse": ({"scale": "relative"}, {"sequence": SEQUENCES}),
-    "profile": ({"prompt": sl.zoo.EXAMPLE_PROMPT, "method": "none", "n_random_models": 0}, {}),
+    "attention_heads": ({"prompt": sl.zoo.EXAMPLE_PROMPT}, {}),
     "audit": ({"estimates": ESTIMATES, "seed": 0}, {"prompt": TEXTS}),
 }
 WEIGHTS = {"untrained": {"trained": None, "random": 0}}
@@ -47,7 +47,7 @@ for label, given in models.items():
         continue
     found = {name: study.combine(name) for name in STUDY if done[name]}
     numbers = {f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[:, -1] for one in SEQUENCES}
-    numbers["attention to the first token"] = found["profile"]["sink_rate"].max("head")
+    numbers["attention to the first token"] = found["attention_heads"]["sink_rate"].max("head")
     if "audit" in found:  # tiny-gemma does not know the words
         agreement = found["audit"]["agreement"].sel(reference="knockout KL", way="partial")
         agreement = agreement.drop_sel(estimate=["null", "knockout KL"])

@@ -59,7 +59,6 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
         n_probes=4,
         seed=0,
         layers=[0],
-        n_random_models=0,
     ),
     "Study": stored,
     "report": page,

@@ -465,8 +465,25 @@ def synthetic(s: Subject) -> Calls:
 @measurement
 def profile(s: Subject) -> Calls:
     m, short = s.model, [s.short]
-    plain: dict[str, Any] = {"n_random_models": 0}
     return {
-        "bounds": lambda: sl.profile(m, [s.prompt], method="none", **plain),
-        "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius", **plain),
+        "bounds": lambda: sl.profile(m, [s.prompt], method="none"),
+        "norms": lambda: sl.profile(m, short, queries=[2, -1], layers=[0, 2], norm="frobenius"),
+    }
+
+
+@measurement
+def influence_by_distance(s: Subject) -> Calls:
+    m, short = s.model, [s.short]
+    asked: dict[str, Any] = {"queries": [2, -1], "layers": [0, 2], "norm": "frobenius", "n_random_models": 0}
+    return {
+        "bounds": lambda: sl.influence_by_distance(m, [s.prompt], method="none", n_random_models=0),
+        "norms": lambda: sl.influence_by_distance(m, short, **asked),
+    }
+
+
+@measurement
+def attention_heads(s: Subject) -> Calls:
+    return {
+        "bounds": lambda: sl.attention_heads(s.model, [s.prompt]),
+        "norms": lambda: sl.attention_heads(s.model, [s.short]),
     }
