@@ -15,7 +15,6 @@ from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
-from .measure.remedies.search import search_separators
 from .measure.squashing.audit import audit
 from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
@@ -61,7 +60,6 @@ __all__ = [
     "quiet",
     "report",
     "results",
-    "search_separators",
     "sensitivity",
     "separation",
     "separator_ablation",

@@ -10,16 +10,13 @@ import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.measure.remedies.bench import remedies_table
-from squashlens.measure.remedies.search import separator_table
 from squashlens.measure.squashing.audit import audit_table
 from squashlens.records.facts import joints, read_facts, subjects
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
-FAMILIES = "compare for families"
-SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
+SUMMARIES = ("audit",)  # measurements with a table of their own
 FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
 Markup = Literal["latex", "markdown"]
 NUMBER = r"(?i)[-+]?(?=.*\D)(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(inf(inity)?|nan)"  # but whole numbers
@@ -35,8 +32,7 @@ def table(
 ) -> pd.DataFrame:
     """A result, or several by label, as one table with a row for each number.
 
-    A result of `audit`, of `search_separators` or of `compare` for families becomes a summary instead, with a row for
-    each estimate, for each separator and period, or for each change, family and length.
+    A result of `audit` becomes a summary instead, with a row for each estimate.
 
     Args:
         result: a result of squashlens, or a dict of results by label, which may be of different measurements.
@@ -57,10 +53,7 @@ def table(
 
         For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
         smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
-        `reference`), and `cost` (time divided by that of the exact Jacobian). For a search, they are `separation`,
-        `gain`, `cost`, and `accuracy` if it was measured. For families, they are `distance_ratio` with the ends of its
-        interval, `jacobian_first` and `jacobian_last` (ratios to the unchanged model), `accuracy`, `kl` (nats), and
-        the smallest corrected p-value of the row, `p_holm`.
+        `reference`), and `cost` (time divided by that of the exact Jacobian).
 
     Raises:
         InputError: no results, a result without provenance or without numbers, a summary of results of different
@@ -108,17 +101,12 @@ def _function(result: Result) -> str:
     name = str(call.get("function") if isinstance(call, dict) else None)
     if name == "audit" and "gain" in result:
         return "results.pooled"
-    return FAMILIES if name == "compare" and "distance_ratio" in result else name
+    return name
 
 
 def _summary(result: Any, reference: str | None) -> pd.DataFrame:
-    name = _function(result)
-    if stored_facts(result).get("joined", {}).get("dim") not in ("change" if name == FAMILIES else None, None):
+    if stored_facts(result).get("joined", {}).get("dim") is not None:
         raise InputError("This result joins several.", "Give a dict of the results that were joined.")
-    if name == FAMILIES:
-        return remedies_table(result)
-    if name == "search_separators":
-        return separator_table(result)
     return audit_table(result) if reference is None else audit_table(result, reference)
 
 

@@ -69,7 +69,6 @@ QUERY, PLACES = ({"query": 2},), ({"query": 2}, {"from_layer": 2}, {"to_layer": 
 NORM_SCALE = ({"norm": "l2"}, {"scale": "absolute"})
 UNIFORM = {"attention": "uniform"}
 WINDOW = {"w": sl.hooks.sliding_window(3)}
-DESIGNS = {"separator": [","], "every": [2], "n_samples": 2, "n_placements": 5}
 # A measurement: what is measured, options that it has here, and each other value of an option.
 CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ...]]] = {
     "path_bound": ((PROMPT,), {}, (
@@ -99,11 +98,6 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
     ),
     "tokenization": ((3,), {}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"})),
     "compare": ((digits, WINDOW), {"lengths": [6]}, NORM_SCALE),
-    "compare, families": (
-        (lambda: {"digits": digits()}, WINDOW), {"lengths": [4], "n_samples": 2},
-        (*NORM_SCALE, {"method": "sketch"}),
-    ),
-    "search_separators": ((digits,), {**DESIGNS, "lengths": [6]}, NORM_SCALE),
     "collapse_vs_readout": (
         (sl.tasks.find("taught_count_bernoulli"),), {"lengths": [4, 6], "seeds": 2}, ({"round_to": torch.bfloat16},)
     ),

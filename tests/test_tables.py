@@ -14,7 +14,7 @@ from squashlens.records.results import sealed, signed
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
-SUMMARISED = ("audit", "search_separators", "families")
+SUMMARISED = ("audit",)
 HOSTILE = [
     "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
     "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",
@@ -131,10 +131,7 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
 
 
 def test_summaries_have_a_row_for_each_method_or_design() -> None:
-    audit, search = (
-        sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2),
-        odd.result("search_separators"),
-    )
+    audit = sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2)
     table, swapped = (sl.results.table(audit, reference=one) for one in ("Jacobian", "substitution effect"))
     assert table.index.tolist() == audit["estimate"].values.tolist()
     assert table["raw"].equals(sl.results.table(audit)["raw"])
@@ -145,16 +142,12 @@ def test_summaries_have_a_row_for_each_method_or_design() -> None:
     assert two.loc["b"].equals(swapped)
     with pytest.raises(InputError, match="joins several. Give a dict of the results"):
         sl.results.table(sl.results.concat({"a": audit, "b": audit}, dim="model"))
-    designs = sl.results.table(search)
-    assert len(designs) == search["separation"].size + 1
-    assert designs.loc[("none", 0), "separation"] == float(search["separation_none"])
 
 
 def test_what_has_no_table_is_refused() -> None:
-    search, bound = odd.result("search_separators"), odd.result("path_bound")
+    bound = odd.result("path_bound")
     for given, options, message in (
-        (search, {"reference": "Jacobian"}, "reference= is only for results of audit"),
-        ({"a": search, "b": bound}, {}, r"A table of search_separators is a summary, and some of these"),
+        (bound, {"reference": "Jacobian"}, "reference= is only for results of audit"),
         ({}, {}, "result= is empty"),
         ((2 * odd.result("collapse")["distance"]).drop_attrs(), {}, "These values have no provenance"),
         (odd.result("evaluate")[["answer"]], {}, "has no numbers: its variables are texts"),

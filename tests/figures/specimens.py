@@ -44,7 +44,7 @@ def full() -> dict[str, go.Figure]:
         "attribution 250": sensitivity(250), "by_token 250": bound(250),
         "profile map": map_of(20), "profile map 250": map_of(250),
         "with low": with_low(20),
-        "composition 250": composition(250), "jacobian 250": jacobian(250), "one family": remedies(1, 1),
+        "composition 250": composition(250), "jacobian 250": jacobian(250),
         "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
         "answer_frequencies": {name: frequencies(at) for at, name in enumerate(labels(2))},
         "convergence": {f"depth {d}, MLP": odd.result("convergence") for d in (1, 2, 4, 8, 16)},
@@ -184,37 +184,10 @@ def ablation() -> xr.Dataset:
     return made(coords, "distance retained: edit layer length", more, share="retained")
 
 
-def search() -> xr.Dataset:
-    separators = [",", ", ", " and", "\n\n", "<br>", " incomprehensibilities"]
-    coords = {"separator": separators, "every": (1, 2, 3, 4, 5, 8, 10, 16), "placement": range(20)}
-    names = ("gain separation accuracy: separator every", "random: placement", "separation_none:")
-    found = made(coords, *names, share="accuracy")
-    return restated(found.assign(best_separator=separators[-1], best_every=2), {})
-
-
 def tokenization() -> xr.Dataset:
     joined = {name: odd.result("tokenization").isel(form=0) for name in "abcdef"}
     found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop").drop_vars("between")
     return found.assign_coords(form=labels(6))
-
-
-def remedies(changes: int = 10, families: int = 4) -> xr.Dataset:
-    """Interventions on families, with long names; one family has neither answers nor a cost."""
-    names = [f"{name} {at}" for at, name in enumerate(["window of 4", LONG] * changes)]
-    kinds, many = ["counting", LONG, "first digit", "<b>copying</b>"], families > 1
-    coords = {
-        "change": ["as it is", *names[:changes]], "family": kinds[:families], "length": LENGTHS[3:8:4],
-        "place": ["first", "middle", "last"], "sample": range(4),
-    }  # fmt: skip
-    cell = "change family length"
-    found = made(
-        coords, f"distance_ratio{' accuracy' * many}: {cell}", f"jacobian_norm_ratio: {cell} place",
-        f"distance: {cell} sample", *(["kl: change"] * many), share="accuracy",
-    )  # fmt: skip
-    for name in ("distance_ratio", "jacobian_norm_ratio", *(("accuracy", "kl") if many else ())):
-        found = found.assign({f"{name}_low": found[name] / 2, f"{name}_high": 2 * found[name]})
-    found["distance"].attrs["units"] = "1"
-    return restated(found.rename(kl="kl_median") if many else found, {})
 
 
 def hops() -> xr.DataArray:
@@ -307,12 +280,6 @@ def judged() -> xr.Dataset:
     return restated(found.assign_coords({name: ("pair", values) for name, values in labels.items()}), {})
 
 
-def survey() -> xr.Dataset:
-    coords = {"encoding": ["none", "sinusoidal_qk", "alibi"], "depth": [1, 2, 4], "norm": ["none", "layer"]}
-    names = [f"{kind}_{end}" for kind in ("exponent", "variation_exponent") for end in ("mean", "low", "high")]
-    return made(coords, f"{' '.join(names)} premise: {' '.join(coords)}")
-
-
 def top_tokens() -> xr.DataArray:
     return with_tokens(made({"rank": range(10)}, "probability: rank", share="probability")["probability"], "rank")
 
@@ -333,12 +300,12 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         "recovery_random: random_model layer", "recovery_random_y: random_model",
     ),
     "verdict": judged,
-    "separator_ablation": ablation, "search_separators": search,
+    "separator_ablation": ablation,
     "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),
-    "compare": compare, "families": remedies,
+    "compare": compare,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
     "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),
-    "top_tokens": top_tokens, "survey": survey, "softmax_total_variation": total_variation,
+    "top_tokens": top_tokens, "softmax_total_variation": total_variation,
 }  # fmt: skip
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
 

@@ -196,16 +196,6 @@ def retained_by_kind() -> Pairs:
         yield rest[-3].x, np.clip(found["retained_from"].isel(hook=-1).sel(layer=layer, from_block=block), -0.6, 1.6)
 
 
-def separator_search() -> Pairs:
-    found = specimens.search()
-    heat, random, best, none = sl.figures.separator_search(found).data
-    yield heat.z, np.log(found["gain"])
-    yield [[float(text.split("<br>")[1][:-2]) for text in row] for row in heat.text], (100 * found["accuracy"]).round()
-    yield random.y, found["random"]
-    yield best.y, [found["separation"].max()] * 2
-    yield none.y, [found["separation_none"]] * 2
-
-
 def changes() -> Pairs:
     found = specimens.compare()
     columns = (
@@ -220,24 +210,6 @@ def changes() -> Pairs:
             yield dots.x, own
             yield dots.y, np.full(len(own), row)
             yield (mark.x[0], mark.y[0]), (np.median(own), row)
-
-
-def remedies() -> Pairs:
-    found = specimens.remedies()
-    last = found.isel(length=-1)
-    asked = [
-        ("distance_ratio", {}),
-        *(("jacobian_norm_ratio", {"place": p}) for p in ("first", "last")),
-        ("accuracy", {}),
-    ]
-    marks = [t for t in sl.figures.remedies(found).data]
-    for number, (name, place) in enumerate(asked):
-        for at, mark in enumerate(marks[4 * number :][:4]):
-            middle, low, high = (last[f"{name}{end}"].sel(place).isel(family=at) for end in ("", "_low", "_high"))
-            yield mark.x, middle
-            yield ends(mark.error_x, mark.x), (high, low)
-            yield np.round(mark.y), np.arange(11)
-    yield marks[-1].x, found["kl_median"]
 
 
 def audit() -> Pairs:
@@ -320,15 +292,6 @@ def total_variation() -> Pairs:
     yield derived.y, found["expected"]
 
 
-def survey() -> Pairs:
-    found = specimens.survey()
-    one, other = sl.figures.survey(found).data[:2]
-    here = found.isel(depth=0, norm=0)
-    for mark, name in ((one, "exponent"), (other, "variation_exponent")):
-        yield mark.x, here[f"{name}_mean"]
-        yield ends(mark.error_x, mark.x), (here[f"{name}_high"], here[f"{name}_low"])
-
-
 def tokenization() -> Pairs:
     found = specimens.tokenization()
     figure = sl.figures.tokenization(found, layer=3)
@@ -352,8 +315,8 @@ def lines() -> Pairs:
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
     collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
-    separator_search, changes, remedies, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
-    total_variation, survey, tokenization, lines,
+    changes, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
+    total_variation, tokenization, lines,
 ]  # fmt: skip
 
 

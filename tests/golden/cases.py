@@ -319,21 +319,6 @@ def compare(s: Subject) -> Calls:
 
 
 @measurement
-def search_separators(s: Subject) -> Calls:
-    return {
-        "two": lambda: sl.search_separators(
-            s.model,
-            s.sequence(),
-            separator=[s.separator],
-            every=[2, 3],
-            n_placements=5,
-            seed=1,
-            lengths=[4, 6],
-        ),
-    }
-
-
-@measurement
 def shares_and_counts(s: Subject) -> Calls:
     return {"two": lambda: sl.statements.shares_and_counts(s.model, content=s.among[:2])}
 
@@ -434,7 +419,6 @@ def answers(s: Subject) -> Calls:
 
     asked, m = s.sequence(suffix="="), s.model
     masked = {"masked": sl.hooks.mask_tokens([9])}
-    designs: dict[str, Any] = {"separator": [","], "every": [2], "n_samples": 3, "n_placements": 5}
     drawn = [sl.prompts.bernoulli(m, 8, seed=k, prefix=COUNT, suffix="=") for k in range(3)]
     return {
         "evaluate": lambda: sl.evaluate(m, TASK, lengths=[4, 9], seeds=3),
@@ -442,7 +426,6 @@ def answers(s: Subject) -> Calls:
         "answer_frequencies": lambda: sl.results.answer_frequencies(sl.evaluate(m, TASK, lengths=[4, 9], seeds=3)),
         "accuracy": lambda: sl.accuracy(m, drawn, count, lengths=[4, 8]),
         "compare": lambda: sl.compare(m, asked, masked, answer=count, n_samples=3, lengths=[4, 6]),
-        "search_separators": lambda: sl.search_separators(m, asked, **designs, answer=count, lengths=[4, 6]),
     }
 
 
@@ -475,7 +458,6 @@ def synthetic(s: Subject) -> Calls:
     lengths = [8, 12, 16, 24, 32, 48, 64]
     return {
         "convergence": lambda: sl.synthetic.convergence(stack, lengths, seeds=2),
-        "survey": lambda: sl.synthetic.survey(stack, {"encoding": ["none", "alibi"]}, lengths, seeds=2),
         "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation([16, 32, 64, 128, 256], k=4, seeds=2),
     }
 

@@ -13,6 +13,7 @@ import torch
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, positive
 from squashlens.bars import bar, quiet
@@ -33,6 +34,7 @@ from squashlens.theory.distances import total_variation
 from squashlens.theory.separation import distances, margin, noise_of_runs, ratio, recovered, steps
 
 Run = Literal["float32", "bfloat16", "float16"]
+Runs = TypeAliasType("Runs", Run | Collection[Run] | None)
 RECOVERED = "share of runs in which the nearest representation of the first run is that of the same length"
 
 
@@ -42,7 +44,7 @@ def separation(
     sequence: GrowingSequence,
     *,
     lengths: Iterable[int] | None = None,
-    runs: Run | Collection[Run] | None = None,
+    runs: Runs = None,
     n_random_models: int = 1,
 ) -> xr.Dataset:
     """Which lengths of a growing sequence the model can still tell apart, above its own rounding.

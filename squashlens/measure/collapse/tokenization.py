@@ -150,7 +150,7 @@ def held_by(given: Any) -> Bridge:
             f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
             "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
         )
-    return cast(Bridge, SimpleNamespace(tokenizer=given))
+    return cast(Bridge, SimpleNamespace(tokenizer=given, cfg=SimpleNamespace(d_vocab=len(given))))
 
 
 def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str) -> dict[str, list[Text]]:
