@@ -1,4 +1,4 @@
-"""Results as tables: one row for each number, or a summary of the measurements that compare estimates or separators."""
+"""Results as tables: one row for each number, or a summary of the measurements that compare separators or changes."""
 
 import itertools
 import re
@@ -12,14 +12,13 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.measure.remedies.bench import remedies_table
 from squashlens.measure.remedies.search import separator_table
-from squashlens.measure.squashing.audit import audit_table
 from squashlens.records.facts import joints, read_facts, subjects
 from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
 from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
 FAMILIES = "compare for families"
-SUMMARIES = ("audit", "search_separators", FAMILIES)  # measurements with a table of their own
+SUMMARIES = ("search_separators", FAMILIES)  # measurements with a table of their own
 FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
 Markup = Literal["latex", "markdown"]
 NUMBER = r"(?i)[-+]?(?=.*\D)(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(inf(inity)?|nan)"  # but whole numbers
@@ -30,18 +29,15 @@ SPACES = re.compile(r"^ +| +$| {2,}")  # which both languages leave out
 def table(
     result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result],
     *,
-    reference: str | None = None,
     escape: Markup | None = None,
 ) -> pd.DataFrame:
     """A result, or several by label, as one table with a row for each number.
 
-    A result of `audit`, of `search_separators` or of `compare` for families becomes a summary instead, with a row for
-    each estimate, for each separator and period, or for each change, family and length.
+    A result of `search_separators` or of `compare` for families becomes a summary instead, with a row for each
+    separator and period, or for each change, family and length.
 
     Args:
         result: a result of squashlens, or a dict of results by label, which may be of different measurements.
-        reference: estimate with which the estimates of an audit are compared: ``"Jacobian"`` (the default),
-            ``"substitution effect"`` or ``"knockout KL"``.
         escape: language in which all texts of the table, such as tokens and headings, are escaped, so that they look
             there as they are: ``"latex"``, for the `to_latex` of the table, or ``"markdown"``, for its `to_markdown`.
             Nothing is escaped by default.
@@ -55,16 +51,13 @@ def table(
         an underscore, such as labels called `model`. Truth values are 1 and 0. Texts, such as answers, and the padding
         of shorter prompts are left out.
 
-        For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
-        smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
-        `reference`), and `cost` (time divided by that of the exact Jacobian). For a search, they are `separation`,
-        `gain`, `cost`, and `accuracy` if it was measured. For families, they are `distance_ratio` with the ends of its
-        interval, `jacobian_first` and `jacobian_last` (ratios to the unchanged model), `accuracy`, `kl` (nats), and
-        the smallest corrected p-value of the row, `p_holm`.
+        For a search, the columns are `separation`, `gain`, `cost`, and `accuracy` if it was measured. For families,
+        they are `distance_ratio` with the ends of its interval, `jacobian_first` and `jacobian_last` (ratios to the
+        unchanged model), `accuracy`, `kl` (nats), and the smallest corrected p-value of the row, `p_holm`.
 
     Raises:
-        InputError: no results, a result without provenance or without numbers, a summary of results of different
-            measurements, or `reference` for a result that is no audit.
+        InputError: no results, a result without provenance or without numbers, or a summary of results of different
+            measurements.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -87,12 +80,7 @@ def table(
             f"A table of {summarised[0]} is a summary, and some of these results are of other measurements.",
             "Make a table of each measurement.",
         )
-    if reference is not None and "audit" not in summarised:
-        raise InputError(
-            f"reference= is only for results of audit, and this is a result of {' and '.join(made_by.values())}.",
-            "Leave reference= out.",
-        )
-    frames = {label: _summary(one, reference) if summarised else _long(one) for label, one in several.items()}
+    frames = {label: _summary(one) if summarised else _long(one) for label, one in several.items()}
     if isinstance(result, Result):
         found = frames[""]
     elif summarised:
@@ -103,23 +91,17 @@ def table(
 
 
 def _function(result: Result) -> str:
-    """The measurement that made a result; of pooled audits, the function that pooled them."""
+    """The measurement that made a result."""
     call = provenance(result).get("call")
     name = str(call.get("function") if isinstance(call, dict) else None)
-    if name == "audit" and "gain" in result:
-        return "results.pooled"
     return FAMILIES if name == "compare" and "distance_ratio" in result else name
 
 
-def _summary(result: Any, reference: str | None) -> pd.DataFrame:
+def _summary(result: Any) -> pd.DataFrame:
     name = _function(result)
     if stored_facts(result).get("joined", {}).get("dim") not in ("change" if name == FAMILIES else None, None):
         raise InputError("This result joins several.", "Give a dict of the results that were joined.")
-    if name == FAMILIES:
-        return remedies_table(result)
-    if name == "search_separators":
-        return separator_table(result)
-    return audit_table(result) if reference is None else audit_table(result, reference)
+    return remedies_table(result) if name == FAMILIES else separator_table(result)
 
 
 def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from squashlens.records.results import sealed, signed
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
-SUMMARISED = ("audit", "search_separators", "families")
+SUMMARISED = ("search_separators", "families")
 HOSTILE = [
     "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
     "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",
@@ -130,37 +130,28 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
     assert table["label_"].tolist()[2:] == [10, 20]
 
 
-def test_summaries_have_a_row_for_each_method_or_design() -> None:
-    audit, search = (
-        sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2),
-        odd.result("search_separators"),
-    )
-    table, swapped = (sl.results.table(audit, reference=one) for one in ("Jacobian", "substitution effect"))
-    assert table.index.tolist() == audit["estimate"].values.tolist()
-    assert table["raw"].equals(sl.results.table(audit)["raw"])
-    expected = audit["agreement"].sel(reference="substitution effect", way="raw").values
-    assert swapped["raw"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
-    two = sl.results.table({"a": audit, "b": audit}, reference="substitution effect")
-    assert two.loc["a"].equals(swapped)
-    assert two.loc["b"].equals(swapped)
-    with pytest.raises(InputError, match="joins several. Give a dict of the results"):
-        sl.results.table(sl.results.concat({"a": audit, "b": audit}, dim="model"))
+def test_a_summary_has_a_row_for_each_design() -> None:
+    search = odd.result("search_separators")
     designs = sl.results.table(search)
     assert len(designs) == search["separation"].size + 1
     assert designs.loc[("none", 0), "separation"] == float(search["separation_none"])
+    two = sl.results.table({"a": search, "b": search})
+    assert two.loc["a"].equals(designs)
+    assert two.loc["b"].equals(designs)
+    with pytest.raises(InputError, match="joins several. Give a dict of the results"):
+        sl.results.table(sl.results.concat({"a": search, "b": search}, dim="model"))
 
 
 def test_what_has_no_table_is_refused() -> None:
     search, bound = odd.result("search_separators"), odd.result("path_bound")
-    for given, options, message in (
-        (search, {"reference": "Jacobian"}, "reference= is only for results of audit"),
-        ({"a": search, "b": bound}, {}, r"A table of search_separators is a summary, and some of these"),
-        ({}, {}, "result= is empty"),
-        ((2 * odd.result("collapse")["distance"]).drop_attrs(), {}, "These values have no provenance"),
-        (odd.result("evaluate")[["answer"]], {}, "has no numbers: its variables are texts"),
+    for given, message in (
+        ({"a": search, "b": bound}, r"A table of search_separators is a summary, and some of these"),
+        ({}, "result= is empty"),
+        ((2 * odd.result("collapse")["distance"]).drop_attrs(), "These values have no provenance"),
+        (odd.result("evaluate")[["answer"]], "has no numbers: its variables are texts"),
     ):
         with pytest.raises(InputError, match=message):
-            sl.results.table(given, **options)
+            sl.results.table(given)
 
 
 def hostile() -> xr.DataArray:
@@ -187,7 +178,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     """A long table of hostile texts, and two models side by side, as a reader makes them."""
     long = sl.results.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
     wide = long.pivot(index="token", columns="label", values="value")
-    summary = sl.results.table(odd.result("audit"), escape="latex")
+    summary = sl.results.table(odd.result("search_separators"), escape="latex")
     tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
     rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
     assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000

@@ -7,7 +7,7 @@ it as PDF, SVG, PNG, HTML or JSON.
 
 from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind, separator_search
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
-from squashlens.figures.comparisons import audit, changes, remedies
+from squashlens.figures.comparisons import changes, remedies
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
 from squashlens.figures.influence import (
@@ -31,7 +31,6 @@ __all__ = [
     "answer_frequencies",
     "attention_sinks",
     "attribution",
-    "audit",
     "bits_needed",
     "by_token",
     "changes",
