@@ -1,14 +1,14 @@
 """Theorem 4.2 in random stacks: if positional information decays with distance, a repeated last token collapses.
 
 The script measures premise and conclusion separately, as exponents of δ and of D, for several position encodings and
-depths, with and without a sliding window. It is a study with a cell for each encoding and depth: it can be interrupted
-and continued, and shared by workers. Intervals are over random draws, so a cell has all its draws.
+depths, with and without a sliding window.
 
-    python analyses/encodings_and_depth.py --depth 1 2 --window 64 --longest 2000 --out encodings
+    python analyses/encodings_and_depth.py --depth 1 2 --window 64 --longest 2000
 """
 
 import argparse
-from pathlib import Path
+
+import pandas as pd
 
 import squashlens as sl
 
@@ -21,28 +21,23 @@ parser.add_argument("--longest", type=int, default=2000, help="longest sequence,
 parser.add_argument("--lengths", type=int, default=40, help="how many lengths, evenly on a log scale (%(default)s)")
 parser.add_argument("--heads", type=int, default=4, help="attention heads (%(default)s)")
 parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
-parser.add_argument("--workers", type=int, default=1, help="number of processes (%(default)s)")
-parser.add_argument("--engine", default="local", help="local, ray or slurm (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("encodings"), help="folder for store and figure (%(default)s)")
 args = parser.parse_args()
 
 lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
-stack = {"heads": args.heads, "residual": True, "norm": "rms", "mlp": 4}
-shared = {"stack": stack, "over": {"window": [None, args.window]}, "lengths": lengths, "seeds": args.seeds}
-each = {"stack.encoding": args.encodings, "stack.depth": args.depth}
-grid = {"measurement": "synthetic.survey", "arguments": shared, "each": each}
-study = sl.Study(grid, store=args.out / "store")
-print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
-print(study.failures().to_string(index=False) if len(study.failures()) else "no cell failed")
-
-found = study.combine().load()
-sl.figures.save(sl.figures.survey(found), args.out / "survey.html")
-
-table = found[["premise"]].assign(
-    D=found["exponent_mean"], D_low=found["exponent_low"], D_high=found["exponent_high"],
-    delta=found["variation_exponent_mean"], delta_high=found["variation_exponent_high"],
-    D_at_longest=found["distance"].mean("seed"), delta_at_longest=found["total_variation"].mean("seed"),
-)  # fmt: skip
-print(f"exponents of D and of δ over the upper half of log n, D and δ at n = {lengths[-1]}; premise: δ decays")
-print(table.reset_coords(drop=True).to_dataframe().round(3).to_string())
-print(f"store and figure in {args.out.resolve()}")
+rows = []
+for encoding in args.encodings:
+    for depth in args.depth:
+        for window in (None, args.window):
+            stack = sl.synthetic.Stack(
+                heads=args.heads, residual=True, norm="rms", mlp=4, encoding=encoding, depth=depth, window=window
+            )
+            found = sl.synthetic.convergence(stack, lengths, seeds=args.seeds)
+            first, top = found.isel(layer=0), found.isel(layer=-1)
+            rows.append({
+                "encoding": encoding, "depth": depth, "window": window or "all", "premise": bool(first["premise"]),
+                **{f"D{end}": float(top[f"exponent{end}"]) for end in ("_mean", "_low", "_high")},
+                **{f"delta{end}": float(first[f"variation_exponent{end}"]) for end in ("_mean", "_high")},
+                "D_at_longest": float(top["distance"][:, -1].mean()),
+            })  # fmt: skip
+print("exponents of D (last layer) and of δ (first layer) over the upper half of log n; premise: δ decays")
+print(pd.DataFrame(rows).round(3).to_string(index=False))

@@ -1,37 +1,37 @@
-"""What remedies for collapse and over-squashing buy, and what they cost, measured on the same prompts.
+"""What remedies for collapse and over-squashing buy, measured on the same sequences: distance D and right answers.
 
 Windows, sinks, separators, temperatures, and attention scaled with the context or by its entropy are compared with the
-unchanged model: D, Jacobian norms, right answers, and the divergence of the next token on unrelated text.
+unchanged model. One sequence is one observation: quotients of D are medians over drawn sequences, with a sign test.
 
-    python analyses/remedies.py --model google/gemma-2b --n 96 --text notes.txt --out remedies
+    python analyses/remedies.py --model google/gemma-2b --n 96 --out remedies
 """
 
 import argparse
 from pathlib import Path
+from random import Random
+from typing import Any
+
+import pandas as pd
+from scipy.stats import binomtest
 
 import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--n", type=int, default=24, help="digits in the longest sequence (%(default)s)")
+parser.add_argument("--n", type=int, default=24, help="digits of each sequence (%(default)s)")
 parser.add_argument("--trained", type=int, default=24, help="tokens where log n has a factor of 1 (%(default)s)")
 parser.add_argument("--window", type=int, default=16, help="tokens of the sliding window (%(default)s)")
 parser.add_argument("--n-samples", type=int, default=8, help="sequences of each family (%(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="random seed of the sequences (%(default)s)")
-parser.add_argument("--text", type=Path, help="file of unrelated text, a prompt in each line")
-parser.add_argument("--out", type=Path, default=Path("remedies"), help="folder for data and figure (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("remedies"), help="folder for the data (%(default)s)")
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 comma = sl.prompts.one_token(model, ",")
+count, first = "How many ones are in the following sequences?", "What is the first digit in this sequence?"
 families = {
-    "count ones": sl.prompts.bernoulli(
-        model, args.n, seed=args.seed, prefix="How many ones are in the following sequences?", suffix="="
-    ),
-    "first digit": sl.prompts.digits(
-        model, args.n, seed=args.seed, prefix="What is the first digit in this sequence?", suffix="="
-    ),
+    "count ones": (sl.prompts.bernoulli(model, args.n, seed=0, prefix=count, suffix="="), lambda d: str(d.count("1"))),
+    "first digit": (sl.prompts.digits(model, args.n, seed=0, prefix=first, suffix="="), lambda d: d[0]),
 }
 remedies = {
     f"window of {args.window}": sl.hooks.sliding_window(args.window),
@@ -41,21 +41,20 @@ remedies = {
     "log n": sl.hooks.log_scaling("log", args.trained),
     "adaptive temperature": sl.hooks.adaptive_temperature(),
 }
-found = sl.compare(
-    model,
-    families,
-    remedies,
-    lengths=[args.n // 3, args.n],
-    n_samples=args.n_samples,
-    seed=args.seed,
-    noise_lengths=1,
-    answer={"count ones": lambda digits: str(digits.count("1")), "first digit": lambda digits: digits[0]},
-    prompt=args.text.read_text(encoding="utf-8").splitlines() if args.text else None,
-)
-
-sl.results.save(found, args.out / "remedies.nc")
-sl.figures.save(sl.figures.remedies(found), args.out / "remedies.html")
-print(sl.results.table(found).to_string(float_format=lambda value: f"{value:.3g}"))
-print(f"smallest p-value that {args.n_samples} samples can give: {float(found['least_p']):.3g}, ", end="")
-print(f"corrected for all tests {float(found['least_p_holm']):.3g}")
-print(f"largest noise floor of D: {float(found['noise_floor'].max()):.2g}; data and figure in {args.out.resolve()}")
+rows = []
+for family, (sequence, answer) in families.items():
+    right = sl.compare(model, sequence, remedies, answer=answer, lengths=[args.n], n_samples=args.n_samples)
+    drawn = [sequence.unrelated(Random(seed)) for seed in range(args.n_samples)]
+    found: dict[str | int | float, Any] = {
+        seed: sl.compare(model, one, remedies, lengths=[args.n]) for seed, one in enumerate(drawn)
+    }
+    sl.results.save(sl.results.concat(found, "sample"), args.out / f"{family.replace(' ', '_')}.nc")
+    for change in right["change"].values[1:]:
+        last = [one["distance"].isel(layer=-1, length=0) for one in found.values()]
+        ratio = pd.Series([float(d.sel(change=change) / d.sel(change="as it is")) for d in last])
+        p = binomtest(int((ratio > 1).sum()), max(1, int((ratio != 1).sum()))).pvalue
+        accuracy = float(right["accuracy"].sel(change=change, length=args.n))
+        rows.append([family, change, ratio.median(), ratio.min(), ratio.max(), p, accuracy])
+columns = ["family", "change", "D ÷ unchanged", "least", "most", "p (sign test)", "right"]
+print(pd.DataFrame(rows, columns=columns).to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+print(f"data in {args.out.resolve()}")

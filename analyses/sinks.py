@@ -8,6 +8,7 @@ collapse, to the path bound and to the answers: a token that receives much atten
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import squashlens as sl
 
@@ -33,7 +34,7 @@ for block, pattern in patterns.items():
     even = (1 / (1 + pattern.new_tensor(range(pattern.shape[2] // 2, pattern.shape[2])))).mean()
     print(f"  block {block}: {drawn:.4f}; with uniform attention {even:.4f}")
 
-headless = form | {"prefix": ones.prefix[1:]}
+headless: dict[str, Any] = form | {"prefix": ones.prefix[1:]}
 has_bos = bool(ones.prefix) and ones.prefix[0] == model.tokenizer.bos_token_id
 changes = {
     "masked in every block": sl.hooks.mask_tokens([0]),

@@ -1,8 +1,7 @@
 """Round the residual stream to fewer and fewer bits, in one block or in all, and see how the answer changes.
 
-Copy this and edit it. `sl.hooks.rounding` takes a format (`"bfloat16"`, `"float16"`, `"float8_e4m3fn"`,
-`"float8_e5m2"`) or a number of bits after the leading one, and rounds the stream, keys, values or patterns.
-Derivatives ignore the rounding.
+Copy this and edit it. `sl.hooks.rounding` takes a format (`"bfloat16"`, `"float16"`) or a number of bits after the
+leading one, and rounds the stream, keys, values or patterns. Derivatives ignore the rounding.
 
     python hooks/round_residual.py
 """

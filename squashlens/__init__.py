@@ -22,8 +22,7 @@ order to read them:
    the share of right answers along a growing sequence. `probe` tests whether the right answer is represented, and
    `collapse_vs_readout` whether collapse causes wrong answers.
 5. **Interventions.** `hooks` has interventions, and `applied(model, ...)` applies them for the duration of any
-   measurement. `compare` compares several interventions, such as sliding windows of several sizes, and
-   `search_separators` searches for the best separator.
+   measurement. `compare` compares several interventions, such as sliding windows of several sizes.
 6. **Results.** `results` saves, opens, joins and tabulates results, and says how one was made. `figures` draws them,
    `report` writes a page, and `paper` the paper's figures for a LaTeX document. `Study` runs many measurements, on one
    machine or a cluster.

@@ -1,20 +1,20 @@
 from . import errors, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
 from .bars import quiet
+from .engine.applied import applied
 from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
-from .engine.proving.effective import applied
 from .maps.view import squash_map
 from .measure.answers.accuracy import accuracy, top_tokens
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
 from .measure.answers.probe import probe
+from .measure.answers.verdict import verdict
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import mechanism
-from .measure.collapse.precision import precision
+from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
-from .measure.remedies.search import search_separators
 from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
@@ -52,15 +52,14 @@ __all__ = [
     "paper",
     "path_bound",
     "paths",
-    "precision",
     "probe",
     "profile",
     "prompts",
     "quiet",
     "report",
     "results",
-    "search_separators",
     "sensitivity",
+    "separation",
     "separator_ablation",
     "squash_map",
     "statements",
@@ -69,5 +68,6 @@ __all__ = [
     "tasks",
     "tokenization",
     "top_tokens",
+    "verdict",
     "zoo",
 ]

@@ -74,9 +74,7 @@ Modes = TypeAliasType("Modes", Mode | Sequence[Mode])
 Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
 StackNorm = Literal["none", "rms", "layer"]
 Projections = Literal["random", "direct"]
-DtypeName = Literal[
-    "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "fp64", "fp32", "fp16", "bf16"
-]
+DtypeName = Literal["float64", "float32", "float16", "bfloat16", "fp64", "fp32", "fp16", "bf16"]
 
 SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -128,6 +126,11 @@ def positive(value: object, argument: str, what: str, *, or_zero: bool = False, 
     if whole is None or whole < (0 if or_zero else 1):
         wanted = "Give a whole number of at least 0." if or_zero else "Give a positive whole number."
         raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and the number of the others."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def short_repr(value: object) -> str:

@@ -1,15 +1,14 @@
 """Progress bars for terminals and notebooks, shown after one second, one at a time within a measurement.
 
 A measurement may call others that have their own bars. While one bar is open, the others are not shown:
-`share_one_bar` marks a measurement, and `bar` checks whether one of its bars is open. No bar is shown inside `quiet`,
+`one_bar` is around a measurement, and `bar` checks whether one of its bars is open. No bar is shown inside `quiet`,
 or if the environment has SQUASHLENS_PROGRESS=0.
 """
 
 import contextlib
-import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -62,20 +61,17 @@ def bar(given: Iterable[Any] | None = None, **options: Any) -> Any:
     return made
 
 
-def share_one_bar(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for public functions: all calls inside the outermost one share a single progress bar."""
-
-    @functools.wraps(function)
-    def measure(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _bars.get() is not None:
-            return function(*args, **kwargs)
-        token = _bars.set([])
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _bars.reset(token)
-
-    return measure
+@contextlib.contextmanager
+def one_bar() -> Iterator[None]:
+    """Within the outermost such context, all calls share a single progress bar."""
+    if _bars.get() is not None:
+        yield
+        return
+    token = _bars.set([])
+    try:
+        yield
+    finally:
+        _bars.reset(token)
 
 
 def human(n_bytes: int | float) -> str:

@@ -32,6 +32,7 @@ Number = Annotated[int, arg(metavar="NUMBER")]
 Numbers = Annotated[tuple[T, ...], arg(metavar="NUMBERS")]
 Modes = Annotated[tuple[Mode, ...], arg(metavar="MODES")]
 NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]  # "" stands for the function's own default
+TwoTexts = Annotated[tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")]
 Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
 Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="folder or URL.")]
 SHOWN = 5  # reasons of failures that are printed
@@ -65,20 +66,25 @@ class Loading:
 
 
 def report(
-    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("report.html"), norm: Norm = "spectral", n: Number = 0,
-    loading: Loading = Loading(),
+    *, prompt: NotGiven = "", answer: NotGiven = "", instead: TwoTexts = ("", ""),
+    out: File = Path("report.html"), norm: Norm = "spectral", n: Number = 0, loading: Loading = Loading(),
 ) -> None:  # fmt: skip
-    """Write a page: what the model predicts, on which tokens that depends, and what is lost.
+    """Write a page: what the model predicts, what became of the right answer, and which tokens it depends on.
 
     Args:
-        prompt: prompt to measure.
+        prompt: prompt to measure; a demonstration by default.
+        answer: right answer to the prompt, for a verdict, which also needs --instead.
+        instead: another prompt, and its own right answer.
         out: the .html file to write.
         norm: norm of the Jacobians.
-        n: number of content tokens of figure 5's longest sequence, whose collapse is then measured too; 0 for none.
+        n: number of ones of the longest sequence in the part on collapse and recovery; 0 for none.
     """
     import squashlens as sl
 
-    print(f"report: {sl.report(loading.load(), prompt=prompt, out=out, norm=norm, n=n or None).resolve()}")
+    default = loading == Loading(loading.model) and loading.model  # then runs in several dtypes can be loaded by name
+    asked: Any = {"prompt": prompt or None, "answer": answer or None, "instead": instead if any(instead) else None}
+    path = sl.report(default or loading.load(), **asked, out=out, norm=norm, n=n or None)
+    print(f"report: {path.resolve()}")
 
 
 def paper(

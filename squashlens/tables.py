@@ -1,4 +1,4 @@
-"""Results as tables: one row for each number, or a summary of the measurements that compare separators or changes."""
+"""Results as tables with a row for each number."""
 
 import itertools
 import re
@@ -10,15 +10,11 @@ import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.measure.remedies.bench import remedies_table
-from squashlens.measure.remedies.search import separator_table
 from squashlens.records.facts import joints, read_facts, subjects
-from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
+from squashlens.records.results import is_measured, labels_of, stored_facts
 from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
-FAMILIES = "compare for families"
-SUMMARIES = ("search_separators", FAMILIES)  # measurements with a table of their own
 FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
 Markup = Literal["latex", "markdown"]
 NUMBER = r"(?i)[-+]?(?=.*\D)(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(inf(inity)?|nan)"  # but whole numbers
@@ -32,9 +28,6 @@ def table(
     escape: Markup | None = None,
 ) -> pd.DataFrame:
     """A result, or several by label, as one table with a row for each number.
-
-    A result of `search_separators` or of `compare` for families becomes a summary instead, with a row for each
-    separator and period, or for each change, family and length.
 
     Args:
         result: a result of squashlens, or a dict of results by label, which may be of different measurements.
@@ -51,13 +44,8 @@ def table(
         an underscore, such as labels called `model`. Truth values are 1 and 0. Texts, such as answers, and the padding
         of shorter prompts are left out.
 
-        For a search, the columns are `separation`, `gain`, `cost`, and `accuracy` if it was measured. For families,
-        they are `distance_ratio` with the ends of its interval, `jacobian_first` and `jacobian_last` (ratios to the
-        unchanged model), `accuracy`, `kl` (nats), and the smallest corrected p-value of the row, `p_holm`.
-
     Raises:
-        InputError: no results, a result without provenance or without numbers, or a summary of results of different
-            measurements.
+        InputError: no results, or a result without provenance or without numbers.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -73,35 +61,10 @@ def table(
     several = {"": result} if isinstance(result, Result) else result
     if not several:
         raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
-    made_by = {label: _function(one) for label, one in several.items()}
-    summarised = [name for name in made_by.values() if name in SUMMARIES]
-    if summarised and len(set(made_by.values())) > 1:
-        raise InputError(
-            f"A table of {summarised[0]} is a summary, and some of these results are of other measurements.",
-            "Make a table of each measurement.",
-        )
-    frames = {label: _summary(one) if summarised else _long(one) for label, one in several.items()}
-    if isinstance(result, Result):
-        found = frames[""]
-    elif summarised:
-        found = pd.concat(frames, names=["label"])
-    else:
-        found = _below([frame.assign(label=label) for label, frame in frames.items()])
+    frames = {label: _long(one) for label, one in several.items()}
+    labelled = [frame.assign(label=label) for label, frame in frames.items()]
+    found = frames[""] if isinstance(result, Result) else _below(labelled)
     return found if escape is None else _escape(found, escape)
-
-
-def _function(result: Result) -> str:
-    """The measurement that made a result."""
-    call = provenance(result).get("call")
-    name = str(call.get("function") if isinstance(call, dict) else None)
-    return FAMILIES if name == "compare" and "distance_ratio" in result else name
-
-
-def _summary(result: Any) -> pd.DataFrame:
-    name = _function(result)
-    if stored_facts(result).get("joined", {}).get("dim") not in ("change" if name == FAMILIES else None, None):
-        raise InputError("This result joins several.", "Give a dict of the results that were joined.")
-    return remedies_table(result) if name == FAMILIES else separator_table(result)
 
 
 def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -123,7 +123,6 @@ def _measured(name: str) -> Any:
     m, quick = model() if name else None, {"n_train": 4, "n_random_models": 1}
     task, masked = sl.tasks.find("taught_count_bernoulli"), {"a": sl.hooks.mask_tokens([1])}
     few: dict[str, Any] = {"n_replacements": 5}
-    designs: dict[str, Any] = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
     randomly: dict[str, Any] = {"seeds": 2, "tail": 0.9}
     makers: dict[str, Callable[[], Any]] = {
         "sensitivity": lambda: sl.sensitivity(m, PROMPT),
@@ -145,21 +144,14 @@ def _measured(name: str) -> Any:
         "collapse": lambda: sl.collapse(m, pairs()),
         "collapse relative": lambda: sl.collapse(m, pairs(), scale="relative"),
         "mechanism": lambda: sl.mechanism(m, pairs()),
-        "precision": lambda: sl.precision(m, pairs(), round_to=["bfloat16"]),
-        "runs": lambda: sl.precision(
-            "tiny-gemma", sequence(), runs=["float32"], lengths=[2, 3], noise_lengths=2
-        ),
+        "separation": lambda: sl.separation(m, sequence(), lengths=[2, 3], n_random_models=0),
+        "verdict": lambda: sl.verdict(m, [f"{PROMPT}", f"{PROMPT} {PROMPT}"], ["1", "2"], n_random_models=0),
         "separator_ablation": lambda: sl.separator_ablation(
             m, sequence(), kinds=["mask"], lengths=[3], noise_lengths=2
         ),
-        "search_separators": lambda: sl.search_separators(m, sequence(), **designs, lengths=[3]),
         "tokenization": lambda: sl.tokenization(m, 3),
         "splits": lambda: sl.tokenization(m.tokenizer, 3),
         "compare": lambda: sl.compare(m, sequence(), masked, n_samples=1, lengths=[3]),
-        "families": lambda: sl.compare(
-            m, {"ones": sequence(), "<b>zeros</b>": sequence()}, masked, n_samples=2, lengths=[2, 3],
-            answer=counted,
-        ),
         "evaluate": lambda: sl.evaluate(m, task, lengths=[2, 3], seeds=2, max_new_tokens=2),
         "accuracy": lambda: sl.accuracy(m, [sequence()], counted, lengths=[2]),
         "probe": lambda: sl.probe(
@@ -169,7 +161,6 @@ def _measured(name: str) -> Any:
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(m, task, lengths=[2, 3], seeds=1, **quick),
         "shares_and_counts": lambda: sl.statements.shares_and_counts(m),
         "convergence": lambda: sl.synthetic.convergence(stack(), [4, 8, 16, 32], **randomly),
-        "survey": lambda: sl.synthetic.survey(stack(), {"depth": [1, 2]}, [4, 8, 16, 32], **randomly),
         "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation([10, 40, 80, 160], k=2, **randomly),
         "answer_frequencies": lambda: sl.results.answer_frequencies(result("evaluate")),
     }  # fmt: skip

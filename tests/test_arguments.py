@@ -79,6 +79,18 @@ def test_defaults_and_keywords_are_left_as_they_are() -> None:
         function()  # pyright: ignore[reportCallIssue]
 
 
+def test_what_is_given_as_to_other_libraries_is_answered_with_what_to_give() -> None:
+    load: Any = sl.load
+    for given, answer in (
+        ({"torch_dtype": "auto"}, r"Did you mean dtype=\?"), ({"device_map": "auto"}, r"Did you mean device=\?"),
+        ({"attn_implementation": "eager"}, "Leave it out"), ({"load_in_8bit": True}, r"Give quantize='int8'\."),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=rf"load\(\) got an unexpected keyword argument .*{answer}"):
+            load("tiny-gemma", **given)
+    with pytest.raises(TypeError, match=r"report\(\) too many .* only model can be given by position.* prompt=…"):
+        sl.report(None, "110 =")  # pyright: ignore
+
+
 def test_counts_have_a_limit() -> None:
     positive(MOST, "n", "a number")
     for n in (MOST + 1, 10**30, 10**5000):

@@ -14,7 +14,6 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.saving.files import require_folder, require_output, write
-from tests.references import raw
 
 RESULT = xr.DataArray(np.arange(9000.0), dims="a", name="v", attrs={"provenance": "{}"})
 
@@ -90,21 +89,18 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
     def work(*_: Any, **__: Any) -> None:
         raise AssertionError("the work was begun")
 
-    assert all([sl.evaluate, sl.search_separators, sl.capture, sl.report])  # are imported
+    assert all([sl.evaluate, sl.capture, sl.report])  # are imported
     for place in (
-        "measure.answers.evaluate.require_sound", "measure.remedies.search.one_token",
-        "engine.capturing.capture.require_sound", "engine.loading.load.load",
+        "measure.answers.evaluate.require_sound", "engine.capturing.capture.require_sound", "engine.loading.load.load",
     ):  # fmt: skip
         monkeypatch.setattr(f"squashlens.{place}", work)
     (tmp_path / "locked").write_bytes(b"")
     (tmp_path / "locked").chmod(0o444)
     (tmp_path / "locked.html").symlink_to("locked")
     task, nowhere = sl.tasks.find("count_ones"), tmp_path / "nowhere" / "x.html"
-    designs = {"separator": [","], "every": [2]}
     writers: list[Callable[[Path], Any]] = [
         lambda path: sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=path),
         lambda path: sl.collapse_vs_readout(tiny, task, lengths=[4], resume=path),
-        lambda path: raw(sl.search_separators)(tiny, None, **designs, resume=path),
         lambda path: sl.report("tiny-gemma", out=path),
     ]
     for write_to in writers:

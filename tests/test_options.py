@@ -25,6 +25,7 @@ PROMPT = "110 ="
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
     "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "runs",
+    "prompts", "answers",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
@@ -32,9 +33,9 @@ ESTIMATE = {
     "tightness", "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
     "max_new_tokens", "n_baseline", "n_examples", "passes", "tokens_per_pass",
 }  # fmt: skip
-# How much of a result is kept: its labels say it, and the formats of `precision` are labels.
+# How much of a result is kept: its labels say it.
 EXTENT = {"k", "keep", "baselines"}
-LABELS = {("precision", "round_to")}
+LABELS: set[tuple[str, str]] = set()
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
          "prefill", "temperature", "direction"}  # fmt: skip
@@ -68,7 +69,6 @@ QUERY, PLACES = ({"query": 2},), ({"query": 2}, {"from_layer": 2}, {"to_layer": 
 NORM_SCALE = ({"norm": "l2"}, {"scale": "absolute"})
 UNIFORM = {"attention": "uniform"}
 WINDOW = {"w": sl.hooks.sliding_window(3)}
-DESIGNS = {"separator": [","], "every": [2], "n_samples": 2, "n_placements": 5}
 # A measurement: what is measured, options that it has here, and each other value of an option.
 CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ...]]] = {
     "path_bound": ((PROMPT,), {}, (
@@ -92,18 +92,12 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ..
     "collapse": ((pairs,), {}, ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16})),
     "collapse, heads": ((pairs,), {"by_head": "slice"}, ({"by_head": "value"},)),
     "mechanism": ((pairs,), {}, ({"norm": "l2"},)),
-    "precision": ((pairs,), {"blocks": [1], "round_to": "bfloat16"}, NORM_SCALE),
     "separator_ablation": (
         (commas,), {"kinds": ["substitute", "mask"], "from_blocks": [0, 5]},
         ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),
     ),
     "tokenization": ((3,), {}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"})),
     "compare": ((digits, WINDOW), {"lengths": [6]}, NORM_SCALE),
-    "compare, families": (
-        (lambda: {"digits": digits()}, WINDOW), {"lengths": [4], "n_samples": 2},
-        (*NORM_SCALE, {"method": "sketch"}),
-    ),
-    "search_separators": ((digits,), {**DESIGNS, "lengths": [6]}, NORM_SCALE),
     "collapse_vs_readout": (
         (sl.tasks.find("taught_count_bernoulli"),), {"lengths": [4, 6], "seeds": 2}, ({"round_to": torch.bfloat16},)
     ),

@@ -16,7 +16,7 @@ import squashlens as sl
 from tests import odd
 
 # Texts that only a tokenizer read, random stacks without tokens, and counts of answers.
-WITHOUT_IDS = ("splits", "convergence", "survey", "softmax_total_variation", "answer_frequencies")
+WITHOUT_IDS = ("splits", "convergence", "softmax_total_variation", "answer_frequencies")
 KINDS: dict[str, Callable[[], Any]] = {
     **{name: lambda name=name: odd.result(name) for name in odd.result("")},
     "certified": lambda: sl.certified_bound(odd.model(), "11", to_layer=[1, "y"]),

@@ -14,7 +14,6 @@ from squashlens.records.results import sealed, signed
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
-SUMMARISED = ("search_separators", "families")
 HOSTILE = [
     "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
     "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",
@@ -35,7 +34,7 @@ def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in SUMMARISED])
+@pytest.mark.parametrize("name", odd.result(""))
 def test_no_number_is_lost_or_repeated(name: str) -> None:
     """Each variable has as many rows as numbers, under its own coordinates, and no provenance."""
     found = odd.result(name)
@@ -130,22 +129,8 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
     assert table["label_"].tolist()[2:] == [10, 20]
 
 
-def test_a_summary_has_a_row_for_each_design() -> None:
-    search = odd.result("search_separators")
-    designs = sl.results.table(search)
-    assert len(designs) == search["separation"].size + 1
-    assert designs.loc[("none", 0), "separation"] == float(search["separation_none"])
-    two = sl.results.table({"a": search, "b": search})
-    assert two.loc["a"].equals(designs)
-    assert two.loc["b"].equals(designs)
-    with pytest.raises(InputError, match="joins several. Give a dict of the results"):
-        sl.results.table(sl.results.concat({"a": search, "b": search}, dim="model"))
-
-
 def test_what_has_no_table_is_refused() -> None:
-    search, bound = odd.result("search_separators"), odd.result("path_bound")
     for given, message in (
-        ({"a": search, "b": bound}, r"A table of search_separators is a summary, and some of these"),
         ({}, "result= is empty"),
         ((2 * odd.result("collapse")["distance"]).drop_attrs(), "These values have no provenance"),
         (odd.result("evaluate")[["answer"]], "has no numbers: its variables are texts"),
@@ -178,7 +163,6 @@ def test_latex_compiles(tmp_path: Path) -> None:
     """A long table of hostile texts, and two models side by side, as a reader makes them."""
     long = sl.results.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
     wide = long.pivot(index="token", columns="label", values="value")
-    summary = sl.results.table(odd.result("search_separators"), escape="latex")
-    tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
+    tables = "\n\n".join(table.to_latex() for table in (long, wide))
     rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
     assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000

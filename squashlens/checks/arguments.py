@@ -29,6 +29,15 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from squashlens._typing import MOST, dtype_name, short_repr
 from squashlens.errors import InputError
 
+# Arguments of `from_pretrained` in transformers that `load` has under no similar name.
+OF_TRANSFORMERS = {
+    "attn_implementation": "Leave it out: attention is computed as a measurement needs it, and results say how.",
+    "trust_remote_code": "Leave it out: code of a checkpoint is never run.",
+    "load_in_8bit": "Give quantize='int8'.",
+    "quantization_config": "Give quantize='int8', or the checkpoint of a quantized model.",
+    "token": "Leave it out, and run `hf auth login` or set HF_TOKEN.",
+    "cache_dir": "Leave it out, and set HF_HUB_CACHE before Python starts.",
+}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -43,23 +52,32 @@ def validated(function: F, *, tuples: bool = False) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        signature = _signature(function)
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
-            name = function.__qualname__.removesuffix(".__init__")
-            raise TypeError(f"{name}() {error}{_nearest(signature, kwargs)}") from None
-        for name, value in bound.arguments.items():
-            parameter = signature.parameters[name]
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
-            elif parameter.kind is not parameter.VAR_KEYWORD:
-                found = converted(value, parameter.annotation, name)
-                bound.arguments[name] = tuple(found) if tuples and isinstance(found, list) else found
+        bound = checked(function, args, kwargs)
+        if tuples:
+            lists = {name: tuple(one) for name, one in bound.arguments.items() if isinstance(one, list)}
+            bound.arguments.update(lists)
         return function(*bound.args, **bound.kwargs)
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
     return typing.cast(F, call)
+
+
+def checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments of a call by name, converted; an `InputError` names one of a wrong kind."""
+    signature = _signature(function)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
+        name = function.__qualname__.removesuffix(".__init__")
+        meant = _nearest(signature, kwargs) or _by_name(signature, args)
+        raise TypeError(f"{name}() {error}{meant}") from None
+    for name, value in bound.arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            bound.arguments[name] = converted(value, parameter.annotation, name)
+    return bound
 
 
 def _nearest(signature: inspect.Signature, given: Mapping[str, Any]) -> str:
@@ -67,12 +85,24 @@ def _nearest(signature: inspect.Signature, given: Mapping[str, Any]) -> str:
     unknown = [name for name in given if name not in signature.parameters]
     if not unknown:
         return ""
+    if unknown[0] in OF_TRANSFORMERS and "quantize" in signature.parameters:  # of `load`
+        return f". {OF_TRANSFORMERS[unknown[0]]}"
     if near := difflib.get_close_matches(unknown[0], signature.parameters):
         return f". Did you mean {' or '.join(f'{name}=' for name in near)}?"
     library: Any = sys.modules["squashlens"]
     public = filter(inspect.isfunction, (getattr(library, name) for name in library.__all__))
     owners = [function.__name__ for function in public if unknown[0] in inspect.signature(function).parameters]
     return f". It is a keyword of {', '.join(owners)}." if owners else ""
+
+
+def _by_name(signature: inspect.Signature, given: Sequence[Any]) -> str:
+    """How the first positional argument too many is given; empty if there is none."""
+    parameters = list(signature.parameters.values())
+    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    if len(given) <= len(positional) or not named or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        return ""
+    return f": only {', '.join(positional)} can be given by position. Give the others by name, such as {named[0]}=…."
 
 
 @functools.cache

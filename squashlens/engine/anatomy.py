@@ -21,12 +21,6 @@ PLAIN = (torch.nn.Parameter, torch.Tensor)
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 
 
-def configurations(model: Bridge) -> list[Any]:
-    """The configurations that modules of the model refer to, each once."""
-    every = (getattr(module, "config", None) for module in model.original_model.modules())
-    return list({id(config): config for config in every if config is not None}.values())
-
-
 def unseen_roundings(model: Bridge) -> int:
     """How often every pass of a float64 model rounds to float32, in norms and softmaxes; 0 for other dtypes."""
     return 2 * n_blocks(model) + 1 if dtype_of(model) == torch.float64 else 0

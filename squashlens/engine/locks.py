@@ -10,11 +10,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 from squashlens._typing import Bridge
-from squashlens.checks.arguments import validated
+from squashlens.bars import one_bar
+from squashlens.checks.arguments import checked
 from squashlens.errors import BusyModelError, InputError
 from squashlens.remarks import remark
 
@@ -67,22 +68,27 @@ def require_bridge(model: object) -> None:
         )
 
 
-def run_within(context: Callable[[Any], AbstractContextManager[None]], function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap `function`, after a check of its arguments, in a context on its first parameter, `model`."""
+def run_within(
+    context: Callable[[Any], AbstractContextManager[None]], function: Callable[P, T],
+    call: Callable[[inspect.BoundArguments], T] | None = None,
+) -> Callable[P, T]:  # fmt: skip
+    """Wrap `function`, after a check of its arguments, in a context on its first parameter, `model`, and in one bar.
+
+    `call` gets the arguments that were given, and calls the function; by default it is just called with them.
+    """
     first = next(iter(inspect.signature(function).parameters.values()))
     if first.name != "model":
         raise TypeError(f"The first parameter of {function.__name__} is not model.")
 
-    @validated
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        model: Any = args[0] if args else kwargs.get("model")
+        bound = checked(function, args, kwargs)
+        model: Any = bound.arguments.get("model", first.default)
         if first.annotation is Bridge:
             require_bridge(model)
-        elif getattr(model, "original_model", None) is None:
-            return function(*args, **kwargs)
-        with context(model):
-            return function(*args, **kwargs)
+        with one_bar(), nullcontext() if getattr(model, "original_model", None) is None else context(model):
+            return function(*bound.args, **bound.kwargs) if call is None else call(bound)
 
-    run.__within__ = context  # pyright: ignore[reportAttributeAccessIssue]
+    setattr(run, "__validated__", True)  # noqa: B010
+    setattr(run, "__within__", context)  # noqa: B010
     return run

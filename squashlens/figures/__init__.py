@@ -5,9 +5,9 @@ any figures on one page. `styled` changes theme, size, fonts, title, legend and 
 it as PDF, SVG, PNG, HTML or JSON.
 """
 
-from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind, separator_search
+from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
-from squashlens.figures.comparisons import changes, remedies
+from squashlens.figures.comparisons import changes
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
 from squashlens.figures.influence import (
@@ -19,9 +19,10 @@ from squashlens.figures.influence import (
     profile,
     strongest_paths,
 )
-from squashlens.figures.pair_distances import bits_needed, collapse_curve, collapse_heatmap, mechanism, runs
+from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, mechanism
 from squashlens.figures.readouts import collapse_vs_readout, probe
-from squashlens.figures.synthetic import statements, survey, synthetic_convergence, synthetic_total_variation
+from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
+from squashlens.figures.synthetic import statements, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.texts import splits, tokenization
 from squashlens.figures.token_values import attribution, by_token, jacobian, substitution, token_map, top_tokens
 from squashlens.figures.usual import of, panels
@@ -31,7 +32,6 @@ __all__ = [
     "answer_frequencies",
     "attention_sinks",
     "attribution",
-    "bits_needed",
     "by_token",
     "changes",
     "collapse_curve",
@@ -50,22 +50,21 @@ __all__ = [
     "panels",
     "probe",
     "profile",
-    "remedies",
     "retained_by_kind",
-    "runs",
     "save",
-    "separator_search",
+    "separation_curve",
     "splits",
     "statements",
     "strongest_paths",
     "styled",
     "substitution",
-    "survey",
     "synthetic_convergence",
     "synthetic_total_variation",
     "token_map",
     "tokenization",
     "top_tokens",
+    "verdict_margins",
+    "verdict_odds",
 ]
 
 

@@ -12,7 +12,6 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import LAYERS, curve, layer_map, name_rows, spread
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label
 from squashlens.figures.drawing.themes import COLOURS, series
 
 # The name of each ablation.
@@ -145,39 +144,3 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=[-0.65, 1.65])
     name_rows(figure, names)
     return finish(figure, f"Retained effect of separators at layer {at}", 30 * (len(rows) + 1), ablation, *notes)
-
-
-@draws(
-    "squashlens.search_separators",
-    "gain separation: separator every",
-    "separation_none best_separator best_every:",
-    "random: placement",
-)
-def separator_search(prescribed: xr.Dataset) -> go.Figure:
-    """Draw the gain in separation for each separator and period, and the best choice next to random placements."""
-    gain, asked = prescribed["gain"].values.astype(np.float64), "accuracy" in prescribed
-    best = f"“{label(str(prescribed['best_separator'].item()))}” every {int(prescribed['best_every'])}"
-    titles = [f"gain in separation{', and accuracy' if asked else ''}", f"best choice: {best}"]
-    figure = make_subplots(cols=2, column_widths=[0.6, 0.4], subplot_titles=titles)
-    text = np.vectorize("{:.2f}".format)(gain).astype(object)
-    if asked:
-        text += np.vectorize("<br>{:.0f} %".format)(100 * prescribed["accuracy"].values)
-    rows = [f"“{label(str(name))}”" for name in prescribed["separator"].values]
-    figure.add_heatmap(
-        z=np.log(gain), x=[f"every {k}" for k in prescribed["every"].values], y=rows, text=text,
-        texttemplate="%{text}", zmid=0, colorscale=DIVERGING, showscale=False, hoverinfo="text", row=1, col=1,
-    )  # fmt: skip
-    random = prescribed["random"].values
-    style = {"opacity": 0.5, "hover": "%{y:.4g}"}
-    dots = curve(np.zeros(len(random)), random, colour=COLOURS["random_places"], mode="markers", size=7, **style)
-    figure.add_trace(dots, row=1, col=2)
-    heights = prescribed["separation"].max(), prescribed["separation_none"]
-    for place, (height, kind) in enumerate(zip(heights, ("separators", "none"), strict=True), start=1):
-        ends = [place - 0.35, place + 0.35]
-        line = curve(ends, [height] * 2, colour=COLOURS[kind], width=3, mode="lines", hover="%{y:.4g}")
-        figure.add_trace(line, row=1, col=2)
-    names = ["random places", "best choice", "no separators"]
-    figure.update_yaxes(autorange="reversed", showgrid=False, row=1, col=1)
-    figure.update_yaxes(title=f"median of {distance_of(prescribed, 'separation')}", rangemode="tozero", row=1, col=2)
-    figure.update_xaxes(tickvals=[0, 1, 2], ticktext=names, range=[-0.6, 2.6], row=1, col=2)
-    return finish(figure, "Separation by separator and period", 46 * max(4, len(rows)), prescribed)

@@ -1,4 +1,4 @@
-"""Representational collapse: the distance D of v and v* by length and layer, its mechanism, and precision."""
+"""Representational collapse: the distance D of v and v* by length and layer, and its mechanism."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS, series, shades_of
+from squashlens.figures.drawing.themes import COLOURS, shades_of
 
 LENGTH = "length (content tokens)"
 # Of each curve: its name and its dash.
@@ -167,50 +167,3 @@ def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     figure.update_xaxes(title="block", dtick=1, **places[3])
     figure.update_layout(barmode="relative")
     return finish(figure, "The quantities in the proof of Theorem B.3", 440, mechanism, *norm_note(mechanism))
-
-
-@draws("squashlens.precision without runs=", "bits_per_coordinate: layer length")
-def bits_needed(measured: xr.Dataset) -> go.Figure:
-    """Draw the number of mantissa bits needed to tell v from v* in half of the coordinates, as a map of layer × length.
-
-    0 means that the values differ even when they are rounded to powers of two. White means that half of the coordinates
-    are identical in the model's own dtype, or differ by no more than rounding can cause.
-    """
-    bits, lengths = measured["bits_per_coordinate"], measured["length"].values
-    most = max(float(np.nanmax(bits.values, initial=1)), 7)
-    figure = go.Figure(layer_map(bits, "bits", zmin=0, zmax=most, hoverongaps=None))
-    figure.update_xaxes(title=LENGTH, range=[float(lengths[0]) - 0.5, int(lengths[-1]) + 0.5]).update_yaxes(LAYERS)
-    notes = ("median over coordinates", "white: identical, or different by rounding alone")
-    return finish(figure, "Mantissa bits needed to tell v from v*", 240, measured, *notes)
-
-
-@draws("squashlens.precision with runs=", "distance: run layer length", "noise_floor: ? run layer replayed")
-def runs(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
-    """Draw the distance D by length in runs of several precisions, at one layer.
-
-    Open marks are the noise floor of a run, at the lengths where it was measured. A distance at or below the noise
-    floor is not meaningful.
-
-    Args:
-        layer: the layer to draw; the last one by default.
-    """
-    at = chosen(measured, "layer", layer)
-    here = measured.sel(layer=at)
-    figure = go.Figure()
-    for number, run in enumerate(map(str, measured["run"].values)):
-        _, dash, symbol = series(number)
-        hover = f"{run}, %{{x}} content tokens: %{{y:.4g}}"
-        own = here["distance"].sel(run=run)
-        line = curve(
-            own["length"].values, own.values, run, colour=COLOURS[run], dash=dash, symbol=symbol, hover=hover, log=True
-        )
-        figure.add_trace(line)
-        if "noise_floor" in here:
-            floor = here["noise_floor"].sel(run=run)
-            marks = curve(
-                floor["replayed"].values, floor.values, f"{run}, noise floor", colour=COLOURS[run], mode="markers",
-                symbol=f"{symbol}-open", size=10, log=True, hover=f"{run}, noise floor at %{{x}}: %{{y:.3g}}",
-            )  # fmt: skip
-            figure.add_trace(marks)
-    figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log", title=distance_of(measured))
-    return finish(figure, f"Distance of v and v* by precision, layer {at}", 300, measured)

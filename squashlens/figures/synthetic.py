@@ -1,7 +1,6 @@
-"""Random attention stacks: figures 8 and 9, and a survey of stacks; and both sides of the paper's statements."""
+"""Random attention stacks: figures 8 and 9; and both sides of the paper's statements."""
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from plotly.subplots import make_subplots
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import band, curve, grid, interval, log_range, name_rows, shade_range, tint
+from squashlens.figures.drawing.shapes import band, curve, grid, interval, log_range, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS, INK, series
@@ -90,59 +89,6 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     return finish(figure, "Total variation of the softmax of two growing sequences", 290)
 
 
-@draws("squashlens.synthetic.convergence", "premise exponent_mean variation_exponent_mean: ...")
-def survey(found: xr.Dataset) -> go.Figure:
-    """Draw the exponents of D and δ with their intervals for many stacks, one row for each stack.
-
-    Rows are the values of the first option, and panels are the values of the next two. A filled mark of δ means that
-    the premise (δ decays with length) was observed; an open mark means that it was not. An exponent of 0 means no
-    decay.
-
-    Raises:
-        InputError: if the result has more than three options.
-    """
-    first, *others = (str(dim) for dim in found["premise"].dims)
-    if len(others) > 2:
-        raise InputError(
-            f"The figure has no place for the options {', '.join(others[2:])}.",
-            "Select one value of each, with found.sel(…).",
-        )
-    cells = product(*(range(len(found[name])) for name in others[::-1]))
-    parts = [found.isel(dict(zip(others[::-1], cell, strict=True))) for cell in cells]
-    titles = [", ".join(f"{_option(name)} {escape(str(part[name].values))}" for name in others) for part in parts]
-    figure, places = grid(titles, len(found[others[0]]) if others else 1, shared_xaxes="all", shared_yaxes="all")
-    names, rows = [escape(str(value)) for value in found[first].values], places[-1]["row"]
-    for part, place in zip(parts, places, strict=True):
-        _exponents(figure, part, names, place)
-    name_rows(figure, names, showgrid=True, gridcolor="white")
-    figure.update_xaxes(title="exponent", row=rows)
-    figure.add_vline(x=0, line={"color": INK, "width": 1})
-    figure.add_vline(x=-1, line={"color": COLOURS["null"], "width": 1, "dash": "dot"})
-    height = 26 * rows * (len(names) + 1)
-    return finish(figure, f"Decay of D and δ with length, by {_option(first)}", height)
-
-
-def _exponents(figure: go.Figure, here: xr.Dataset, names: list[str], place: Any) -> None:
-    """Draw the exponents of D and, just below, of δ, at the height of each name."""
-    every = np.ones(len(names), dtype=bool)
-    for name, text, offset, filled, colour, symbol in (
-        ("exponent", "D", -0.16, every, COLOURS["distance"], "circle"),
-        ("variation_exponent", "δ (open: no decay observed)", 0.16, here["premise"].values, COLOURS["path_bound"],
-         "square"),
-    ):  # fmt: skip
-        middle, low, high = (here[f"{name}_{edge}"].values for edge in ("mean", "low", "high"))
-        style: dict[str, Any] = {
-            "size": 8, "symbol": symbol, "color": [colour if full else "white" for full in filled],
-            "line": {"color": colour, "width": 2},
-        }  # fmt: skip
-        figure.add_scatter(
-            x=middle, y=np.arange(len(names)) + offset, mode="markers", marker=style, name=text,
-            error_x=interval(middle, low, high, colour, 0), **place,
-            customdata=np.stack([names, low.astype(str), high.astype(str)], axis=-1),
-            hovertemplate="%{customdata[0]}<br>%{x:.3f} [%{customdata[1]:.3f}, %{customdata[2]:.3f}]<extra></extra>",
-        )  # fmt: skip
-
-
 def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:
     """The derived exponent as a line through the middle of the curve, if an exponent is derived."""
     rate, x = float(top["rate"]), top["length"].values.astype(float)
@@ -161,11 +107,6 @@ def _power(found: xr.Dataset, name: str) -> str:
 
 def _minus(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # adding 0 turns −0 into 0
-
-
-def _option(name: str) -> str:
-    """An option of a stack; in a study that varies it, the dimension is called `stack_depth` and so on."""
-    return name.removeprefix("stack_")
 
 
 @validated

@@ -12,8 +12,8 @@
 Only `applied` and `lifted_windows` touch a model. `squashlens.hooks.Hook` makes your own hook.
 """
 
-from squashlens.engine.hooking.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.engine.hooking.hook import Hook
+from squashlens.hooks.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.hooks.interventions import (
     find_positions,
     lifted_windows,

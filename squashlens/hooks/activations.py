@@ -17,8 +17,8 @@ from squashlens.engine.anatomy import device_of, dtype_of
 from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.digests import digest, tensor_digest
 from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.forward import forward
+from squashlens.engine.state import fingerprint_of
 from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError, StaleCaptureError
 from squashlens.hooks.interventions import STREAMS

@@ -12,7 +12,7 @@ from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import STREAMS
 
-Stored = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+Stored = Literal["bfloat16", "float16"]
 Format = TypeAliasType("Format", Literal[Stored, "bf16", "fp16"] | torch.dtype)  # as a user may give it
 Rounded = Literal["residual", "keys", "values", "patterns"]
 MOST_BITS = 52  # mantissa bits after the leading one, in float64
@@ -32,9 +32,9 @@ def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: t
     through"), because the derivative of rounding is 0 almost everywhere.
 
     Args:
-        round_to: a format (``"bfloat16"``, ``"float16"``, ``"float8_e4m3fn"``, ``"float8_e5m2"``, the short forms
-            ``"bf16"`` and ``"fp16"``, or a dtype such as `torch.bfloat16`); or a number of mantissa bits after the
-            leading one, 0 to 52, which keeps the range of the exponent. bfloat16 has 7 of them, and float16 has 10.
+        round_to: a format (``"bfloat16"``, ``"float16"``, the short forms ``"bf16"`` and ``"fp16"``, or a dtype such as
+            `torch.bfloat16`); or a number of mantissa bits after the leading one, 0 to 52, which keeps the range of
+            the exponent. bfloat16 has 7 of them, and float16 has 10.
         activation: ``"residual"``, the residual stream at the input of a block; ``"keys"`` or ``"values"``, as
             projected, before any rotary embedding; ``"patterns"``, the output of the softmax.
         blocks: blocks to act in; all by default.

@@ -1,6 +1,6 @@
 """Results that a map is made of, in place of a model and a prompt: which can be shown, and which are refused."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,9 @@ def _is_cut(found: xr.Dataset, dim: str) -> bool:
     return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
 
 
-SAME = ("fingerprint", "dtype", "ambient_hooks", "replaced_functions")  # of a map, and of its interventions
-COMPARED = ({"change", "layer", "length"}, {"change", "family", "length", "sample"})  # of one sequence, and of families
-MORE = {"replayed", "content", "place", "text", "block"}
-WHOLE = "Give a result of `squashlens.compare`, or a selection from it among change, family and length."
+SAME = ("fingerprint", "dtype", "ambient_hooks")  # of a map, and of its interventions
+COMPARED, MORE = {"change", "layer", "length"}, {"replayed", "content", "block"}
+WHOLE = "Give a result of `squashlens.compare`, or a selection from it among change and length."
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class Interventions:
     def of(cls, given: xr.Dataset) -> "Interventions":
         """Raise an error for any other result, and for one without the unchanged model."""
         dims = {str(dim) for dim in given.dims}
-        if not any(own <= dims <= own | MORE for own in COMPARED) or AS_IT_IS not in given["change"].values:
+        if not COMPARED <= dims <= COMPARED | MORE or AS_IT_IS not in given["change"].values:
             raise InputError(f"interventions= has the dimensions {short_repr(sorted(dims))}.", WHOLE)
         provenance(given)  # an error for values that were computed
         facts = provenance(given.sel(change=AS_IT_IS))
@@ -130,23 +129,16 @@ class Interventions:
         if not self._measured(ids):
             raise InputError(
                 "interventions= was measured on other prompts than that of the map.",
-                "Give `compare` a sequence, or a family of sequences, that has this prompt at one of its lengths.",
+                "Give `compare` a sequence that has this prompt at one of its lengths.",
             )
 
     def tables(self, ids: Sequence[int]) -> list[dict[str, Any]]:
-        """What the page shows for a prompt: a table for each family that has its form."""
-        return [
-            _of_family(self.result, family, n) if family else _of_sequence(self.result, n)
-            for family, n in self._measured(ids)
-        ]
+        """What the page shows for a prompt: a table for each length at which the sequence is this prompt."""
+        return [_of_sequence(self.result, n) for n in self._measured(ids)]
 
-    def _measured(self, ids: Sequence[int]) -> list[tuple[str, int]]:
-        """The families whose form the prompt has, and its length; one sequence has no family."""
-        lengths = [int(n) for n in self.result["length"].values]
-        if "form" in self.facts:
-            return [("", n) for n in lengths_with(self.facts["form"], ids, lengths)]
-        families = [str(name) for name in self.result["family"].values]
-        return [(name, n) for name in families for n in lengths_with(self.facts["forms"][name], ids, lengths)]
+    def _measured(self, ids: Sequence[int]) -> list[int]:
+        """The lengths at which the sequence is the prompt."""
+        return lengths_with(self.facts["form"], ids, [int(n) for n in self.result["length"].values])
 
 
 def ids_of(found: xr.Dataset) -> list[int]:
@@ -172,43 +164,19 @@ def _of_sequence(found: xr.Dataset, n: int) -> dict[str, Any]:
         f"Measured on this prompt, which has {n} content tokens: single numbers, without intervals. "
         "The larger D is, and the change of the next token, the less is lost."
     )
-    return _table(found, "", n, about, columns)
-
-
-def _of_family(found: xr.Dataset, family: str, n: int) -> dict[str, Any]:
-    """The summary of a family at the length of the prompt, with its intervals over samples."""
-    here, samples = found.sel(family=family, length=n), found.sizes["sample"]
-    columns = [*_with_ends(here, "distance_median", "D at the last layer")]
-    columns += _with_ends(here, "distance_ratio", "D ÷ unchanged")
-    for place in found["place"].values if "jacobian_norm_ratio" in found else ():
-        at = here.sel(place=place)
-        columns += _with_ends(at, "jacobian_norm_ratio", f"Jacobian of the {place} content token ÷ unchanged")
-    columns += _with_ends(here, "accuracy", "right answers")
-    columns += _with_ends(here, "kl_median", "cost on other text")
-    ends = "with 95 % intervals" if samples >= 6 else "and too few for intervals of medians"
-    about = f"Measured on {samples} prompts of the form of this one, with {n} content tokens each, {ends}."
-    return _table(found, family, n, about, columns)
-
-
-def _with_ends(here: xr.Dataset, name: str, label: str) -> Iterator[dict[str, Any]]:
-    """A column with an interval, if the result has the variable and any number of it."""
-    if name in here and here[name].notnull().any():
-        yield _column(here[name], label, *(here[f"{name.removesuffix('_median')}_{end}"] for end in ("low", "high")))
-
-
-def _column(values: xr.DataArray, label: str, *ends: xr.DataArray) -> dict[str, Any]:
-    """One quantity of all interventions: its middle, and the ends of its interval."""
-    cells = np.array([one.values for one in (values, *ends)])
     return {
-        "name": str(values.name), "label": label, "unit": str(values.attrs["units"]),
-        "about": str(values.attrs["long_name"]),
-        "cells": [[_number(value) for value in cell] for cell in cells.astype(float).T],
+        "length": n, "about": about, "changes": [str(name) for name in found["change"].values],
+        "columns": columns,
     }  # fmt: skip
 
 
-def _table(found: xr.Dataset, family: str, n: int, about: str, columns: list[dict[str, Any]]) -> dict[str, Any]:
-    changes = [str(name) for name in found["change"].values]
-    return {"family": family, "length": n, "about": about, "changes": changes, "columns": columns}
+def _column(values: xr.DataArray, label: str) -> dict[str, Any]:
+    """One quantity of all interventions."""
+    return {
+        "name": str(values.name), "label": label, "unit": str(values.attrs["units"]),
+        "about": str(values.attrs["long_name"]),
+        "cells": [[_number(value)] for value in values.values.astype(float)],
+    }  # fmt: skip
 
 
 def _number(value: float) -> float | str | None:

@@ -22,7 +22,7 @@
  * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and the names of all spans
  * @typedef {(number | string | null)[]} Cell a number, or one with the ends of its interval; infinity is text
  * @typedef {{name: string, label: string, unit: string, about: string, cells: Cell[]}} Column
- * @typedef {{family: string, length: number, about: string, changes: string[], columns: Column[]}} Changes
+ * @typedef {{length: number, about: string, changes: string[], columns: Column[]}} Changes
  * @typedef {{start: number, end: number}} Unit a group of tokens: positions from start to before end
  * @typedef {{measure: (query: number) => void}} Live
  */
@@ -284,12 +284,12 @@ export function csv(data, query) {
  * @param {Changes[]} tables
  */
 export function changesCsv(tables) {
-  const rows = [["family", "length", "change", "quantity", "unit", "value", "low", "high"].join(",")];
-  for (const { family, length, changes, columns } of tables)
+  const rows = [["length", "change", "quantity", "unit", "value", "low", "high"].join(",")];
+  for (const { length, changes, columns } of tables)
     changes.forEach((change, k) => {
       for (const { label, unit, cells } of columns) {
         const [value, low, high] = cells[k].map((one) => one ?? "");
-        rows.push([cell(family), length, ...[change, label, unit].map(cell), value, low ?? "", high ?? ""].join(","));
+        rows.push([length, ...[change, label, unit].map(cell), value, low ?? "", high ?? ""].join(","));
       }
     });
   return rows.join("\n") + "\n";
@@ -1394,7 +1394,7 @@ function chart(title, horizontal, vertical, lines, logarithmic) {
  * is that of their column, and the upright line is the unchanged model.
  * @param {Changes} one
  */
-function changesTable({ family, about, changes, columns }) {
+function changesTable({ about, changes, columns }) {
   const heads = columns.map(({ label, unit, about: text }) =>
     make("th", { scope: "col", title: text }, label, make("span", { class: "sl-unit" }, ` (unit ${unit})`)),
   );
@@ -1414,14 +1414,13 @@ function changesTable({ family, about, changes, columns }) {
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Change"), ...heads)),
     make("tbody", {}, ...rows),
   );
-  const name = `What interventions change${family ? ` in the family ${cut(visible(family), 60)}` : ""}`;
+  const name = "What interventions change";
   return make(
     "div",
     {},
     make(
       "p",
       { class: "sl-quiet" },
-      ...(family ? ["Family ", quoted(family), ". "] : []),
       `${about} Bars start at 0; the dashed line is the unchanged model.`,
     ),
     make("div", { class: "sl-wide sl-changes", tabindex: "0", role: "region", "aria-label": name }, table),

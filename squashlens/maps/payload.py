@@ -134,8 +134,7 @@ def load_of(facts: dict[str, Any], source: str) -> str:
 
 def code_of(facts: dict[str, Any], interventions: Interventions | None = None) -> str:
     """The lines that make this map again, and what they leave out: hooks, and the interventions below it."""
-    changes = [*facts.get("ambient_hooks", []), *facts.get("replaced_functions", [])]
-    note = "".join(f"# measured under: {change!r}\n" for change in changes)
+    note = "".join(f"# measured under: {hook!r}\n" for hook in facts.get("ambient_hooks", []))
     if interventions:
         note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, interventions.names))}\n"
     made = call_of(facts)

@@ -19,7 +19,7 @@ from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
 from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
 from squashlens.maps.payload import payload, text_of
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation
 from squashlens.measure.squashing.map_cells import joined, measure
 from squashlens.records.results import provenance
@@ -227,8 +227,8 @@ def squash_map(
         model: the model to measure, as in `path_bound`; or a result of `profile` or of this function, perhaps opened
             from a file, and then neither a prompt nor other options than `query` and `interventions`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
-        interventions: a result of `compare` for this model and a sequence, or families of sequences, of which the
-            prompt is one: its numbers are shown below the map, with their intervals.
+        interventions: a result of `compare` for this model and a sequence that has the prompt at one of its
+            lengths: its numbers are shown below the map.
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``

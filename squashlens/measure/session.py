@@ -1,12 +1,5 @@
-"""What all measurements share: their registration, the session that checks and labels, prompts of unequal lengths.
+"""What all measurements share: the session that checks a model and its prompts, and labels the result."""
 
-Padding the token ids of a forward pass would shift positions and change sums. Therefore each of several prompts of
-unequal lengths is measured by itself, and its numbers are bit-identical to those of a separate call. Only the result is
-padded.
-"""
-
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,40 +12,26 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
-from squashlens.bars import bar
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
-from squashlens.engine.capturing.pairs import refusing_capture_keywords
+from squashlens.engine.digests import sha256, source_of
+from squashlens.engine.hooking.standing import ambient, standing
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import stored_as
-from squashlens.engine.proving import proof, registry
+from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
+from squashlens.engine.state import fingerprint_of, proved
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
-from squashlens.errors import InputError, SquashlensError
-from squashlens.records.joining import joined, padded, restated
-from squashlens.records.results import Variable, attributes, position_coords, provenance, sealed, signed, versions
+from squashlens.engine.verify import require_sound, status
+from squashlens.errors import InputError
+from squashlens.records.joining import restated
+from squashlens.records.results import Variable, attributes, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-def measurement(*figures: str, captured: bool = False) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator for a public function that runs a model.
-
-    `figures` are the names of functions of `squashlens.figures` that draw its result, the usual one first; `captured`
-    says whether it measures a capture of a sequence, beside which it then refuses the keywords of `capture`. The
-    function has both as `__measures__`.
-    """
-
-    def register(function: Callable[P, T]) -> Callable[P, T]:
-        measure = registry.measured(refusing_capture_keywords(function) if captured else function)
-        setattr(measure, "__measures__", (figures, captured))  # noqa: B010
-        return measure
-
-    return register
 
 
 @dataclass(frozen=True)
@@ -74,7 +53,7 @@ class Session:
         given = tokens.each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
         recorded = given[0] if len(given) == 1 else given
         if not isinstance(prompts, Capture):  # whose prompts were checked before they were run
-            prompts = tokens.tokenize(proof.require_sound(model), prompts)
+            prompts = tokens.tokenize(require_sound(model), prompts)
         session = cls.without_prompt(model, prompts, function, prompt=recorded, **arguments)
         ids = session.ids.tolist()
         return session.knowing(token_ids=ids[0] if len(ids) == 1 else ids)
@@ -85,30 +64,28 @@ class Session:
 
         For ids that were checked as prompts, or made of a sequence or a task, which a measurement records instead.
         """
-        sound = proof.require_sound(model)
+        sound = require_sound(model)
         held = ids if isinstance(ids, Capture) else None
         ids = ids.ids if isinstance(ids, Capture) else ids
         ids = tokens.checked_ids(sound, ids if ids.ndim == 2 else ids[None])
-        config, run = getattr(sound.original_model, "config", None), registry.run_state(sound)
+        config = getattr(sound.original_model, "config", None)
         facts = {
             "model": model_name(sound),
             "call": {"function": function} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
-            "fingerprint": registry.fingerprint_of(sound),
-            "code_and_hooks": run.digest,
-            "proof": proof.status(sound),
+            "fingerprint": fingerprint_of(sound),
+            "proof": status(sound),
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
-            "matmul_precision": torch.get_float32_matmul_precision(),
-            "quantized": stored_as(sound),
+            "matmul_precision": precision().partition(" ")[0],
+            "quantized": proved(sound, "stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound),
             "bos_count": tokens.count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
-            "ambient_hooks": list(run.hooks),
-            "replaced_functions": list(registry.code_in(sound).replaced),
+            "ambient_hooks": ambient(sound),
             "versions": versions(),
         }
         if held is not None:
@@ -116,10 +93,9 @@ class Session:
         return cls(sound, ids, facts, held)
 
     def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:
-        """The file from which an interrupted measurement resumes. Raises for hooks whose digest does not show all."""
-        if path is not None:
-            require_seen(self.model, "resume=")
-        return Journal(path, {**facts, "tokenizer": tokens.tokenizer_digest(self.model)})
+        """The file from which an interrupted measurement resumes: only under hooks of the same names and source."""
+        hooks = {"hook_functions": sources_of_hooks(self.model), "tokenizer": tokens.tokenizer_digest(self.model)}
+        return Journal(path, {**facts, **hooks})
 
     @property
     def positions(self) -> int:
@@ -147,11 +123,13 @@ class Session:
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
-        if len(self.ids) != 1 or self.positions < tokens:
-            name, least = self.facts["call"]["function"], f" of at least {tokens} tokens" if tokens > 1 else ""
+        name, count = self.facts["call"]["function"], len(self.ids)
+        if count != 1:
+            raise InputError(f"{name} takes a single prompt, and there are {count}.", f"Call {name} for each prompt.")
+        if self.positions < tokens:
             raise InputError(
-                f"{name} takes a single prompt{least}, and not {len(self.ids)} × {self.positions} tokens.",
-                f"Call {name} for each prompt.",
+                f"{name} needs a prompt of at least {tokens} tokens, and this one has {self.positions}.",
+                "Give a longer prompt.",
             )
 
     def knowing(self, **facts: Any) -> "Session":
@@ -233,18 +211,10 @@ def streams_at(
     return seen
 
 
-def require_seen(model: Bridge, what: str) -> None:
-    """Raise an error if hooks on the model use objects of which a digest shows only a part, or that may change."""
-    run = registry.run_state(model)
-    opaque = [
-        *(f"a {one}, which is opaque" for one in run.unseen),
-        *(f"a {one}, which may change" for one in run.mutable),
-    ]
-    if opaque:
-        raise InputError(
-            f"{what} must know all that the hooks on the model do, and they use {opaque[0]}.",
-            "Let the function close over numbers, texts, tuples and tensors, or measure without this option.",
-        )
+def sources_of_hooks(model: Bridge) -> str:
+    """A digest of the source of the users' functions on the model, with what they close over; empty without any."""
+    sources = [source_of(hook.edit) for hook in standing(model) if hook.is_a_users]
+    return sha256("\n".join(sources))[:16] if sources else ""
 
 
 def _numpy(values: Any) -> np.ndarray:
@@ -256,73 +226,3 @@ def model_name(model: Bridge) -> str:
     name = str(model.cfg.model_name)
     folder = Path(name).expanduser()
     return folder.resolve().name if folder.is_dir() or name.startswith(("/", ".", "~")) else name
-
-
-R = TypeVar("R", xr.DataArray, xr.Dataset)
-NOTE = "each prompt was measured by itself; after its own tokens, values are NaN, token is '' and token_id is -1"
-
-
-def one_by_one(*, always: bool = False, independent: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator that lets a measurement, whose second parameter is the prompts, take prompts of unequal lengths.
-
-    Prompts of equal length are passed to the measurement together, unless `always` is true. So does a scan of a study,
-    if the numbers of each prompt are `independent` of the others in the call.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-        second = list(signature.parameters)[1]
-
-        @functools.wraps(function)
-        def measure(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError:
-                return function(*args, **kwargs)  # raises Python's own error about the arguments
-            bound.apply_defaults()
-            given, arguments = bound.arguments[second], bound.arguments
-            if isinstance(given, Capture | str) or _single(given):
-                return function(*args, **kwargs)
-            model = proof.require_sound(arguments["model"])
-            if arguments.get("spans") is not None:
-                raise InputError(
-                    "spans= is for a single prompt, and this call has several.",
-                    "Measure prompts one by one: each has spans of its own.",
-                )
-            lengths = [len(row) for row in tokens.rows_of(model, given)]
-            if len(set(lengths)) == 1 and not (always and len(lengths) > 1):
-                return function(*args, **kwargs)
-            rest = {name: value for name, value in arguments.items() if name not in ("model", second)}
-            measured: list[R] = []
-            prompts = bar(tokens.each_of(given), desc="prompts")
-            for number, prompt in enumerate(prompts):
-                try:
-                    measured.append(cast(Any, function)(model, prompt, **rest))
-                except SquashlensError as error:
-                    error.args = (f"Prompt {number}: {error}",)
-                    raise
-                call = provenance(measured[0])["call"]  # all prompts have the seed that the first one drew
-                rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}
-            return side_by_side(measured, lengths)
-
-        measure.takes_several = independent and not always  # pyright: ignore[reportAttributeAccessIssue]; read by scans
-        return measure
-
-    return decorate
-
-
-def _single(given: Any) -> bool:
-    """Whether `given` is a single prompt, or something that `each_of` does not accept. The measurement handles both."""
-    try:
-        return len(tokens.each_of(given)) <= 1
-    except SquashlensError:
-        return True
-
-
-def side_by_side(measured: list[R], lengths: list[int]) -> R:
-    """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
-    longest = {"position": np.arange(max(len(one["position"]) for one in measured))}
-    found: Any = joined({number: padded(one, longest) for number, one in enumerate(measured)}, "prompt")
-    order = [name for name in ("to_layer", "prompt") if name in found.dims]
-    found = found.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
-    return restated(found, {"unequal_lengths": NOTE} if len(set(lengths)) > 1 else {})

@@ -1,22 +1,24 @@
 """The report: one HTML page that opens from disk and needs no network."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import xarray as xr
 
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.engine.text.tokens import escape
-from squashlens.errors import SquashlensError
+from squashlens.errors import InputError, SquashlensError
 from squashlens.maps.payload import fact_text, load_of
-from squashlens.measure.session import measurement
+from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED
+from squashlens.measure.registration import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.reporting import prompt_sentences as say
-from squashlens.reporting.collapse_sections import Findings, Section, check_n, measure, or_why_not, sections
+from squashlens.reporting import collapse_sentences, prompt_sentences
+from squashlens.reporting.first_screen import Evidence, compared, decided_by, dependence, first_answers
 from squashlens.reporting.markup import template
-from squashlens.reporting.prompt_sentences import Evidence
 from squashlens.reporting.sentences import certainty_of_norms
 from squashlens.saving.files import require_output, write
 
@@ -25,160 +27,258 @@ if TYPE_CHECKING:
 
     from squashlens.maps.view import SquashMap
 
+T = TypeVar("T")
+COUNT = "How many ones are in the following sequence? {} ="
+COUNTED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a page is about: a prompt, and right answers to it and to another prompt, if they are known."""
+
+    prompt: str
+    answer: str | None = None
+    instead: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: a figure with a note and sentences; `folded` ones are opened by a click."""
+
+    title: str
+    figure: "go.Figure | None"
+    says: tuple[str, ...] = ()
+    note: str = ""
+    folded: bool = True
+
 
 @measurement()
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
-    prompt: str = zoo.EXAMPLE_PROMPT,
+    prompt: str | None = None,
+    answer: str | None = None,
+    instead: Sequence[str] | None = None,
     out: str | Path = "report.html",
     norm: Norm = "spectral",
     n: int | None = None,
 ) -> Path:
-    """Measure what is lost on the way to the last token of a prompt, and write the results as an HTML page.
+    """Measure what becomes of a prompt on the way to its last token, and write the results as an HTML page.
 
-    Its first screen answers four questions: what the model predicts, which tokens that depends on, whether something is
-    lost, and what would help. Then come the prompt's squash map, figures with sentences about the results, the
-    assumptions, the code to reproduce them, the provenance, and the contents. It opens from disk without a network.
+    Its first screen says what the model predicts, what became of the right answer, which tokens the prediction depends
+    on, and what helps. Then come the prompt's squash map, figures, code to reproduce them, and the provenance. The page
+    opens from disk without a network.
+
+    A verdict is about a change that changes the right answer. So it needs the right answer and another prompt with its
+    own. Without a prompt, the page is a demonstration: on tiny-gemma, a count that it cannot do beside others that it
+    can; on other models a sentence in words, and ones to copy with and without commas.
 
     Args:
         model: anything that `squashlens.load` takes, or a loaded model.
-        prompt: the prompt to measure.
+        prompt: the prompt to measure; a demonstration by default.
+        answer: the right answer to the prompt, as the model would write it.
+        instead: another prompt, and its own right answer, which differs; together with `answer`. See
+            `squashlens.verdict`.
         out: the file to write, with the ending ``.html`` or ``.htm``.
         norm: norm of the Jacobians.
-        n: number of content tokens of the longest of figure 5's sequences, at least 3; their collapse and the effect of
-            separators are then measured too. By default they are not.
+        n: number of ones of the longest sequence in the part on collapse and recovery, at least 4. By default only the
+            demonstration of other models has this part, with 48 ones.
 
     Returns:
         The path of the file.
 
     Raises:
-        InputError: if `out` cannot be written or `n` is too small.
+        InputError: if `out` cannot be written, `n` is too small, or `answer` and `instead` are not given together.
 
     >>> import squashlens as sl
-    >>> path = sl.report("tiny-gemma", out=tmp_path / "page.html")
+    >>> ask = "How many ones are in the following sequence? {} ="
+    >>> path = sl.report("tiny-gemma", prompt=ask.format("1101"), answer="3", instead=(ask.format("11011"), "4"),
+    ...                  out=tmp_path / "page.html")
     >>> path.name
     'page.html'
     """
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import squash_map
     from squashlens.measure.answers.accuracy import top_tokens
-    from squashlens.measure.squashing.bound import composition
     from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
     out = require_output(out, (".html", ".htm"))
-    if n is not None:
-        check_n(n)
+    given = None if prompt is None else _asked(prompt, answer, instead)
+    if n is not None and n < collapse_sentences.FEWEST:
+        raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 4.")
     bridge = load(model) if isinstance(model, str | Path) else model
-    measured = sensitivity(bridge, prompt, norm=norm)
-    knockout = or_why_not(lambda: knockout_effect(bridge, prompt))
-    tried = or_why_not(lambda: _try_remedies(bridge, prompt))
-    changes, predicted = (None, {}) if isinstance(tried, SquashlensError) else tried
-    view = squash_map(bridge, prompt, norm=norm, interventions=changes)
+    counts = given is None and _source(bridge) == "tiny-gemma"
+    asked = given or _demonstration(counts)
+    judged = None if asked.instead is None else _judge(bridge, asked)
+    measured = sensitivity(bridge, asked.prompt, norm=norm)
+    knockout = or_why_not(lambda: knockout_effect(bridge, asked.prompt))
     evidence = Evidence(
-        top_tokens(bridge, prompt), measured, view.result, None if isinstance(knockout, SquashlensError) else knockout,
-        changes, predicted,
+        top_tokens(bridge, asked.prompt), measured, None if isinstance(knockout, SquashlensError) else knockout,
+        judged, _remedies(bridge, asked, judged),
     )  # fmt: skip
-    shares = composition(bridge, prompt)
-    findings = None if n is None else or_why_not(lambda: measure(bridge, n))
-    page = render(evidence, shares, findings, view, source=_source(bridge), prompt=prompt, n=n)
-    return write(out, page.encode("utf-8"))
+    long = n or (None if given or counts else 48)
+    parts = [*([_counting(bridge)] if counts else []), *([] if long is None else _growing(bridge, model, long))]
+    view = squash_map(bridge, asked.prompt, norm=norm)
+    return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 
-def _try_remedies(model: Bridge, prompt: str) -> tuple[xr.Dataset, dict[str, str]]:
-    """What changes of the attention do to the prompt and the same with its last token repeated, and to its prediction.
+def _asked(prompt: str, answer: str | None, instead: Sequence[str] | None) -> Asked:
+    if (answer is None) != (instead is None):
+        raise InputError(
+            "answer= and instead= belong together: a verdict compares two right answers.",
+            'Give both, as in answer="90", instead=("another prompt", "91"), or neither.',
+        )
+    if instead is not None and (isinstance(instead, str) or len(instead) != 2):
+        raise InputError("instead= is not a prompt and its answer.", 'Give two texts: ("another prompt", "91").')
+    return Asked(prompt, answer, None if instead is None else (instead[0], instead[1]))
 
-    The prompt is a growing sequence of which only its own length is measured.
-    """
-    from squashlens import hooks, prompts
-    from squashlens.bars import quiet
-    from squashlens.engine.proving.effective import applied
-    from squashlens.measure.answers.accuracy import top_tokens
-    from squashlens.measure.remedies.compare import compare
 
+def _demonstration(counts: bool) -> Asked:
+    """What a page is about if its user gave no prompt."""
+    if counts:
+        return Asked(COUNT.format("1" * 90), "90", (COUNT.format("1" * 91), "91"))
+    return Asked("The capital of France is", " Paris", ("The capital of Germany is", " Berlin"))
+
+
+def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset:
+    from squashlens.measure.answers.verdict import verdict
+
+    assert asked.answer is not None and asked.instead is not None  # noqa: S101, PT018  # checked when they were given
+    prompts, answers = [asked.prompt, asked.instead[0]], [asked.answer, asked.instead[1]]
+    return verdict(model, prompts, answers, n_random_models=n_random_models)
+
+
+def _remedies(model: Bridge, asked: Asked, judged: xr.Dataset | None) -> dict[str, xr.Dataset]:
+    """The verdicts under changes of the attention, for a change of the prompt that the model did not use."""
+    from squashlens import hooks
+    from squashlens.engine.applied import applied
+
+    if judged is None or str(judged["verdict"].values[0]) not in (PRESENT, UNRESOLVED):
+        return {}
+    tried: dict[str, xr.Dataset] = {}
     remedies = {
         "sharper attention (temperature 0.8)": hooks.attention_temperature(0.8),
         "adaptive temperature": hooks.adaptive_temperature(),
     }
-    first, *content = prompts.tokenize(model, prompt)[0].tolist()
-    sequence = prompts.build(model, content, prefix=[first])
-    with quiet():
-        changes = compare(model, sequence, remedies, lengths=[len(content)])
-    predicted = {}
     for name, hook in remedies.items():
         with applied(model, hook):
-            predicted[name] = str(top_tokens(model, prompt, k=1)["token"].values[0])
-    return changes, predicted
+            found = or_why_not(lambda: _judge(model, asked, n_random_models=0))
+        if not isinstance(found, SquashlensError):
+            tried[name] = found
+    return tried
+
+
+def _counting(model: Bridge) -> Section:
+    """Which counts of ones the model can do, and from which on n and n + 1 get one answer."""
+    from squashlens import figures, prompts
+    from squashlens.measure.answers.verdict import USED, verdict
+
+    before, after = COUNT.split("{}")
+    ones = prompts.repeated(model, "1", COUNTED[-1] + 1, prefix=before.strip(), suffix=after.strip())
+    lengths = sorted({m for n in COUNTED for m in (n, n + 1)})
+    found = verdict(model, ones, lambda items: str(len(items)), lengths=lengths, n_random_models=0)
+    found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
+    used = [int(n) for n in found["length"].values[found["verdict"].values == USED]]
+    first = next((n for n in COUNTED if n > max(used, default=0)), None)
+    says = f"n and n + 1 ones get their own answers for n = {', '.join(map(str, used)) or 'none'}."
+    if first is not None:
+        last = found.isel(pair=[*found["length"].values].index(first))
+        says += f" From n = {first} on they do not: {decided_by(last)}"
+    note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
+    return Section(
+        "Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note, False
+    )
+
+
+def _growing(model: Bridge, source: object, n: int) -> list[Section]:
+    """Ones to copy, with and without commas: their collapse, and which lengths can be told apart, by dtype."""
+    from squashlens import figures, prompts
+    from squashlens.engine.capturing.capture import capture
+    from squashlens.measure.collapse.distance import collapse
+    from squashlens.measure.collapse.separation import separation
+
+    panels = prompts.figure5(model, n)
+    texts = {"c": "ones to copy", "d": "ones to copy, with commas"}
+    found = {
+        f"({letter}) {texts[letter]}": collapse(model, capture(model, panels[letter], baselines=["contrast"]))
+        for letter in texts
+    }
+    dtypes = ("bfloat16", "float32") if isinstance(source, str | Path) else None
+    subject: Any = source if dtypes else model
+    apart = {texts[letter]: separation(subject, panels[letter], runs=dtypes, n_random_models=0) for letter in texts}
+    return [
+        Section(
+            "Collapse: ones with and without commas (figure 5 c, d)",
+            figures.collapse_curve(found),
+            tuple(f"{name} {collapse_sentences.collapses(one)}" for name, one in found.items()),
+            "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
+            "representations. With commas, v* breaks the period of three.",
+            False,
+        ),
+        Section(
+            "Which lengths can be told apart",
+            figures.separation_curve(apart),
+            tuple(f"{name[0].upper()}{name[1:]}. {collapse_sentences.recovers(one)}" for name, one in apart.items()),
+            "Every length is run in three groupings into passes. A length is recovered if the nearest representation "
+            "of another run is its own.",
+            False,
+        ),
+    ]
+
+
+def or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
+    """A measurement, or the error that says why it cannot be made on this model."""
+    try:
+        return measured()
+    except SquashlensError as error:
+        return error
 
 
 def render(
-    evidence: Evidence,
-    shares: xr.DataArray,
-    findings: Findings | SquashlensError | None,
-    view: "SquashMap",
-    *,
-    source: str,
-    prompt: str,
-    n: int | None,
+    evidence: Evidence, parts: Sequence[Section], view: "SquashMap", asked: Asked, *, source: str, n: int | None = None
 ) -> str:
     """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
-    measured = evidence.measured
-    facts = provenance(measured)
-    parts = [*_of_the_prompt(measured, view.result, shares), *([] if findings is None else sections(findings))]
+    facts = provenance(evidence.measured)
     library = iter([True])  # plotly's code is included once, with the first figure
     return template("template.html.jinja", autoescape=True).render(
-        answers=say.first_answers(evidence),
+        answers=first_answers(evidence),
         map=view.section(),
         tokens=_strip(evidence),
-        strip=say.dependence(evidence)[1],
+        strip=dependence(evidence)[1],
         model_line=model_line(facts),
         model=named_models(facts)[0],
-        n=n,
         sections=[
             (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
-            for part in parts
+            for part in (*parts, *_of_the_prompt(evidence, view.result))
         ],
-        code=_code(facts, source, prompt, n),
+        code=_code(facts, source, asked, n),
         facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )
 
 
 def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
-    """Each token with the strength of its colour in per cent of the largest, and its number as text."""
-    values = say.dependence(evidence)[0]
-    inside = values[say.compared(evidence.measured)]
-    most = max(inside.max(initial=0.0), 1e-30)
-    tokens = map(str, evidence.measured["token"].values)
+    """Each token with the strength of its colour in per cent, of all probability or of the largest norm, and a text."""
+    values, measured = dependence(evidence)[0], evidence.measured
+    most = 1.0 if evidence.knockout is not None else max(values[compared(measured)].max(initial=0.0), 1e-30)
+    tokens = map(str, measured["token"].values)
     return [(token, min(100, round(100 * one / most)), f"{one:.3g}") for token, one in zip(tokens, values, strict=True)]
 
 
-def _of_the_prompt(measured: xr.Dataset, found: xr.Dataset, shares: xr.DataArray) -> list[Section]:
-    """The sections on one prompt: the influence of its tokens, and the paths to the last token."""
+def _of_the_prompt(evidence: Evidence, found: xr.Dataset) -> list[Section]:
+    """The folded sections on the prompt: the two prompts by layer, and the influence of its tokens."""
     from squashlens import figures
 
-    return [
-        Section(
-            "Path bound, null and Jacobian by token",
-            figures.attribution(measured),
-            (
-                *filter(None, [say.beside_sink(measured)]),
-                say.agreement(measured),
-                say.position(measured),
-                say.is_it_a_bound(measured),
-                say.freezing(measured),
-                f"{certainty_of_norms(measured)}.",
-            ),
-        ),
-        Section(
-            "Paths to the last token, by layer",
-            figures.composition(shares),
-            (say.spread(shares, measured), say.depth(found)),
-            "Each row is a probability distribution over tokens: the share of paths to the last token that start at "
-            "each token in that layer. Every block counts half through its residual connection and half through its "
-            "attention, averaged over heads.",
-        ),
-    ]
+    measured, parts = evidence.measured, []
+    if evidence.judged is not None:
+        note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
+        parts.append(Section("The two prompts by layer", figures.verdict_margins(evidence.judged), (), note))
+    says = (
+        prompt_sentences.is_it_a_bound(measured), prompt_sentences.freezing(measured), prompt_sentences.sinks(measured),
+        prompt_sentences.ranks(measured), prompt_sentences.depth(found), f"{certainty_of_norms(measured)}.",
+    )  # fmt: skip
+    title = "Path bound, null and Jacobian by token"
+    return [*parts, Section(title, figures.attribution(measured), tuple(filter(None, says)))]
 
 
 def model_line(facts: dict[str, Any]) -> str:
@@ -206,11 +306,11 @@ def _source(model: Bridge) -> str:
     return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
 
 
-def _code(facts: dict[str, Any], source: str, prompt: str, n: int | None) -> str:
+def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None) -> str:
     """The lines that make the figures of the page again."""
     code = template("code.py.jinja")
     return code.render(
-        loaded=load_of(facts, source), prompt=repr(prompt), norm=repr(facts["call"]["norm"]), n=n
+        loaded=load_of(facts, source), prompt=repr(asked.prompt), norm=repr(facts["call"]["norm"]), asked=asked, n=n
     ).strip()
 
 

@@ -249,8 +249,10 @@ def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str
     text = " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
     row = {"row": number, "prompt": _storable(text) if isinstance(text, str) else None, "error": None}
     try:
-        if isinstance(prompt, InputError) or not prompt:
-            raise prompt or InputError("The prompt is empty.", WANTED)
+        if isinstance(prompt, InputError):
+            raise prompt
+        if not prompt:
+            raise InputError("The prompt is empty.", WANTED)
         whole = as_dataset(measure(prompt))
     except Exception as error:
         return row | {"error": _storable(reason_of(error))}

@@ -118,7 +118,7 @@ class Worker:
             self._fail(cell, reason_of(error), error)
 
     def _measure(self, cell: Cell) -> Any:
-        from squashlens.engine.proving.effective import applied
+        from squashlens.engine.applied import applied
         from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
@@ -145,7 +145,7 @@ class Worker:
                 return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
 
             earlier = self.store.shard(cell.key)  # whose failed rows are measured again
-            several = getattr(function_of(cell.measurement), "takes_several", False)
+            several = getattr(getattr(function_of(cell.measurement), "__measures__", None), "prompts", "") == "equal"
             length = (lambda prompt: len(rows_of(model, prompt)[0])) if several and model is not None else None
             return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
 

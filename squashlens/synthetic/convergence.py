@@ -1,23 +1,20 @@
 """Representational collapse in random stacks (figure 8), measured together with the premise of Theorem B.3.
 
 If positional information decays with distance, δ(α_n, α*_{n+1}) → 0, and D ≤ max_i ‖value_i‖ δ. So δ shows whether the
-premise holds in a given stack. D can decrease without it, as `rate` explains. `survey` does this for many stacks.
+premise holds in a given stack. D can decrease without it, as `rate` explains.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from itertools import product
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Distance, dtype_name, short_repr
-from squashlens.bars import bar
+from squashlens._typing import Distance, dtype_name
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import Variable, signed, versions
@@ -127,84 +124,6 @@ def never_decays(stack: Stack) -> bool:
 TOP, FIRST = {"layer": -1}, {"layer": 0}
 WHERE = {-1: "top layer", 0: "first layer"}
 OF_SLOPES = ("exponent_mean", "exponent_low", "exponent_high", "fit")
-# The variables of a survey, and at which layer and length of a stack they are.
-BY_CELL = {
-    **dict.fromkeys(OF_SLOPES, TOP),
-    **{f"variation_{name}": FIRST for name in (*OF_SLOPES, "zero")},
-    "premise": FIRST,
-    "rate": {},
-}
-BY_SEED = {"distance": TOP, "total_variation": FIRST, "self_weight": FIRST}
-
-
-@validated
-def survey(
-    stack: Stack, over: Mapping[str, Sequence[Any]], lengths: Iterable[int], *, seeds: int | Iterable[int] = 5,
-    norm: Distance = "l1", tail: float = 0.5, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
-) -> xr.Dataset:  # fmt: skip
-    """`convergence` for every combination of options of a stack: D after the last layer, δ in the first layer.
-
-    Theorem B.3 starts at the first layer, where the last tokens of v and v* have the same content and their attention
-    rows differ only by position. Therefore δ and the premise are those of the first layer, and D is that of the last.
-
-    Args:
-        stack: the stack whose options are varied.
-        over: options of `Stack`, each with a list of values; a ``window`` of None sees all tokens.
-        lengths, seeds, norm, tail, dtype, device: as in `convergence`.
-
-    Returns:
-        Dataset with one dimension for each option, in the order of `over`: `exponent_mean`, `exponent_low`,
-        `exponent_high` and `fit` (mean R²) of D; `variation_exponent_mean`, `_low`, `_high`, `variation_fit`,
-        `variation_zero` and `premise` of δ; and `rate`, all as `convergence` defines them. With an additional dimension
-        `seed`, at the longest length: `distance`, `total_variation`, `self_weight`. A window of None is labelled
-        ``all``.
-
-    Raises:
-        InputError: if a name in `over` is not an option, an option has no values, or values contradict each other.
-
-    >>> over = {"encoding": ["none", "alibi"]}
-    >>> found = survey(Stack(projections="direct"), over, [100, 1000, 3000, 10000])
-    >>> found["premise"].values.tolist()
-    [True, False]
-    """
-    options = [field.name for field in fields(Stack)]
-    repeated = [name for name, each in over.items() if not len(each) or len(set(map(str, each))) < len(each)]
-    if not over or repeated or set(over) - set(options):
-        raise InputError(
-            f"over={short_repr(dict(over))} does not give options of Stack, each with a list of different values.",
-            f"Use some of: {', '.join(options)}.",
-        )
-    chosen, numbers, values = chosen_lengths(lengths), chosen_seeds(seeds), [list(each) for each in over.values()]
-    cells = [replace(stack, **dict(zip(over, cell, strict=True))) for cell in product(*values)]
-    settings: dict[str, Any] = {"seeds": numbers, "norm": norm, "tail": tail, "dtype": dtype, "device": device}
-    found = [convergence(cell, chosen, **settings) for cell in bar(cells, desc="survey", unit="stack")]
-    variables: dict[str, Variable] = {}
-    for name, layer in (BY_CELL | BY_SEED).items():
-        of_cells = np.stack([_summary(one[name], layer, name in BY_SEED) for one in found])
-        text = [found[0][name].attrs["long_name"], *(WHERE[at] for at in layer.values())]
-        text += ["longest length"] * (name in BY_SEED)
-        dims = (*over, "seed") if name in BY_SEED else tuple(over)
-        variables[name] = (dims, of_cells.reshape(*map(len, values), *of_cells.shape[1:]), ", ".join(text), "1")
-    given = {"lengths": chosen, "norm": norm, "tail": tail, "over": dict(zip(over, values, strict=True))}
-    return signed(
-        "synthetic stacks by their options",
-        {name: _labels(each) for name, each in zip(over, values, strict=True)} | {"seed": numbers},
-        variables,
-        facts("survey", stack, numbers, dtype, device, **given),
-    )
-
-
-def _summary(variable: xr.DataArray, layer: Mapping[str, int], by_seed: bool) -> np.ndarray:
-    """A variable of one stack at this layer: at the longest length for each seed, or as a mean over seeds."""
-    one = variable.isel(layer)
-    return (one.isel(length=-1) if by_seed else one.mean("seed") if "seed" in one.dims else one).values
-
-
-def _labels(values: list[Any]) -> list[Any]:
-    """Values as a coordinate: as numbers if all are numbers, otherwise as text."""
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return values
-    return ["all" if value is None else str(value) for value in values]
 
 
 FEWEST = 3  # points for a fit

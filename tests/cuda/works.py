@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, GemmaConfig
 import squashlens as sl
 from squashlens.engine import budget
 from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
-from squashlens.engine.proving.proof import shared_copy
+from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
 
 MARK = "@squashlens "

@@ -67,9 +67,6 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
         sl.synthetic.last_tokens(STACK, [4, 8], seeds=2, device=device_of(s)).star.cpu().numpy()
     ),
     "convergence": lambda s, f: sl.synthetic.convergence(STACK, LENGTHS, seeds=2, device=device_of(s)),
-    "survey": lambda s, f: sl.synthetic.survey(
-        STACK, {"encoding": ["none", "alibi"]}, LENGTHS, seeds=2, device=device_of(s)
-    ),
 } | {name: lambda s, f, call=call: call(s) for name, call in cases.others().items()}
 
 

@@ -25,10 +25,10 @@ WORDS = [
 
 def write_gguf(
     model: Any, path: Path, architecture: str, *, kind: str = "F32", also: Mapping[str, Any] | None = None,
-    tensors: Mapping[str, np.ndarray] | None = None,
+    tensors: Mapping[str, np.ndarray] | None = None, split: int = 0,
 ) -> Path:  # fmt: skip
-    """A file of the model; `also` adds or replaces entries, `tensors` weights."""
-    writer = GGUFWriter(path, architecture)
+    """A file of the model, or files of `split` tensors each; `also` adds or replaces entries, `tensors` weights."""
+    writer = GGUFWriter(path, architecture, split_max_tensors=split)
     for key, value in (_entries(model.config, architecture) | dict(also or {})).items():
         name = f"{architecture}.{key}"
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}

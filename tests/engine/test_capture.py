@@ -60,9 +60,6 @@ def test_stale_captures_are_refused(tmp_path: Path) -> None:
         np.testing.assert_array_equal(sl.path_bound(model, run), sl.path_bound(model, run))
     with sl.applied(model, sl.hooks.mask_tokens([1])), pytest.raises(StaleCaptureError, match="hooks"):
         sl.path_bound(model, run)
-    model.original_model.get_output_embeddings().weight.data[0, 0] += 1e-3
-    with pytest.raises(StaleCaptureError, match="weights"):
-        sl.path_bound(model, run)
 
 
 def test_on_disk_it_is_the_same_and_stands_for_its_prompt(tmp_path: Path, tiny: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from squashlens.engine.proving import proof
+from squashlens.engine import verify
 from squashlens.errors import ModelAccessError
 from tests.cases import CONFIGS, EXPERTS, MORE, random_model, save_random
 
@@ -95,7 +95,7 @@ def test_heads_tied_and_not(folder_of: Callable[[str], Path], tmp_path: Path) ->
         return lambda w: w.update({"lm_head.weight": w[key(w, "embed_tokens.weight")] + by})
 
     same = load(damaged(folder_of("gemma2"), tmp_path / "same", second_head(0.0)))
-    assert proof.status(same) == "verified"
+    assert verify.status(same) == "verified"
     with pytest.raises(ModelAccessError, match="ties lm_head.weight .* different numbers"):
         load(damaged(folder_of("gemma2"), tmp_path / "other", second_head(0.1)))
     with pytest.raises(ModelAccessError, match="ties lm_head.weight"):
@@ -162,7 +162,7 @@ def test_a_model_by_its_own_names_or_its_bases_and_in_any_floating_format(
         folder = damaged(
             folder_of("llama"), tmp_path / str(dtype), lambda w, d=dtype: {k: v.to(d) for k, v in w.items()}
         )
-        assert proof.status(load(folder)) == "verified"
+        assert verify.status(load(folder)) == "verified"
     wide = damaged(folder_of("llama"), tmp_path / "wide", put("up_proj.weight", with_row(1e6)))
     with pytest.raises(ModelAccessError, match="Or load it with dtype=torch.bfloat16"):
         load(wide, dtype="float16")

@@ -140,6 +140,13 @@ def test_what_would_be_lost_is_refused(case: str, tmp_path: Path) -> None:
     assert not list((tmp_path / "cache").glob("*")), "nothing is left in the cache"
 
 
+def test_a_part_of_a_split_file_says_how_the_parts_are_merged(tmp_path: Path) -> None:
+    write_gguf(random_model(Gemma2Config(**GEMMA)), tmp_path / "model.gguf", "gemma2", split=20)
+    for number, part in enumerate(sorted(tmp_path.glob("*.gguf")), 1):
+        with pytest.raises(ModelAccessError, match=rf"is part {number} of 2 of a split .*llama-gguf-split --merge"):
+            sl.load(part, device="cpu")
+
+
 def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelAccessError, match="There is no file"):
         sl.load(tmp_path / "none.gguf")

@@ -16,7 +16,7 @@ import squashlens as sl
 from squashlens.engine import memory
 from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.loading import sources
-from squashlens.engine.proving.proof import status
+from squashlens.engine.verify import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError, UnsoundModelError
 from tests.cases import CONFIGS, EXPERTS, save_random
 from tests.references import raw

@@ -10,8 +10,8 @@ import torch
 
 import squashlens as sl
 from squashlens import hooks as change
-from squashlens.engine.proving.registry import fingerprint_of
 from squashlens.engine.running.generate import Prompt, generate
+from squashlens.engine.state import fingerprint_of
 from squashlens.errors import InputError, UnsoundModelError
 from tests.native import KINDS, Plain, compiled, native, previous_token
 

@@ -17,7 +17,7 @@ from transformers import MixtralConfig
 import squashlens as sl
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
-from squashlens.engine.proving.fingerprint import fingerprint
+from squashlens.engine.state import fingerprint_of as fingerprint
 from squashlens.errors import InputError, ModelAccessError
 from tests.cases import COMMON, CONFIGS, few, random_model, save_random
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs, raw

@@ -131,6 +131,20 @@ def test_strings_of_digits_are_texts() -> None:
     assert each_of(np.array([[2, 4], [3, 5]])) == [[2, 4], [3, 5]]
 
 
+def test_ids_without_an_embedding_are_answered_with_what_to_give(tiny: Any, bridge_of: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="from 2 to 99, the vocabulary from 0 to 98. Tokenize with this model's"):
+        sl.path_bound(tiny, [2, 99])
+    with pytest.raises(InputError, match="Give ids of the vocabulary: this model has no tokenizer."):
+        sl.path_bound(bridge_of("llama"), [2, 99])
+    larger = sl.load("tiny-gemma")
+    larger.tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    for prompt in ("110 <image> =", [2, 99]):
+        with pytest.raises(InputError, match="Leave out '<image>': .* the model has no embedding for it"):
+            sl.path_bound(larger, prompt)
+    with pytest.raises(InputError, match="Leave out '<image>'"):
+        sl.prompts.repeated(larger, "<image>", 3)
+
+
 def test_text_gets_one_bos(tiny: Any) -> None:
     ids = sl.prompts.tokenize(tiny, "How many ones?")
     assert ids.tolist() == [[2, *tiny.tokenizer("How many ones?", add_special_tokens=False)["input_ids"]]]

@@ -44,7 +44,7 @@ def full() -> dict[str, go.Figure]:
         "attribution 250": sensitivity(250), "by_token 250": bound(250),
         "profile map": map_of(20), "profile map 250": map_of(250),
         "with low": with_low(20),
-        "composition 250": composition(250), "jacobian 250": jacobian(250), "one family": remedies(1, 1),
+        "composition 250": composition(250), "jacobian 250": jacobian(250),
         "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
         "answer_frequencies": {name: frequencies(at) for at, name in enumerate(labels(2))},
         "convergence": {f"depth {d}, MLP": odd.result("convergence") for d in (1, 2, 4, 8, 16)},
@@ -173,37 +173,10 @@ def ablation() -> xr.Dataset:
     return made(coords, "distance retained: edit layer length", more, share="retained")
 
 
-def search() -> xr.Dataset:
-    separators = [",", ", ", " and", "\n\n", "<br>", " incomprehensibilities"]
-    coords = {"separator": separators, "every": (1, 2, 3, 4, 5, 8, 10, 16), "placement": range(20)}
-    names = ("gain separation accuracy: separator every", "random: placement", "separation_none:")
-    found = made(coords, *names, share="accuracy")
-    return restated(found.assign(best_separator=separators[-1], best_every=2), {})
-
-
 def tokenization() -> xr.Dataset:
     joined = {name: odd.result("tokenization").isel(form=0) for name in "abcdef"}
     found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop").drop_vars("between")
     return found.assign_coords(form=labels(6))
-
-
-def remedies(changes: int = 10, families: int = 4) -> xr.Dataset:
-    """Interventions on families, with long names; one family has neither answers nor a cost."""
-    names = [f"{name} {at}" for at, name in enumerate(["window of 4", LONG] * changes)]
-    kinds, many = ["counting", LONG, "first digit", "<b>copying</b>"], families > 1
-    coords = {
-        "change": ["as it is", *names[:changes]], "family": kinds[:families], "length": LENGTHS[3:8:4],
-        "place": ["first", "middle", "last"], "sample": range(4),
-    }  # fmt: skip
-    cell = "change family length"
-    found = made(
-        coords, f"distance_ratio{' accuracy' * many}: {cell}", f"jacobian_norm_ratio: {cell} place",
-        f"distance: {cell} sample", *(["kl: change"] * many), share="accuracy",
-    )  # fmt: skip
-    for name in ("distance_ratio", "jacobian_norm_ratio", *(("accuracy", "kl") if many else ())):
-        found = found.assign({f"{name}_low": found[name] / 2, f"{name}_high": 2 * found[name]})
-    found["distance"].attrs["units"] = "1"
-    return restated(found.rename(kl="kl_median") if many else found, {})
 
 
 def hops() -> xr.DataArray:
@@ -281,10 +254,19 @@ def readout() -> xr.Dataset:
     return restated(found, {})
 
 
-def survey() -> xr.Dataset:
-    coords = {"encoding": ["none", "sinusoidal_qk", "alibi"], "depth": [1, 2, 4], "norm": ["none", "layer"]}
-    names = [f"{kind}_{end}" for kind in ("exponent", "variation_exponent") for end in ("mean", "low", "high")]
-    return made(coords, f"{' '.join(names)} premise: {' '.join(coords)}")
+def judged() -> xr.Dataset:
+    axes = {"pair": range(12), "layer": range(27), "random_model": [0]}
+    names = "log_odds log_odds_after log_odds_noise margin_y: pair"
+    found = made(
+        axes,
+        names,
+        "margin: pair layer",
+        "margin_random: random_model pair layer",
+        "margin_random_y: random_model pair",
+    )
+    said = ["used", "present, not used", "lost", "not resolved", "undecided", "used"] * 2
+    labels = {"verdict": said, "answer": [str(n) for n in range(12)], "answer_after": [str(n) for n in range(1, 13)]}
+    return restated(found.assign_coords({name: ("pair", values) for name, values in labels.items()}), {})
 
 
 def top_tokens() -> xr.DataArray:
@@ -292,7 +274,6 @@ def top_tokens() -> xr.DataArray:
 
 
 LAYERS = {"layer": range(27), "length": LENGTHS}
-RUNS = {"run": ["float32", "bfloat16", "float16", "int8"], "layer": range(27), "length": LENGTHS, "replayed": [1, 100]}
 PARTS = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention", "mlp"]}
 # One made-up result of each measurement, by the name of the real one in `tests.odd`.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
@@ -303,15 +284,17 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "mechanism": lambda: made(
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),
-
-    "precision": lambda: made({"layer": range(27), "length": range(1, 101)}, "bits_per_coordinate: layer length"),
-    "runs": lambda: made(RUNS, "distance: run layer length", "noise_floor: run layer replayed"),
-    "separator_ablation": ablation, "search_separators": search,
+    "separation": lambda: made(
+        {"layer": range(27), "random_model": [0], "length": range(1, 9)}, "recovery: layer", "recovery_y chance:",
+        "recovery_random: random_model layer", "recovery_random_y: random_model",
+    ),
+    "verdict": judged,
+    "separator_ablation": ablation,
     "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),
-    "compare": compare, "families": remedies,
+    "compare": compare,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
     "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),
-    "top_tokens": top_tokens, "survey": survey, "softmax_total_variation": total_variation,
+    "top_tokens": top_tokens, "softmax_total_variation": total_variation,
 }  # fmt: skip
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
 

@@ -1,6 +1,5 @@
 """What figures leave out, say in words, and refuse; `test_values` compares what they draw."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from squashlens import synthetic
 from squashlens.errors import InputError
 from squashlens.figures.drawing.text import label
 from squashlens.records.joining import restated
-from squashlens.synthetic import Stack
 from tests.figures import specimens
 
 LENGTHS = [10, 50, 200, 400, 800]
@@ -52,11 +50,6 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
     nothing = specimens.ablation().sel(edit=["none", "separators", "delete"]).drop_vars("retained_from")
     with pytest.raises(InputError, match="There is no ablation to draw"):
         sl.figures.retained_by_kind(nothing)
-    few = specimens.remedies()
-    for end in ("low", "high"):
-        few[f"distance_ratio_{end}"][:] = np.nan
-    marks: Any = sl.figures.of(few.drop_vars(["jacobian_norm_ratio", "accuracy", "kl_median"])).data
-    assert all((numbers(mark.error_x.array) == 0).all() for mark in marks)
 
 
 def test_a_noise_floor_far_below_is_said_and_does_not_squeeze_what_is_drawn() -> None:
@@ -172,41 +165,3 @@ def test_what_has_no_lines_is_refused() -> None:
 def test_no_shade_where_all_lengths_are_beyond_k(first: int) -> None:
     found = synthetic.softmax_total_variation([first, 200, 400, 800], k=20)
     assert not sl.figures.synthetic_total_variation(found).layout.shapes
-
-
-@pytest.fixture(scope="module")
-def surveyed() -> xr.Dataset:
-    over = {"encoding": ["none", "alibi"], "depth": [1, 2, 3], "window": [None, 4]}
-    return synthetic.survey(Stack(scale=0.5), over, LENGTHS)
-
-
-def test_a_survey_has_a_panel_for_each_cell_and_open_marks_without_the_premise(surveyed: xr.Dataset) -> None:
-    figure: Any = sl.figures.survey(surveyed)
-    titles = [note.text for note in figure.layout.annotations]
-    assert titles[:4] == ["depth 1, window all", "depth 2, window all", "depth 3, window all", "depth 1, window 4"]
-    assert [len(figure.data), list(figure.layout.yaxis.ticktext)] == [12, ["none", "alibi"]]
-    cells = [(depth, window) for window in range(2) for depth in range(3)]
-    pairs = zip(figure.data[::2], figure.data[1::2], strict=True)
-    for place, ((depth, window), both) in enumerate(zip(cells, pairs, strict=True), start=1):
-        assert {mark.xaxis for mark in both} == {f"x{place if place > 1 else ''}"}
-        without = [colour == "white" for colour in both[1].marker.color]
-        assert without == (~surveyed["premise"].isel(depth=depth, window=window)).values.tolist()
-    assert 0 < surveyed["premise"].sum() < surveyed["premise"].size
-    assert len(sl.figures.survey(surveyed.isel(depth=0, window=0, drop=True)).data) == 2
-    with pytest.raises(InputError, match="no place for the options heads"):
-        sl.figures.survey(surveyed.expand_dims(heads=[1]).transpose("encoding", "depth", "window", "heads", "seed"))
-
-
-@pytest.mark.slow
-def test_a_study_of_stacks_has_the_numbers_and_the_figure_of_one_survey(surveyed: xr.Dataset, tmp_path: Path) -> None:
-    grid = {
-        "measurement": "synthetic.survey",
-        "arguments": {"stack": {"scale": 0.5}, "over": {"window": [None, 4]}, "lengths": list(LENGTHS)},
-        "each": {"stack.encoding": ["none", "alibi"], "stack.depth": [1, 2, 3]},
-    }
-    study = sl.Study(grid, store=tmp_path)
-    assert study.run()["done"].tolist() == [6]
-    found = study.combine().load()
-    for name, expected in surveyed.data_vars.items():
-        np.testing.assert_array_equal(found[name], expected)
-    assert sl.figures.survey(found).layout == sl.figures.survey(surveyed).layout

@@ -1,6 +1,7 @@
 """Every figure and table given every kind of result: it is drawn, or refused with the name of the right measurement."""
 
 import inspect
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,11 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.remedies.search import separator_table
 from tests import odd
 
 # Results that are what a figure draws: its usual one, and others with the same variables.
 NOT_OF_ONE = ("statements", "of", "panels", "save", "styled")
 TABLES = {
-    "separator_table": separator_table,
     "answer_frequencies": sl.results.answer_frequencies,
 }
 
@@ -112,6 +111,16 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
     ):
         with pytest.raises(InputError, match="is the result of another measurement"):
             draw(one)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", sorted(odd.result(""), key="jacobian".__ne__))
+def test_a_result_without_one_of_its_dimensions_is_drawn_or_refused(name: str, results: dict[str, Any]) -> None:
+    result = results[name]
+    for dim in result.dims:
+        for part in (result.isel({dim: 0}), result.isel({dim: [0]})):
+            with suppress(InputError):
+                assert isinstance(sl.figures.of(part), go.Figure)
 
 
 @pytest.mark.slow

@@ -20,8 +20,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "slides": {"theme": "slides"},
 }
 TOO_WIDE = {
-    ("small", "families"),
-    *(("full", name) for name in ("statements", "mixture", "families")),
+    *(("full", name) for name in ("statements", "mixture")),
 }  # for a column; they say the width that they need
 NEAR = 25.0  # of 100: two greys that are nearer can be confused in print
 APART = 15.0  # CIE76: two colours that are nearer can be confused; 2.3 is just noticeable side by side

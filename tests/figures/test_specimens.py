@@ -34,7 +34,7 @@ def test_each_result_has_the_figure_that_its_measurement_names() -> None:
         measures = getattr(getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None)
         if measures is not None:
             fitting = [figure.__name__ for figure in usual_figures() if _fits(odd.result(name), figure)]
-            assert fitting[:1] == [*measures[0][:1]], name
+            assert fitting[:1] == [*measures.figures[:1]], name
 
 
 def richer() -> dict[str, Callable[[], Any]]:
@@ -42,16 +42,12 @@ def richer() -> dict[str, Callable[[], Any]]:
     model, sequence, baselines = odd.model(), odd.sequence(), {"baselines": ["contrast", "unrelated"]}
     pairs: dict[str, Any] = {"lengths": [2, 3], "noise_lengths": 2, **baselines}
     asked: dict[str, Any] = {"lengths": [3], "answer": odd.counted}
-    designs = {"separator": [","], "every": [2], "n_samples": 1, "n_placements": 5}
     masked, once = {"a": sl.hooks.mask_tokens([1])}, {"n_samples": 1}
     task, probing = sl.tasks.find("taught_last_random"), {"n_train": 16, "n_random_models": 1}
-    stacks = {"encoding": ["none"], "depth": [1, 2], "norm": ["none", "rms"]}
     return {
         "collapse": lambda: sl.collapse(model, sl.capture(model, sequence, **pairs), by_head="value"),
-        "search_separators": lambda: sl.search_separators(model, sequence, **designs, **asked),
         "compare": lambda: sl.compare(model, sequence, masked, **once, **asked),
         "collapse_vs_readout": lambda: sl.collapse_vs_readout(model, task, lengths=[8], seeds=32, **probing),
-        "survey": lambda: sl.synthetic.survey(odd.stack(), stacks, [4, 8, 16, 32], seeds=2, tail=0.9),
     }
 
 

@@ -155,18 +155,21 @@ def mechanism() -> Pairs:
         yield named(figure, "y4")[part].y, found["share"].sel(part=part, length=16)
 
 
-def precision() -> Pairs:
-    found = MEASUREMENTS["precision"]()
-    yield sl.figures.bits_needed(found).data[0].customdata, found["bits_per_coordinate"]
+def separation() -> Pairs:
+    found = MEASUREMENTS["separation"]()
+    lines = named(sl.figures.separation_curve({"ones": found}))
+    for name, of in (("ones", "recovery"), ("ones, random weights", "recovery_random")):
+        yield lines[name].y[:-1], found[of].squeeze()
+        yield lines[name].y[-1:], found[f"{of}_y"].values.reshape(1)
 
 
-def runs() -> Pairs:
-    found = MEASUREMENTS["runs"]()
-    for layer in (LAST, 3):
-        lines = named(sl.figures.runs(found, layer=layer), mode="markers")
-        for run in found["run"].values:
-            yield lines[run].y, found["distance"].sel(run=run, layer=layer)
-            yield lines[f"{run}, noise floor"].y, found["noise_floor"].sel(run=run, layer=layer)
+def verdict() -> Pairs:
+    found = MEASUREMENTS["verdict"]()
+    lines = named(sl.figures.verdict_odds(found))
+    yield lines["after the first prompt"].y, found["log_odds"]
+    yield lines["after the second"].y, found["log_odds_after"]
+    yield lines["lost"].x, np.flatnonzero(found["verdict"] == "lost")
+    yield named(sl.figures.verdict_margins(found))["3 or 4"].y[:-1], found["margin"].sel(pair=3)
 
 
 def separator_ablation() -> Pairs:
@@ -193,16 +196,6 @@ def retained_by_kind() -> Pairs:
         yield rest[-3].x, np.clip(found["retained_from"].isel(hook=-1).sel(layer=layer, from_block=block), -0.6, 1.6)
 
 
-def separator_search() -> Pairs:
-    found = specimens.search()
-    heat, random, best, none = sl.figures.separator_search(found).data
-    yield heat.z, np.log(found["gain"])
-    yield [[float(text.split("<br>")[1][:-2]) for text in row] for row in heat.text], (100 * found["accuracy"]).round()
-    yield random.y, found["random"]
-    yield best.y, [found["separation"].max()] * 2
-    yield none.y, [found["separation_none"]] * 2
-
-
 def changes() -> Pairs:
     found = specimens.compare()
     columns = (
@@ -217,24 +210,6 @@ def changes() -> Pairs:
             yield dots.x, own
             yield dots.y, np.full(len(own), row)
             yield (mark.x[0], mark.y[0]), (np.median(own), row)
-
-
-def remedies() -> Pairs:
-    found = specimens.remedies()
-    last = found.isel(length=-1)
-    asked = [
-        ("distance_ratio", {}),
-        *(("jacobian_norm_ratio", {"place": p}) for p in ("first", "last")),
-        ("accuracy", {}),
-    ]
-    marks = [t for t in sl.figures.remedies(found).data]
-    for number, (name, place) in enumerate(asked):
-        for at, mark in enumerate(marks[4 * number :][:4]):
-            middle, low, high = (last[f"{name}{end}"].sel(place).isel(family=at) for end in ("", "_low", "_high"))
-            yield mark.x, middle
-            yield ends(mark.error_x, mark.x), (high, low)
-            yield np.round(mark.y), np.arange(11)
-    yield marks[-1].x, found["kl_median"]
 
 
 def accuracy() -> Pairs:
@@ -304,15 +279,6 @@ def total_variation() -> Pairs:
     yield derived.y, found["expected"]
 
 
-def survey() -> Pairs:
-    found = specimens.survey()
-    one, other = sl.figures.survey(found).data[:2]
-    here = found.isel(depth=0, norm=0)
-    for mark, name in ((one, "exponent"), (other, "variation_exponent")):
-        yield mark.x, here[f"{name}_mean"]
-        yield ends(mark.error_x, mark.x), (here[f"{name}_high"], here[f"{name}_low"])
-
-
 def tokenization() -> Pairs:
     found = specimens.tokenization()
     figure = sl.figures.tokenization(found, layer=3)
@@ -335,9 +301,9 @@ def lines() -> Pairs:
 
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
-    collapse_curve, collapse_heatmap, mechanism, precision, runs, separator_ablation, retained_by_kind,
-    separator_search, changes, remedies, accuracy, errors, frequencies, readout, probe, top_tokens,
-    total_variation, survey, tokenization, lines,
+    collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
+    changes, accuracy, errors, frequencies, readout, probe, top_tokens,
+    total_variation, tokenization, lines,
 ]  # fmt: skip
 
 

@@ -285,11 +285,6 @@ def separator_ablation(s: Subject) -> Calls:
 
 
 @measurement
-def precision(s: Subject) -> Calls:
-    return {"all": lambda: sl.precision(s.model, s.sequence(), lengths=[2, 6], noise_lengths=2, blocks="all")}
-
-
-@measurement
 def compare(s: Subject) -> Calls:
     changes = {
         "masked": sl.hooks.mask_tokens([1]),
@@ -300,21 +295,6 @@ def compare(s: Subject) -> Calls:
     return {
         "compare": lambda: sl.compare(s.model, s.sequence(), changes, lengths=LENGTHS),
         "windows": lambda: sl.compare(s.model, s.sequence(), windows, lengths=LENGTHS),
-    }
-
-
-@measurement
-def search_separators(s: Subject) -> Calls:
-    return {
-        "two": lambda: sl.search_separators(
-            s.model,
-            s.sequence(),
-            separator=[s.separator],
-            every=[2, 3],
-            n_placements=5,
-            seed=1,
-            lengths=[4, 6],
-        ),
     }
 
 
@@ -346,7 +326,6 @@ def hooks_with(pair: Any) -> dict[str, Any]:
         "resample_residual": sl.hooks.resample_residual([5, 6], pair, seed=1),
         "patch_heads": sl.hooks.patch_heads([0, 2], other, (1,), positions=[5, 6], from_positions=[6, 5]),
         "patch_residual": sl.hooks.patch_residual([5, 6], other, (1,)),
-        "rounding": sl.hooks.rounding("float8_e4m3fn", "values"),
         "rounding bits": sl.hooks.rounding(3),
         "a function": ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream),
     }
@@ -377,6 +356,29 @@ def under_hooks(s: Subject) -> Calls:
 
 
 @measurement
+def separation(s: Subject) -> Calls:
+    """Only distances in float32 of one run, since what rounding does is no number to keep."""
+
+    def steps() -> Any:
+        found = sl.separation(s.model, s.sequence(), lengths=[2, 4, 6], n_random_models=0)
+        return (found["step_y"] * found["noise_y"]).isel(length=slice(2))
+
+    return {"steps": steps}
+
+
+@measurement
+def verdict(s: Subject) -> Calls:
+    if not s.speaks:
+        return {}
+    asked = [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]
+
+    def odds() -> Any:
+        return sl.verdict(s.model, asked, ["2", "3", "4"], n_random_models=0)[["log_odds", "log_odds_after"]]
+
+    return {"odds": odds}
+
+
+@measurement
 def tokenization(s: Subject) -> Calls:
     if not s.speaks:
         return {}
@@ -385,14 +387,6 @@ def tokenization(s: Subject) -> Calls:
         "tokenization": lambda: sl.tokenization(s.model, n=4, prefix=COUNT),
         "absolute": lambda: sl.tokenization(s.model, n=3, repeat="7", norm="l2", scale="absolute"),
     }
-
-
-@measurement
-def runs(s: Subject) -> Calls:
-    if not s.speaks:
-        return {}
-    two = ["bfloat16", "int8"]
-    return {"two": lambda: sl.precision(s.opened, s.sequence(), runs=two, lengths=[2, 6], noise_lengths=2)}
 
 
 @measurement
@@ -405,7 +399,6 @@ def answers(s: Subject) -> Calls:
 
     asked, m = s.sequence(suffix="="), s.model
     masked = {"masked": sl.hooks.mask_tokens([9])}
-    designs: dict[str, Any] = {"separator": [","], "every": [2], "n_samples": 3, "n_placements": 5}
     drawn = [sl.prompts.bernoulli(m, 8, seed=k, prefix=COUNT, suffix="=") for k in range(3)]
     return {
         "evaluate": lambda: sl.evaluate(m, TASK, lengths=[4, 9], seeds=3),
@@ -413,7 +406,6 @@ def answers(s: Subject) -> Calls:
         "answer_frequencies": lambda: sl.results.answer_frequencies(sl.evaluate(m, TASK, lengths=[4, 9], seeds=3)),
         "accuracy": lambda: sl.accuracy(m, drawn, count, lengths=[4, 8]),
         "compare": lambda: sl.compare(m, asked, masked, answer=count, n_samples=3, lengths=[4, 6]),
-        "search_separators": lambda: sl.search_separators(m, asked, **designs, answer=count, lengths=[4, 6]),
     }
 
 
@@ -446,7 +438,6 @@ def synthetic(s: Subject) -> Calls:
     lengths = [8, 12, 16, 24, 32, 48, 64]
     return {
         "convergence": lambda: sl.synthetic.convergence(stack, lengths, seeds=2),
-        "survey": lambda: sl.synthetic.survey(stack, {"encoding": ["none", "alibi"]}, lengths, seeds=2),
         "softmax_total_variation": lambda: sl.synthetic.softmax_total_variation([16, 32, 64, 128, 256], k=4, seeds=2),
     }
 

@@ -15,8 +15,6 @@ from squashlens.hooks.rounding import rounded
 from tests.cases import FAMILIES, few
 from tests.hooks.passes import IDS, logits
 
-FORMATS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
-
 
 @settings(deadline=None)
 @given(st.lists(st.floats(2.0**-13, 6e4, width=32), min_size=1), st.sampled_from([1, -1]))
@@ -34,10 +32,9 @@ def test_mantissa_bits_are_those_of_the_formats(numbers: list[float], sign: int)
 
 
 def test_beyond_the_range_is_refused() -> None:
-    for to, most in (("float16", 65504.0), ("float8_e4m3fn", 448.0), ("float8_e5m2", 57344.0)):
-        assert rounded(torch.tensor([most]), to).item() == most  # pyright: ignore[reportArgumentType]
-        with pytest.raises(InputError, match=f"beyond the range of {to}"):
-            rounded(torch.tensor([1.0, -4 * most]), to)  # pyright: ignore[reportArgumentType]
+    assert rounded(torch.tensor([65504.0]), "float16").item() == 65504
+    with pytest.raises(InputError, match="beyond the range of float16"):
+        rounded(torch.tensor([1.0, -1e6]), "float16")
     assert rounded(torch.tensor([torch.inf]), "float16").item() == torch.inf
 
 

@@ -30,14 +30,6 @@ def one(tiny: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def families(tiny: Any) -> Any:
-    form = sl.prompts.bernoulli(tiny, 3, prefix=PREFIX, suffix="=", seed=1)
-    commas = form.every(2, form.suffix[0])  # of another form than the map's prompt
-    given = {"counting": form, "</script>": form, "commas": commas}
-    return sl.compare(tiny, given, CHANGES, n_samples=6, method="sketch", lengths=[3], prompt=["11 = 2"])
-
-
-@pytest.fixture(scope="module")
 def found(tiny: Any) -> Any:
     return sl.squash_map(tiny, f"{PREFIX} 111 =", method="none").result
 
@@ -74,7 +66,7 @@ def test_the_numbers_of_one_sequence(watched: Any, found: Any, one: Any, tmp_pat
         for text, values in zip(row[1:], expected, strict=True):
             assert same(text, float(values[k])), (text, float(values[k]))
     head, *lines = copied(page)
-    assert head == ["family", "length", "change", "quantity", "unit", "value", "low", "high"]
+    assert head == ["length", "change", "quantity", "unit", "value", "low", "high"]
     assert len(lines) == 3 * len(expected)
     for k, line in enumerate(lines):
         values = expected[k % len(expected)]
@@ -84,36 +76,6 @@ def test_the_numbers_of_one_sequence(watched: Any, found: Any, one: Any, tmp_pat
         assert line[6:] == ["", ""]
     assert here.said == []
     assert page.locator(".sl-map b").count() == 0
-
-
-@pytest.mark.browser
-def test_the_numbers_of_families_with_their_intervals(watched: Any, found: Any, families: Any, tmp_path: Path) -> None:
-    here = watched(390)
-    page = here.open(sl.squash_map(found, interventions=families).save(tmp_path / "map.html"))
-    assert page.locator(".sl-changes").count() == 2
-    lines = copied(page)[1:]
-    for number, family in enumerate(("counting", "</script>")):
-        at = families.sel(family=family, length=3)
-        expected = [[at[name] for name in ("distance_median", "distance_low", "distance_high")]]
-        ends = ("", "_low", "_high")
-        expected += [[at[f"distance_ratio{end}"] for end in ends]]
-        for place in ("first", "middle", "last"):
-            expected += [[at[f"jacobian_norm_ratio{end}"].sel(place=place) for end in ends]]
-        expected += [[at[name] for name in ("kl_median", "kl_low", "kl_high")]]
-        for k, row in enumerate(rows_of(page, number)):
-            own = [line for line in lines if line[0].strip("'") == family][k * 6 : k * 6 + 6]
-            for text, line, (middle, low, high) in zip(row[1:], own, expected, strict=True):
-                assert line[4] == middle.attrs["units"]
-                numbers = [float(values[k]) for values in (middle, low, high)]
-                np.testing.assert_equal([float(cell or "nan") for cell in line[5:]], numbers)
-                parts = text.replace("[", "").replace("]", "").replace(",", "").split(" ")
-                if np.isnan(numbers[1]):  # one text has no interval
-                    assert same(text, numbers[0])
-                else:
-                    assert all(same(*both) for both in zip(parts, numbers, strict=True)), (text, numbers)
-    assert "Measured on 6 prompts of the form of this one, with 3 content tokens each" in page.inner_text(".sl-map")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert here.said == []
 
 
 def test_a_map_of_a_model_checks_before_it_measures(tiny: Any, one: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +100,9 @@ def test_another_model_is_refused(tiny: Any, bridge_of: Any, found: Any, one: An
         sl.squash_map(masked, interventions=one)
 
 
-def test_other_results_are_refused(found: Any, one: Any, families: Any) -> None:
+def test_other_results_are_refused(found: Any, one: Any) -> None:
     for wrong in (
-        found, one.sel(change=["window of 3"]), one.isel(change=0), one[["bound"]], families.isel(family=0),
+        found, one.sel(change=["window of 3"]), one.isel(change=0), one[["bound"]],
         one.drop_attrs(deep=True), sl.results.concat({"a": one, "b": one}, "model"),
     ):  # fmt: skip
         with pytest.raises(InputError):
@@ -168,10 +130,8 @@ def test_what_is_not_finite_is_said() -> None:
 @pytest.mark.few(1)
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_table_can_be_read_by_everyone(
-    watched: Any, found: Any, families: Any, scheme: str, tmp_path: Path
-) -> None:
+def test_the_table_can_be_read_by_everyone(watched: Any, found: Any, one: Any, scheme: str, tmp_path: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    page = watched(color_scheme=scheme).open(sl.squash_map(found, interventions=families).save(tmp_path / "map.html"))
+    page = watched(color_scheme=scheme).open(sl.squash_map(found, interventions=one).save(tmp_path / "map.html"))
     violations = axe.Axe().run(page).response["violations"]
     assert not violations, json.dumps(violations, indent=1)[:3000]

@@ -58,6 +58,17 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
     assert "How" in table or "many" in table
 
 
+@pytest.mark.parametrize("prompts", [PROMPTS, ["110 =", "011 ="], PROMPTS[:1]])
+def test_the_next_tokens_of_several_prompts_are_those_of_each(prompts: list[str], tiny: Any) -> None:
+    found, each = sl.top_tokens(tiny, prompts), [sl.top_tokens(tiny, prompt) for prompt in prompts]
+    for number, one in enumerate(each):
+        ours = found.isel(prompt=number) if len(prompts) > 1 else found
+        np.testing.assert_allclose(ours, one, rtol=1e-5)
+        assert ours["token"].values.tolist() == one["token"].values.tolist()
+        assert ours["token_id"].values.tolist() == one["token_id"].values.tolist()
+    assert len(getattr(sl.figures.of(found), "data", ())) == len(prompts)
+
+
 def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a refusal in the middle says which prompt it is about."""
     from squashlens.measure.squashing import bound

@@ -163,8 +163,10 @@ def test_every_measurement_is_one_of_a_study_or_says_why_not() -> None:
 
 
 def test_a_key_that_is_twice_in_a_file_is_refused(tmp_path: Path) -> None:
-    """YAML itself takes the last."""
+    """YAML itself takes the last. So is a file that is missing."""
     file = tmp_path / "study.yaml"
+    with pytest.raises(InputError, match="study.yaml' cannot be read: No such file.* Give the name of a YAML file"):
+        sl.Study(file, store=tmp_path)
     text = "grids:\n- measurement: path_bound\n  arguments: {model: tiny-gemma}\n  each:\n    prompt: [11 =]\n"
     file.write_text(text + "    query: [1]\n    prompt: [12 =]\n")
     with pytest.raises(InputError, match="study.yaml.*line 5: 'prompt' is given twice"):

@@ -15,6 +15,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.measure.registration import Registration
 from squashlens.study import work
 from squashlens.study.scans import source_of
 from squashlens.study.store import Store
@@ -111,7 +112,7 @@ def test_prompts_of_equal_length_are_measured_in_one_call(
         return sl.path_bound(model, prompt, **options)
 
     counted.__signature__ = inspect.signature(sl.path_bound)  # type: ignore[attr-defined]
-    counted.takes_several = True  # type: ignore[attr-defined]
+    counted.__measures__ = Registration(prompts="equal")  # type: ignore[attr-defined]
     monkeypatch.setattr(work, "function_of", lambda _: counted)
     prompts = [[2, 5, 7 + row] if row % 2 else [2, 9, 5, 7 + row] for row in range(9)]
     prompts[4] = [2, 10**9, 3]  # not a token: it has an error, and the others of its length their numbers

@@ -1,19 +1,17 @@
-"""Figures 8 and 9 and the survey: numbers against derivations, closed forms, scipy and hand counts."""
+"""Figures 8 and 9 : numbers against derivations, closed forms, scipy and hand counts."""
 
-import itertools
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from squashlens.errors import InputError
-from squashlens.synthetic import PAPER, Stack, convergence, last_tokens, lengths_up_to, softmax_total_variation, survey
+from squashlens.synthetic import PAPER, Stack, convergence, last_tokens, lengths_up_to, softmax_total_variation
 from squashlens.synthetic.convergence import HALVING, of_draws, power_law, rate, tail_of
 from squashlens.synthetic.stack import draw, sinusoids
 
@@ -185,7 +183,6 @@ def test_a_floor_that_short_lengths_do_not_show(stack: Stack, lengths: list[int]
     found = convergence(stack, lengths)
     assert (found["variation_exponent_high"] < HALVING).all()  # by sight it decays
     assert not found["premise"].any()
-    assert not survey(stack, {"base": [100.0, 10_000.0]}, lengths)["premise"].any()
 
 
 def test_alibis_floor_is_that_of_two_geometric_laws() -> None:
@@ -269,40 +266,6 @@ def test_figure_9_refuses_what_it_cannot_fit() -> None:
         softmax_total_variation([10, 2000, 3000, 4000], noise=800.0)
     with pytest.raises(InputError, match="noise=0.0 is not positive"):
         softmax_total_variation([10, 2000, 3000, 4000], noise=0.0)
-
-
-@pytest.fixture(scope="module")
-def surveyed() -> xr.Dataset:
-    stack = Stack(heads=2, residual=True)
-    over = {"encoding": ["none", "alibi"], "depth": [1, 2], "window": [None, 8]}
-    return survey(stack, over, LENGTHS)
-
-
-@pytest.mark.slow
-def test_a_survey_is_its_stacks_one_by_one(surveyed: xr.Dataset) -> None:
-    assert surveyed["distance"].dims == ("encoding", "depth", "window", "seed")
-    assert surveyed["window"].values.tolist() == ["all", "8"]
-    for encoding, depth, window in itertools.product(("none", "alibi"), (1, 2), (None, 8)):
-        alone = convergence(Stack(heads=2, residual=True, encoding=encoding, depth=depth, window=window), LENGTHS)
-        cell = surveyed.sel(encoding=encoding, depth=depth, window=str(window or "all"))
-        for name in ("exponent_mean", "exponent_low", "exponent_high"):
-            assert cell[name].item() == alone[name].values[-1]
-            assert cell[f"variation_{name}"].item() == alone[f"variation_{name}"].values[0]
-        assert cell["premise"].item() == alone["premise"].values[0]
-        np.testing.assert_array_equal(cell["distance"], alone["distance"][:, -1, -1])
-        for name in ("total_variation", "self_weight"):
-            np.testing.assert_array_equal(cell[name], alone[name][:, 0, -1])
-        assert cell["fit"].item() == pytest.approx(alone["fit"].values[:, -1].mean())
-    assert surveyed["premise"].sel(window="all").values.tolist() == [[True, True], [False, False]]
-    assert not surveyed["premise"].sel(window="8").any()
-
-
-@pytest.mark.parametrize("over", [{}, {"colour": [1]}, {"depth": []}, {"depth": [1, 1]}], ids=str)
-def test_surveys_refuse_what_is_no_option(over: Any) -> None:
-    with pytest.raises(InputError, match="does not give options of Stack, each with a list of different values"):
-        survey(Stack(), over, LENGTHS)
-    with pytest.raises(InputError, match="heads=3 does not divide"):
-        survey(Stack(), {"heads": [1, 3]}, LENGTHS)
 
 
 @pytest.mark.few(1)

@@ -1,6 +1,5 @@
 """Record the state of the model during a capture, and check it before the capture is used again."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -10,8 +9,11 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.digests import tensor_digest
-from squashlens.engine.proving.registry import fingerprint_of, run_state
+from squashlens.engine.digests import sha256, tensor_digest
+from squashlens.engine.hooking.standing import ambient, standing
+from squashlens.engine.reader import precision
+from squashlens.engine.running.users_hooks import key_of
+from squashlens.engine.state import captures_of, fingerprint_of, proved
 from squashlens.errors import StaleCaptureError
 
 
@@ -22,7 +24,7 @@ class CaptureBase(ABC):
     fingerprint: str
     ambient_hooks: tuple[str, ...]
     dtype: str
-    run_state: str = field(repr=False)
+    precision: str = field(repr=False)
     digest: str = field(default="", repr=False)
     ids: Tensor
 
@@ -35,40 +37,56 @@ class CaptureBase(ABC):
         """Whether the model gives the same activations now: bit for bit, or of a sequence at three lengths, up to
         rounding."""
 
-    def signed(self) -> Self:
-        """The capture with the digest of its present contents."""
-        return replace(self, digest=_digest(*self.contents()))
+    def signed(self, model: Bridge | None = None) -> Self:
+        """The capture with the digest of its present contents; that `model` gives it, in its present state, is kept."""
+        found = replace(self, digest=_digest(*self.contents()))
+        if model is not None:
+            captures_of(model).add(found.digest)
+            _given_in(model).append((found.digest, key_of(model)))
+        return found
 
     def require_current(self, model: Bridge) -> None:
-        """Raise an error for an edited capture, or one that the model would not give now: run again if in doubt."""
+        """Raise an error for an edited capture, or one that the model would not give now.
+
+        In the state and under the hooks in which it was taken it is used as it is, and so is one that another process
+        took, unless the hooks are others or a user's. Otherwise the model is run again, once for a state.
+        """
         if self.digest != _digest(*self.contents()):
             raise StaleCaptureError("The capture was edited after it was taken.", "Capture again.")
         now = {"weights or configuration": (self.fingerprint, fingerprint_of(model))}
-        now |= {"dtype": (self.dtype, str(dtype_of(model)))}
+        now |= {"dtype": (self.dtype, str(dtype_of(model))), "precision of products": (self.precision, precision())}
         changed = [what for what, (before, after) in now.items() if before != after]
         if changed:
             raise StaleCaptureError(
                 f"The capture was taken with other {' and '.join(changed)}.", "Capture again with this model."
             )
-        run = run_state(model)
-        if (self.run_state != run.digest or run.unseen) and not self.is_given_by(model):
-            what = "; ".join(dict.fromkeys([*run.hooks, *self.ambient_hooks])) or "a function of a library"
+        given, key, names = _given_in(model), (self.digest, key_of(model)), ambient(model)
+        of_users = any(hook.is_a_users for hook in standing(model))
+        elsewhere = self.digest not in captures_of(model)
+        trusted = elsewhere and not of_users and tuple(names) == tuple(self.ambient_hooks)
+        if key not in given and not trusted and not self.is_given_by(model):
+            what = "; ".join(dict.fromkeys([*names, *self.ambient_hooks])) or "a function of a library"
             raise StaleCaptureError(
                 f"The model gives other activations than during the capture, with other hooks or other code: {what}.",
                 "Capture again, or restore the hooks and what they read.",
             )
+        given += [] if key in given else [key]
+
+
+def _given_in(model: Bridge) -> list[Any]:
+    """The captures, with hooks, that the model is known to give in its present state."""
+    return proved(model, "captures", list[Any])
 
 
 def _digest(words: str, tensors: Iterable[Tensor]) -> str:
-    return hashlib.sha256(" ".join([words, *map(tensor_digest, tensors)]).encode()).hexdigest()[:32]
+    return sha256(" ".join([words, *map(tensor_digest, tensors)]))[:32]
 
 
 def model_state(model: Bridge) -> dict[str, Any]:
     """The fields of `CaptureBase` for the present state of the model."""
-    run = run_state(model)
     return {
         "fingerprint": fingerprint_of(model),
-        "ambient_hooks": run.hooks,
+        "ambient_hooks": tuple(ambient(model)),
         "dtype": str(dtype_of(model)),
-        "run_state": run.digest,
+        "precision": precision(),
     }

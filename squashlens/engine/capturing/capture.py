@@ -33,10 +33,10 @@ from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.capturing.on_disk import KINDS, TensorsOnDisk, prepared_folder, read_index, write_index
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, capture_pairs
 from squashlens.engine.memory import human, require_room
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward
+from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.records.results import MODEL_UNITS, signed, versions
 from squashlens.sequences import GrowingSequence
@@ -127,7 +127,6 @@ class Capture(CaptureBase):
             "fingerprint": self.fingerprint,
             "ambient_hooks": self.ambient_hooks,
             "dtype": self.dtype,
-            "code_and_hooks": self.run_state,
         }
         return signed("activations of one forward pass", coords, data, facts)
 
@@ -175,7 +174,7 @@ def capture(
 
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
-    If a hook, or a function of a library, is not known to be the same, they run the passes again to see that.
+    Under other hooks, or after the model was changed and changed back, they run the passes again to compare.
     Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
 
     Args:
@@ -283,9 +282,9 @@ def _of_prompt(
     _read(model, ids, streams, blocks, keep)
     facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **model_state(model)}
     if path is None:
-        return _capture(facts, kept)
+        return _capture(facts, kept, model)
     write_index(path, facts | {"versions": versions()}, kept)
-    return Capture.open(path)
+    return _capture(*read_index(path), model)
 
 
 def _read(
@@ -301,7 +300,10 @@ def _read(
         forward(model, ids, watch)
 
 
-def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]]) -> Capture:
+def _capture(
+    facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]], model: Bridge | None = None
+) -> Capture:
+    """A capture of these facts; `model` took it just now."""
     return Capture(
         ids=torch.tensor(facts["ids"]),
         labels=facts["labels"],
@@ -311,8 +313,8 @@ def _capture(facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor
         fingerprint=facts["fingerprint"],
         ambient_hooks=tuple(facts["ambient_hooks"]),
         dtype=facts["dtype"],
-        run_state=facts["run_state"],
-    ).signed()
+        precision=facts["precision"],
+    ).signed(model)
 
 
 def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:

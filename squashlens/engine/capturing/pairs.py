@@ -4,12 +4,10 @@ A `PairRun` states what is run and how. `capture_pairs` runs everything that mea
 the baseline pairs, and a second run of some pairs, whose differences show the effect of rounding.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from random import Random
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +19,13 @@ from squashlens._typing import Baselines, Bridge, Passes, one_of, positive, seve
 from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import checked_prompts, require_same_vocabulary
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
-Q = ParamSpec("Q")
-T = TypeVar("T")
 VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
 
 
@@ -178,21 +174,14 @@ class Pairs:
     seed: int = 0
 
 
-def refusing_capture_keywords(measure: Callable[Q, T]) -> Callable[Q, T]:
-    """A measurement of a sequence or a capture, with an error for keywords of `capture` beside a capture."""
-    taken = [one.name for one in fields(Pairs) if one.name in inspect.signature(measure).parameters]
-
-    @functools.wraps(measure)
-    def checked(*args: Q.args, **kwargs: Q.kwargs) -> T:
-        given = [name for name in taken if name in kwargs]
-        if given and any(isinstance(argument, PairCapture) for argument in args):
-            raise InputError(
-                f"{given[0]}= says how a sequence is run, and a capture was given, which has been run.",
-                f"Give {given[0]}= to `capture`, or give the sequence in place of the capture.",
-            )
-        return measure(*args, **kwargs)
-
-    return checked
+def refuse_keywords_of_capture(arguments: Mapping[str, Any]) -> None:
+    """Raise an error for keywords of `capture` beside a capture."""
+    given = [one.name for one in fields(Pairs) if one.name in arguments]
+    if given and any(isinstance(argument, PairCapture) for argument in arguments.values()):
+        raise InputError(
+            f"{given[0]}= says how a sequence is run, and a capture was given, which has been run.",
+            f"Give {given[0]}= to `capture`, or give the sequence in place of the capture.",
+        )
 
 
 # What measurements of collapse take.
@@ -277,7 +266,7 @@ def capture_pairs(model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, pat
         patterns=patterns,
         options={name: value for name, value in vars(pairs).items() if name != "lengths"} | {"baselines": baselines},
         **model_state(run.model),
-    ).signed()
+    ).signed(run.model)
 
 
 def branch_sites(model: Bridge, block: int) -> list[str]:

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from squashlens._typing import Bridge, dtype_name
-from squashlens.engine.anatomy import configurations, device_of, dtype_of, quantization
-from squashlens.engine.digests import sample_digest
+from squashlens.engine.anatomy import device_of, dtype_of, quantization
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
+from squashlens.engine.reader import contents_of, marks_of, reader_of
 from squashlens.engine.wide import Wide
 from squashlens.errors import BusyModelError, InputError
 from squashlens.remarks import remark
@@ -66,16 +66,19 @@ def in_float64(model: Bridge) -> Iterator[None]:
     table = _table(model)
     held = {id(t): t for t in _tensors(model) if t.is_floating_point() and t.dtype != torch.float64 and t is not table}
     before = [(tensor, tensor.data) for tensor in held.values()]
-    experts = [(c, c._experts_implementation) for c in configurations(model) if hasattr(c, "_experts_implementation")]
+    experts = [
+        (c, c._experts_implementation) for c in reader_of(model).configs if hasattr(c, "_experts_implementation")
+    ]
     try:
         for tensor, narrow in before:
             tensor.data = narrow.double()
         for config, _ in experts:
             config._experts_implementation = "eager"  # the grouped kernels have no float64
-        widened = sample_digest(model.parameters())  # buffers, such as frequencies, are the model's own to change
+        weights = [*model.parameters()]
+        widened = marks_of(weights), contents_of(weights)  # buffers, such as frequencies, are the model's own to change
         with Wide():
             yield
-        if sample_digest(model.parameters()) != widened:
+        if (marks_of(weights), contents_of(weights)) != widened:
             raise BusyModelError(
                 "The model's weights were changed during a measurement; the change is undone.",
                 "Change them before or after the call, not from a hook or another thread.",

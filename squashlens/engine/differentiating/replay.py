@@ -17,12 +17,19 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.engine.anatomy import n_blocks, residual_site
+from squashlens.engine.applied import applied
 from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
-from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Recipe, Unchecked, attached, expanded_hooks, torch_hook
+from squashlens.engine.hooking.hook import (
+    Hook,
+    Recipe,
+    Unchecked,
+    attached,
+    expanded_hooks,
+    split_frozen_attention,
+    torch_hook,
+)
 from squashlens.engine.hooking.standing import ambient
-from squashlens.engine.proving.effective import applied
-from squashlens.engine.proving.premises import why_not_block_by_block
+from squashlens.engine.premises import why_not_block_by_block
 from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import streamed, why_not_streamed
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.engine.anatomy import n_blocks, residual_site
-from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.applied import applied
+from squashlens.engine.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.engine.hooking.standing import require_no_backward_hooks
-from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.errors import SquashlensError, UnsoundModelError
 

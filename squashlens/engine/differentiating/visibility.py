@@ -24,12 +24,11 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import pattern_site, width
+from squashlens.engine.applied import applied
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.differentiating.spans import open_spans, vjps
-from squashlens.engine.hooking.freeze import split_frozen_attention
-from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.engine.hooking.standing import ambient
-from squashlens.engine.proving.effective import applied
 from squashlens.engine.running.forward import forward
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.attention import Attention, unmasked

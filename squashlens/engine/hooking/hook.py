@@ -28,6 +28,7 @@ from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
+from squashlens.engine.reader import points_of
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
-        known, n_blocks = model.hook_dict, len(model.blocks)
+        known, n_blocks = points_of(model), len(model.blocks)
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
         if any(name.endswith(POINTS) for _, name in points):
             stack.enter_context(live_attention(model))
@@ -202,7 +203,7 @@ def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any]
 
 def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
     """Hook points by their own names; the bridge also lists them under aliases."""
-    return {p.name or name: p for name, p in model.hook_dict.items()}
+    return {p.name or name: p for name, p in points_of(model).items()}
 
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
@@ -376,3 +377,13 @@ def _keeps_every_key(cache: Any) -> bool:
     """Whether each block's cache has exactly one key for every token so far: no window, and no reserved space."""
     kept = [layer for layer in getattr(cache, "layers", ()) if getattr(layer, "keys", None) is not None]
     return all(layer.keys.shape[-2] == int(layer.get_seq_length()) for layer in kept)
+
+
+# In `squashlens.hooks` as `freeze_attention`. Passes without patterns freeze attention themselves.
+FROZEN_ATTENTION = Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern.detach())
+
+
+def split_frozen_attention(hooks: Sequence[Hook | Recipe]) -> tuple[bool, list[Hook | Recipe]]:
+    """Whether attention is frozen in every block, and the other hooks."""
+    frozen = [h for h in hooks if isinstance(h, Hook) and h.name == FROZEN_ATTENTION.name and h.blocks is None]
+    return bool(frozen), [h for h in hooks if h not in frozen]

@@ -12,6 +12,7 @@ from torch import nn
 from squashlens._typing import Bridge
 from squashlens.engine.hooking.hook import Hook, WholePassesOnly, distinct_points, function_name, without_partials
 from squashlens.engine.locks import locked
+from squashlens.engine.reader import points_of, reader_of
 from squashlens.errors import InputError
 
 
@@ -66,7 +67,7 @@ def require_no_backward_hooks(model: Bridge) -> None:
 
 def standing(model: Bridge) -> Iterator[Standing]:
     """Every hook on a model, except those that libraries keep there as parts of the model."""
-    known = model.hook_dict
+    known = points_of(model)
     used = {point.name or name: point for name, point in known.items() if point.fwd_hooks or point.bwd_hooks}
     for name, point in sorted(used.items()):
         for function in (handle.user_hook for handle in point.fwd_hooks):
@@ -75,38 +76,38 @@ def standing(model: Bridge) -> Iterator[Standing]:
             yield Standing(site if known.get(site) is point else name, function, point, "_forward_hooks")
         for handle in point.bwd_hooks:
             yield Standing(f"{name} (backward)", handle.user_hook, point, "_backward_hooks")
-    if any(_has_a_users(module) for module in all_modules(model)):  # without names, since most models have none
-        names = {module: f"bridge{'.' * bool(name)}{name}" for name, module in model.named_modules()}
-        names |= {module: name for name, module in model.original_model.named_modules()}
-        for module, name in names.items():
-            for table in _TABLES:
-                found = (f for f in getattr(module, table).values() if not belongs_to_a_library(f))
-                yield from (Standing(f"{name} (torch)", f, module, table) for f in found)
+    for module, name in _with_hooks(model).items():
+        for table in _TABLES:
+            own = (function for function in vars(module)[table].values() if not belongs_to_a_library(function))
+            yield from (Standing(f"{name} (torch)", function, module, table) for function in own)
     for table in _TABLES:
         everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
         yield from (Standing("every module (torch)", f, None, table) for f in everywhere)
 
 
-def all_modules(model: Bridge) -> set[nn.Module]:
-    """The modules of the bridge and of the model in it, with all hook points."""
-    return {*model.modules(), *model.original_model.modules(), *distinct_points(model).values()}
-
-
-def _has_a_users(module: nn.Module) -> bool:
-    held = vars(module)
-    return any(not belongs_to_a_library(f) for table in _TABLES if held[table] for f in held[table].values())
+def _with_hooks(model: Bridge) -> dict[nn.Module, str]:
+    """The modules that have PyTorch's hooks, and their names."""
+    reader = reader_of(model)
+    return {
+        module: name
+        for (module, name), held in zip(reader.names.items(), reader.every, strict=True)
+        if held["_forward_hooks"]
+        or held["_forward_pre_hooks"]
+        or held["_backward_hooks"]
+        or held["_backward_pre_hooks"]
+    }
 
 
 # Where PyTorch keeps a module's hooks. Libraries keep hooks there that are part of the model: those of the bridge, and
 # those with which transformers collects attentions and hidden states. transformers installs the latter at
 # the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
-# an intervention: it only stops passes that other hooks cannot handle. `repeatable` only looks at tensors.
+# an intervention: it only stops passes that other hooks cannot handle. `users_hooks` only looks at tensors.
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _LIBRARIES = (
     "transformer_lens",
     "transformers.utils.output_capturing",
     WholePassesOnly.__module__,
-    "squashlens.engine.running.repeatable",
+    "squashlens.engine.running.users_hooks",
 )
 
 
@@ -133,7 +134,7 @@ Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]  # the hooks of modu
 
 def hooks_as_now(model: Bridge) -> Tables:
     """A copy of all hooks of all modules, for `with_hooks`."""
-    held = ((module, table, getattr(module, table)) for module in all_modules(model) for table in _TABLES)
+    held = ((module, table, getattr(module, table)) for module in _with_hooks(model) for table in _TABLES)
     return {(module, table): OrderedDict(hooks) for module, table, hooks in held if hooks}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from squashlens.engine.memory import require_room
-from squashlens.engine.proving.complete import require_finite
+from squashlens.engine.reader import require_finite
 from squashlens.errors import CapacityError, ModelAccessError
 
 # Each is compared with the model that a file was written from in the tests.
@@ -97,6 +97,12 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     header = read_header(file)
+    if (parts := header.values.get("split.count", 1)) > 1:
+        raise ModelAccessError(
+            f"{file} is part {header.values.get('split.no', 0) + 1} of {parts} of a split GGUF file.",
+            "Merge them with the program of llama.cpp, and give the result: llama-gguf-split --merge FIRST_PART "
+            "whole.gguf",
+        )
     architecture = header.values.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise ModelAccessError(

@@ -17,13 +17,14 @@ from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.live import bridge_around
+from squashlens.engine.loading.complete import commit_of, read_checkpoint, require_complete
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
 from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
-from squashlens.engine.proving.complete import AGAIN, commit_of, read_checkpoint, require_complete, require_finite
-from squashlens.engine.proving.proof import accept_unverified, prove, shared_copy
+from squashlens.engine.reader import AGAIN, require_finite
 from squashlens.engine.text.start import adds_bos, start_of
+from squashlens.engine.verify import accept_unverified, prove, shared_copy
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")

@@ -11,7 +11,7 @@ from squashlens.engine.live import bridge_around
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.verify import require_sound
 
 
 def with_random_weights(model: Bridge, seed: int) -> Bridge:

@@ -21,8 +21,9 @@ from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.bars import shown, write
 from squashlens.engine.loading import cache as kept_folders
+from squashlens.engine.loading.complete import refuse_adapter
 from squashlens.engine.loading.gguf import PACKAGED, convert, is_gguf
-from squashlens.engine.proving.complete import AGAIN, refuse_adapter
+from squashlens.engine.reader import AGAIN
 from squashlens.errors import InputError, ModelAccessError
 
 TIMEOUT = 3.0  # seconds to resolve the hub's host name and connect; its own library retries for minutes

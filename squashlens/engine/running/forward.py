@@ -26,16 +26,15 @@ from squashlens.engine.anatomy import (
     text_config,
     windows,
 )
+from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
-from squashlens.engine.hooking.freeze import freeze_attention
-from squashlens.engine.hooking.hook import Hook, Unchecked, attached, checking_results, has_nan
+from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Unchecked, attached, checking_results, has_nan
 from squashlens.engine.hooking.standing import standing, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.effective import applied, probe_ids
-from squashlens.engine.proving.registry import proved
-from squashlens.engine.running.repeatable import repeatable
 from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
+from squashlens.engine.running.users_hooks import users_hooks_tested
+from squashlens.engine.state import proved
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.attention import Attention
 
@@ -113,8 +112,8 @@ def _prepare(
     else:
         remedy = f"Use a shorter prompt, or fewer at a time. Patterns are computed since {reason}."
         require_room(pattern_bytes(model, *ids.shape), ids.device, "A block's attention patterns", remedy)
-        runner = applied(model, freeze_attention()) if frozen else nullcontext()
-    with repeatable(model, ids, run) if context is None else nullcontext(), runner, attached(model, *hooks):
+        runner = applied(model, FROZEN_ATTENTION) if frozen else nullcontext()
+    with users_hooks_tested(model, ids, run) if context is None else nullcontext(), runner, attached(model, *hooks):
         yield
 
 

@@ -28,7 +28,7 @@ from squashlens.engine.memory import available
 from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import run
 from squashlens.engine.running.passes import batches
-from squashlens.engine.running.repeatable import repeatable
+from squashlens.engine.running.users_hooks import users_hooks_tested
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
 
@@ -83,8 +83,8 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
             "Use `top_tokens`, which gives one distribution over its outcomes.",
         )
     ends, ids = _ends(model), torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
-    start, cache = ids.shape[1], _cache(model)
-    with torch.inference_mode(False), torch.no_grad(), repeatable(model, ids, run):
+    start, cache = ids.shape[1], empty_cache(model)
+    with torch.inference_mode(False), torch.no_grad(), users_hooks_tested(model, ids, run):
         for step in range(max_new_tokens):
             if cache is None or step == 0:
                 logits = run(model, ids, None if cache is None else {"use_cache": True, "past_key_values": cache})
@@ -99,7 +99,7 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
     return [_until_end(row, ends) for row in ids[:, start:].tolist()]
 
 
-def _cache(model: Bridge) -> Any:
+def empty_cache(model: Bridge) -> Any:
     """An empty cache of keys and values; None where a token by itself would be another than in a whole pass."""
     if is_native(model) or ambient(model) or length_dependent_encodings(model):
         return None

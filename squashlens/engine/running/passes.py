@@ -34,9 +34,9 @@ from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import causal, context, forward
 from squashlens.engine.running.streamed import FAILURES, implementation, why_not_streamed
+from squashlens.engine.state import proved
 from squashlens.errors import InputError
 from squashlens.sequences import Branch, Ids
 

@@ -23,12 +23,13 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import configurations, dtype_of, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import dtype_of, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.applied import ineffective_points, probe_ids
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
-from squashlens.engine.proving.effective import ineffective_points, probe_ids
-from squashlens.engine.proving.registry import proved, steady
+from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.state import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.theory.attention import Attention, attention_output, differentiable_attention
 
@@ -77,7 +78,7 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     if is_native(model):
         return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
-    proof, points = proved(model, "streamed", lambda: _prove(model)), model.hook_dict
+    proof, points = proved(model, "streamed", lambda: _prove(model)), points_of(model)
     if proof.reason is not None:
         return proof.reason
     read = [points[site].name or site for site in sites if site in points]
@@ -146,7 +147,7 @@ def streamed(
     with steady(model):  # first, since it computes the stamp before anything is changed
         ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
-        before = [(c, c._attn_implementation) for c in configurations(model) if hasattr(c, "_attn_implementation")]
+        before = [(c, c._attn_implementation) for c in reader_of(model).configs if hasattr(c, "_attn_implementation")]
         sites = [block.attn for block in model.blocks]
         block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
         replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]

@@ -101,7 +101,7 @@ def _ids(given: list[Any]) -> list[int]:
             kind = "a list inside a list" if isinstance(one, list) else short_repr(one)
             raise InputError(f"Token ids must be integers, got {kind} ({type(one).__name__}).", ALLOWED)
         if not -WIDEST <= one < WIDEST:
-            raise InputError(f"{one} is not a token id.", "Tokenize with this model's tokenizer.")
+            raise InputError(f"{one} is not a token id.", "Give ids of the model's vocabulary.")
     return given
 
 
@@ -152,15 +152,31 @@ def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"]) -> Int[Tenso
     """The ids on the model's device, after a check that they are in the vocabulary and fit into the context."""
     if ids.numel() == 0:
         raise InputError("The prompt is empty.", "Pass at least one token.")
-    limit, vocabulary = longest_prompt(model), int(model.cfg.d_vocab)
+    limit = longest_prompt(model)
     if limit is not None and ids.shape[-1] > limit:
         raise InputError(f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.", "Shorten the prompt.")
-    if int(ids.min()) < 0 or int(ids.max()) >= vocabulary:
-        raise InputError(
-            f"Token ids run from {int(ids.min())} to {int(ids.max())}, the vocabulary from 0 to {vocabulary - 1}.",
-            "Tokenize with this model's tokenizer.",
-        )
+    _require_embedded(model, int(ids.min()), int(ids.max()))
     return ids.to(device_of(model))
+
+
+def _require_embedded(model: Bridge, least: int, largest: int) -> None:
+    """Raise an error if ids of this range have no embedding."""
+    last = int(model.cfg.d_vocab) - 1
+    if least < 0 or largest > last:
+        raise InputError(
+            f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
+            _instead_of(model.tokenizer, largest),
+        )
+
+
+def _instead_of(tokenizer: Any, token_id: int) -> str:
+    """What to give instead of an id that the model has no embedding for."""
+    if tokenizer is None:
+        return "Give ids of the vocabulary: this model has no tokenizer."
+    known = tokenizer.convert_ids_to_tokens(token_id) if 0 <= token_id < len(tokenizer) else None
+    if known is None:
+        return "Tokenize with this model's tokenizer."
+    return f"Leave out {known!r}: the tokenizer knows this token, and the model has no embedding for it."
 
 
 def start_ids(model: Bridge, bos: Bos) -> tuple[int, ...]:
@@ -225,7 +241,10 @@ def _of_one_length(rows: list[list[int]]) -> Tensor:
 def require_tokenizer(model: Bridge) -> Any:
     """The model's tokenizer; raises an error if the model has none."""
     if model.tokenizer is None:
-        raise InputError("This model has no tokenizer.", "Pass token ids instead of text.")
+        raise InputError(
+            "This model has no tokenizer.",
+            "Pass token ids instead of text, or load a folder that also has the tokenizer's files.",
+        )
     return model.tokenizer
 
 
@@ -252,6 +271,7 @@ def encode(model: Bridge, text: str) -> list[int]:
         )
     if not ids:
         raise InputError(f"{short_repr(text)} has no tokens.", "Pass some text.")
+    _require_embedded(model, min(ids), max(ids))
     return ids
 
 
@@ -278,9 +298,10 @@ def _warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
     odd = [row for row in rows if not any(row[: len(u)] == u and row[len(u) : len(u) + 1] != [own] for u in usual)]
     if not odd:
         return
+    whose = "this model, which has no tokenizer," if model.tokenizer is None else "this model's tokenizer"
     twice = own is not None and odd[0][: len(start) + 1] == [*start, own]
     remark(
-        f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and this model's tokenizer begins a text with "
+        f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and {whose} begins a text with "
         f"{start or 'none'} (BOS: {own}). It is measured as it is."
         + (" Tokenize a text that has its own BOS with `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
     )

@@ -18,7 +18,8 @@ from squashlens.engine.text.tokens import display_tokens, require_same_vocabular
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.prompts import tokenize_after
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.tasks.task import SHORT
@@ -156,21 +157,21 @@ def _questions(model: Bridge, sequence: GrowingSequence, length: int, answer: An
     return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
 
 
-@measurement("top_tokens")
+@measurement("top_tokens", prompts="equal")
 def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.DataArray:
     """The `k` most likely next tokens after a prompt, and their probabilities.
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
-        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+        prompt: one or several prompts as text or token ids, or a `capture` of prompts of equal length.
         k: number of tokens, from 1 to the size of the vocabulary; 3 by default.
 
     Returns:
-        DataArray (rank), dimensionless: the probabilities in decreasing order, with the coordinates `token` and
-        `token_id`.
+        DataArray (rank), or (prompt, rank) for several prompts, dimensionless: the probabilities in decreasing order,
+        with the coordinates `token` and `token_id`.
 
     Raises:
-        InputError: several prompts, or a `k` above the size of the vocabulary.
+        InputError: a `k` above the size of the vocabulary.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -178,16 +179,17 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
     '7'
     """
     session = Session.start(model, prompt, "top_tokens", k=k)
-    session.require_one()
     most = n_outcomes(session.model)
     if not 1 <= k <= most:
         raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
     with torch.no_grad():
         logits = next_logits(session.model, session.ids)
-    best = logits[0].double().softmax(dim=-1).topk(k)
-    ids = best.indices[None]
+    best = logits.double().softmax(dim=-1).topk(k)
     known = outputs_are_tokens(session.model)  # those of a compiled program are not, and have no text
-    texts = display_tokens(session.model, ids)[0] if known else [f"#{int(i)}" for i in ids[0]]
-    tokens = {"token": ("rank", np.array(texts, dtype=object)), "token_id": ("rank", ids[0].cpu().numpy())}
-    coords = {"rank": np.arange(k), **tokens}
-    return session.array("top_tokens", coords, (("rank",), best.values, "probability of the next token", "1"))
+    rows = best.indices.tolist()
+    texts = display_tokens(session.model, best.indices) if known else [[f"#{token}" for token in row] for row in rows]
+    one = len(rows) == 1
+    dims, part = (("rank",), 0) if one else (("prompt", "rank"), slice(None))
+    tokens = {"token": (dims, np.array(texts, dtype=object)[part]), "token_id": (dims, np.array(rows)[part])}
+    coords = {"rank": np.arange(k), **tokens} | ({} if one else {"prompt": np.arange(len(rows))})
+    return session.array("top_tokens", coords, (dims, best.values[part], "probability of the next token", "1"))

@@ -26,7 +26,7 @@ from squashlens.measure.answers.frequencies import Ability, score_answers
 from squashlens.measure.answers.frequencies import interval as wilson
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, probe_layers, require_probing, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids

@@ -12,12 +12,13 @@ from squashlens._typing import Bridge, Modes, Template, positive, several
 from squashlens.bars import bar
 from squashlens.engine.anatomy import context_length
 from squashlens.engine.digests import digest
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.generate import Continuation, Prompt, generate
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, describe, score_answers
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task

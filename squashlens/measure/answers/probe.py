@@ -16,14 +16,14 @@ from torch import Tensor
 from squashlens._typing import Bridge, Direction, Mode, Template, positive
 from squashlens.engine.anatomy import n_blocks, residual_sites
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.proving.proof import status
-from squashlens.engine.proving.registry import steady
 from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
+from squashlens.engine.state import steady
+from squashlens.engine.verify import status
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, score_probes
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
 from squashlens.tasks import Task

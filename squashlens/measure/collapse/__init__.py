@@ -1,1 +1,1 @@
-"""Representational collapse: the distance between v and v*, its causes, and its limits in low precision."""
+"""Representational collapse: the distance between v and v*, its causes, and what rounding leaves of it."""

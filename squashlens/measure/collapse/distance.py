@@ -32,11 +32,10 @@ from squashlens.measure.collapse.metric import (
     take_pairs,
     with_y,
 )
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import (
-    NOISE_FLOORS,
     divergence,
     identical,
     log_odds,
@@ -45,6 +44,7 @@ from squashlens.theory.distances import (
     ulp,
     ulps,
 )
+from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import association
 
 Rows = Float[Tensor, "branch d"]
@@ -105,15 +105,15 @@ def collapse(
         units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
         `relative_median`, the median over coordinates of |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules;
         `bit_identical`, the share of coordinates that are equal; `rms`, the root mean square of v's coordinates, by
-        which a relative distance is divided. Over (layer): `length_trend`, Spearman's ρ of D with
+        which a relative distance is divided. Over (layer): `length_slope`, the least-squares slope of log D over log
+        length, NaN with a D of 0 or fewer than two lengths; `length_trend`, Spearman's ρ of D with
         the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
         dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
         number of layers. Each of these also has a variable with `_y`, for y.
 
         Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
         change of the log odds of two tokens (nats), and `same_argmax`. If lengths were replayed:
-        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two; and
-        `told_apart` over (length), whether the total variation is above three times the largest noise. With
+        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two. With
         `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
@@ -152,6 +152,9 @@ def collapse(
     correlation = metric.derived("Spearman correlation of D with the length")
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
+    slopes = torch.tensor([log_slope(pairs.lengths, row.tolist()) for row in gaps], dtype=torch.float64)
+    text = metric.derived("slope of log D over log length")
+    found |= with_y("length_slope", slopes, text, "1", ("layer",))
     found |= _precision(metric, dtype_of(session.model), pairs)
     found |= _next_token(session.model, metric, pairs)
     if by_head:
@@ -208,10 +211,7 @@ def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, 
     for name, (text, units) in MOVED.items():
         label = metric.stated(f"how far rounding can move the {text} of v and v*")
         variables[f"{name}_noise"] = (("replayed",), moved[0][name] + moved[1][name], label, units)
-    floor = variables["total_variation_noise"][1].max()
-    text = f"whether the next token tells v from v*: a total variation above {NOISE_FLOORS} noise floors"
-    told = (found["total_variation"] > NOISE_FLOORS * floor).double()
-    return variables | {"told_apart": (("length",), told, metric.stated(text), "1")}
+    return variables
 
 
 def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:

@@ -35,11 +35,11 @@ from squashlens.engine.capturing.pairs import (
     sequence_of,
 )
 from squashlens.engine.loading.quantized import stored_as
-from squashlens.engine.proving.premises import require_attention_alone
-from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.premises import require_attention_alone
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.statistics.trends import Association, association

@@ -177,13 +177,6 @@ def coords(of: PairCapture | PairRun) -> dict[str, Any]:
     }
 
 
-def from_then_on(holds: Bool[Tensor, "*many length"], lengths: tuple[int, ...]) -> Float[Tensor, "*many"]:
-    """The smallest length such that something holds at it and at all longer ones; NaN if there is none."""
-    tail = holds.flip(-1).long().cumprod(dim=-1).sum(dim=-1)  # number of consecutive lengths at the end
-    known = torch.tensor([torch.nan, *reversed(lengths)], dtype=torch.float64)
-    return known[tail]
-
-
 def _describe(model: Any, sequence: GrowingSequence) -> dict[str, Any]:
     """The facts that the provenance states about a sequence."""
 

@@ -22,20 +22,20 @@ from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Kinds, Sc
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.applied import probe_ids, require_effective
 from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
 from squashlens.engine.hooking.hook import Hook
 from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.proving.effective import probe_ids, require_effective
-from squashlens.engine.proving.registry import proved
 from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.engine.running.streamed import patterns_written
+from squashlens.engine.state import proved
 from squashlens.engine.text.tokens import checked_prompts, display_tokens, require_same_vocabulary
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
 from squashlens.hooks.patches import drawn_from, replacing
 from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
-from squashlens.measure.session import measurement
+from squashlens.measure.registration import measurement
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence

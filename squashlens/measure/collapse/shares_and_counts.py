@@ -10,9 +10,9 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import device_of, n_blocks, residual_sites, windows
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import causal, context
+from squashlens.engine.state import measured
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import Session, streams_at

@@ -15,11 +15,12 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, start_ids, tokenize
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.records.results import Variable, signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
@@ -149,7 +150,7 @@ def held_by(given: Any) -> Bridge:
             f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
             "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
         )
-    return cast(Bridge, SimpleNamespace(tokenizer=given))
+    return cast(Bridge, SimpleNamespace(tokenizer=given, cfg=SimpleNamespace(d_vocab=len(given))))
 
 
 def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str) -> dict[str, list[Text]]:

@@ -60,8 +60,8 @@ def _hooks(part: object) -> bool:
     return is_pair(part) or isinstance(part, Hook | Recipe)
 
 
-def stated(sequence: GrowingSequence, *, drawn: bool) -> dict[str, Any] | None:
-    """The token ids of a sequence by their part; of content that is drawn, only what it is drawn from.
+def stated(sequence: GrowingSequence) -> dict[str, Any] | None:
+    """The token ids of a sequence by their part.
 
     None for a sequence whose separators differ between lengths, of which no single form can be stated.
     """
@@ -70,25 +70,15 @@ def stated(sequence: GrowingSequence, *, drawn: bool) -> dict[str, Any] | None:
     return {
         "prefix": list(sequence.prefix), "suffix": list(sequence.suffix), "breaks": list(sequence.breaks),
         "separators": list(sequence.separators), "ending": sequence.ending, "content_tokens": len(sequence),
-        **({"drawn_from": sorted(set(sequence.alphabet))} if drawn else {"content": list(sequence.content)}),
+        "content": list(sequence.content),
     }  # fmt: skip
 
 
 def lengths_with(form: Mapping[str, Any] | None, ids: Sequence[int], lengths: Iterable[int]) -> list[int]:
-    """The lengths at which the token ids are a prompt of a stated form, with its own or any drawn content."""
+    """The lengths at which the token ids are the prompt of a stated form."""
     if form is None:
         return []
-    drawn = set(form.get("drawn_from", ()))
-    content = [min(drawn)] * form["content_tokens"] if drawn else form["content"]
     parts: dict[str, Any] = {name: tuple(form[name]) for name in ("prefix", "suffix", "breaks", "separators")}
-    sequence = GrowingSequence("", tuple(content), tuple(content), **parts, ending=form["ending"])
-
-    def is_prompt(n: int) -> bool:
-        own, last = sequence.plain(n).ids(sequence.trunk), n - (sequence.ending is not None)  # of what is drawn
-        free = {sequence.position(number) for number in range(1, last + 1)} if drawn else set()
-        return len(own) == len(ids) and all(
-            here == there or (place in free and there in drawn)
-            for place, (here, there) in enumerate(zip(own, ids, strict=True))
-        )
-
-    return [n for n in lengths if is_prompt(n)]
+    content = tuple(form["content"])
+    sequence = GrowingSequence("", content, content, **parts, ending=form["ending"])
+    return [n for n in lengths if sequence.plain(n).ids(sequence.trunk) == tuple(ids)]

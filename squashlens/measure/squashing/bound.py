@@ -14,9 +14,10 @@ from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import frozen_parts
 from squashlens.errors import InputError, RangeError
-from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.hooks.freeze import frozen_parts
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.certified import Edges, certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
@@ -28,8 +29,7 @@ LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "�
 PAPER = dict.fromkeys(LETTERS, 1.0)
 
 
-@measurement("by_token")
-@one_by_one()
+@measurement("by_token", prompts="equal")
 def path_bound(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -100,8 +100,7 @@ def path_bound(
     return session.by_layer(to_layer, found)
 
 
-@measurement("by_token")
-@one_by_one()
+@measurement("by_token", prompts="equal")
 def certified_bound(
     model: Bridge,
     prompt: PromptOrCapture,

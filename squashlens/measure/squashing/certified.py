@@ -21,10 +21,10 @@ from squashlens.engine.budget import cotangents_on_graph, tell
 from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
 from squashlens.engine.differentiating.spans import Span, differentiable, open_spans, vjps
-from squashlens.engine.hooking.freeze import freezing
 from squashlens.engine.memory import human, require_room
-from squashlens.engine.proving.premises import why_not_block_by_block
+from squashlens.engine.premises import why_not_block_by_block
 from squashlens.errors import UnsoundModelError
+from squashlens.hooks.freeze import freezing
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import causality, require_causal
 from squashlens.theory.lanczos import certified_spectral_norms

@@ -11,17 +11,18 @@ from squashlens._typing import Bridge, Knockout, SpansOfTokens
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
+from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.proving.effective import applied, probe_ids
-from squashlens.engine.proving.premises import require_attention_alone
-from squashlens.engine.proving.registry import proved
+from squashlens.engine.premises import require_attention_alone
 from squashlens.engine.running.forward import forward, next_logits
+from squashlens.engine.state import proved
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
-from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.records.results import MODEL_UNITS
@@ -31,8 +32,7 @@ EMBEDDING = "embed.hook_out"
 WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
 
 
-@measurement("substitution")
-@one_by_one()
+@measurement("substitution", prompts="equal")
 def knockout_effect(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -16,10 +16,10 @@ from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import outputs_are_tokens
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import measured
 from squashlens.engine.running.forward import forward, log_probabilities
+from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
@@ -36,7 +36,7 @@ BY_QUERY = ("query", "layer", "position")
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
 RATIO = ("path bound over that under uniform attention", "1")
-SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks", "replaced_functions")  # of joined results
+SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks")  # of joined results
 
 
 @measured

@@ -12,11 +12,12 @@ from squashlens._typing import Bridge, Candidates, FrozenParts, Method, Norm, Sp
 from squashlens.bars import bar
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.proving.proof import require_sound
 from squashlens.engine.running.passes import batches
 from squashlens.engine.text.tokens import bos_id, display_tokens
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound, printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation, resolved
@@ -32,8 +33,7 @@ ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobi
 ENDS = ("low", "high")
 
 
-@measurement("attribution")
-@one_by_one(always=True)
+@measurement("attribution", prompts="one")
 def sensitivity(
     model: Bridge,
     prompt: PromptOrCapture,

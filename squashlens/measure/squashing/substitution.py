@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Candidates, SpansOfTokens, Target, positive
-from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import device_of, dtype_of, residual_site
+from squashlens.engine.anatomy import device_of, residual_site
 from squashlens.engine.budget import pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
@@ -18,8 +17,8 @@ from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.passes import read
 from squashlens.engine.text.tokens import bos_id
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement, one_by_one, require_places, streams_at
-from squashlens.measure.squashing.jacobians.products import not_causal
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Branch
@@ -30,8 +29,8 @@ CEILINGS = ("noise_ceiling", "noise_ceiling_kl")  # of the effect, and of the KL
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
-@measurement("substitution")
-@one_by_one(independent=False)  # candidates are the tokens of all prompts, and draws go on from one to the next
+# candidates are the tokens of all prompts, and draws go on from one to the next
+@measurement("substitution", prompts="dependent")
 def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -68,7 +67,7 @@ def substitution_effect(
         Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
         standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also `kl`,
         the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced are
-        NaN; positions after the query are zero, by causality, which one more prompt tests. Without a position,
+        NaN; positions after the query are zero, by causality. Without a position,
         `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
         few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
         have a larger one; with ``to_layer="y"`` also `noise_ceiling_kl`, that of `kl`. Padded as in `path_bound`, and
@@ -78,7 +77,6 @@ def substitution_effect(
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
             that have BOS, are of several prompts, or are given with positions.
         CapacityError: a forward pass does not fit into memory.
-        UnsoundModelError: tokens after the query influence it, so that the model is not causal.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -107,8 +105,6 @@ def substitution_effect(
     drawn = draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
     for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
         moved = _read(session, ids[: n + 1], variants, to_layer)
-        if n + 1 < len(ids):
-            _require_causal(session, ids, choices, n, to_layer, moved[:1])
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = torch.zeros_like(gaps)
         if to_layer == "y":
@@ -252,18 +248,6 @@ def _draw_expected(
             keys[:, bos] = -torch.inf
         found += keys.topk(min(n_replacements, keys.shape[-1] - 2)).indices
     return dict(zip(places, found, strict=True))
-
-
-def _require_causal(
-    session: Session, ids: Int[Tensor, " position"], choices: list[int], query: int, to_layer: Target, found: Tensor
-) -> None:
-    """Raise an error if the target at the query changes when all tokens after it are replaced."""
-    site = residual_site(to_layer, session.model)
-    later = [next((t for t in choices if t != int(token)), choices[0]) for token in ids[query + 1 :]]
-    other = torch.cat([ids[: query + 1], torch.tensor(later, dtype=ids.dtype)])[None].to(session.ids.device)
-    stream = streams_at(session.model, other, [site], at=query)[site]
-    if not agree(stream.cpu(), found, dtype_of(session.model)):
-        raise not_causal("The model", query)
 
 
 def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Branch], to_layer: Target) -> Tensor:

@@ -15,10 +15,11 @@ from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positiv
 from squashlens.engine.anatomy import learned_sink, n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
-from squashlens.engine.proving.premises import require_attention_alone, require_paths
+from squashlens.engine.premises import require_attention_alone, require_paths
 from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.path_sums import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
 from squashlens.theory.spread import are_sinks, beyond_uniform, received

@@ -18,10 +18,9 @@ from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.reporting import sentences
-from squashlens.reporting.collapse_sentences import falls
+from squashlens.reporting.collapse_sentences import collapses
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import COPYING
-from squashlens.theory.statistics.trends import holm
 
 Found = Mapping[str, xr.Dataset]
 COLUMN = (9,)  # figures that are as wide as one column; others are as wide as the page
@@ -42,7 +41,7 @@ def caption_of(number: int, found: Found) -> str:
     given: dict[str, Any] = {
         "number": number, "found": found, "stacks": STACKS, "copying": len(COPYING), "provenance": provenance,
         "named_models": named_models, "escape": escape, "shortened": _shorten, "g": sentences.number,
-        "percent": lambda share: percent(float(share)), "falls": lambda one, p: falls(one, float(p)),
+        "percent": lambda share: percent(float(share)), "collapses": collapses,
         "exponent": _exponent,
     }  # fmt: skip
     if number < 8:
@@ -54,8 +53,6 @@ def caption_of(number: int, found: Found) -> str:
         given["unable"] = [name for name, one in found.items() if bool((one["able"] != "yes").any())]
         given["seeds"] = [one.sizes["seed"] for one in found.values()]
     if number == 5:
-        trends = holm([float(one["length_trend_p"][-1]) for one in found.values()])
-        given["trends"] = dict(zip(found, trends, strict=True))
         given["floor"] = max(float(one["noise_floor"].isel(layer=-1).max()) for one in found.values())
     return " ".join(template("paper/captions.jinja").render(given).split())
 

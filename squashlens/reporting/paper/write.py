@@ -20,11 +20,12 @@ from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
 from squashlens.maps.payload import fact_text
-from squashlens.measure.session import Session, measurement, require_seen
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session, sources_of_hooks
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
-from squashlens.reporting.collapse_sections import check_n
+from squashlens.reporting.collapse_sentences import FEWEST
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder, write
@@ -139,7 +140,8 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
     """Raise an error for settings that suit no model, and for a given prompt that this model cannot read."""
     if not wanted:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
-    check_n(chosen.n)
+    if chosen.n < FEWEST:
+        raise InputError(f"n={chosen.n} is too small: a curve needs several lengths.", f"Give at least {FEWEST}.")
     positive(chosen.seeds, "seeds", "a number of samples")
     for name, values in (("lengths", chosen.lengths), ("mode", several(chosen.prompting.mode))):
         if not values or len({*values}) != len(values):
@@ -206,11 +208,14 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         self.found: dict[str, Any] = {}
-        require_seen(model, "A finished figure")
         session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "paper")
         facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
         self.facts = session.facts
-        self.model: Mapping[str, Any] = {**facts, "tokenizer": tokenizer_digest(model)}
+        self.model: Mapping[str, Any] = {
+            **facts,
+            "tokenizer": tokenizer_digest(model),
+            "hook_functions": sources_of_hooks(model),
+        }
 
     def path(self, part: Part) -> Path:
         """The file of a result."""

@@ -83,7 +83,9 @@ def from_yaml(file: Path) -> Any:
 
     try:
         return yaml.load(file.read_text(encoding="utf-8"), Once)  # noqa: S506 (it is a SafeLoader)
-    except (OSError, yaml.YAMLError, ValueError) as error:
+    except OSError as error:
+        raise InputError(f"{str(file)!r} cannot be read: {error.strerror}.", "Give the name of a YAML file.") from error
+    except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(f"{str(file)!r} cannot be read as YAML: {reason}.", "Correct it.") from error
 

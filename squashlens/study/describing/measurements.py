@@ -4,18 +4,23 @@ A measurement is a public function of squashlens by its name, such as ``"path_bo
 function of your own as ``"module:function"``, which must return an xarray object.
 """
 
+import ast
 import difflib
 import inspect
 import json
+import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
-from types import FunctionType, ModuleType
+from importlib.util import resolve_name
+from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
 from squashlens.checks.arguments import converted
-from squashlens.engine.digests import DEPTH, Canonical, sha256
+from squashlens.engine.digests import sha256
 from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
 from squashlens.tasks import find
@@ -136,7 +141,7 @@ MAKES = {
 
 WHERE = ("", "paths", "synthetic")  # the modules of squashlens that have measurements; the package itself if empty
 LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
-RUNS = {"precision": ("runs",)}  # need a model's name, and a study gives loaded models
+RUNS = {"separation": ("runs",)}  # need a model's name, and a study gives loaded models
 BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
 NOT_GIVEN = ("resume", "answer")  # set by the study, or known to Python only
 
@@ -251,39 +256,36 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
 
 def code_for(name: str) -> str:
     """The digest of the code of your own measurement; empty for a public function, for which the version stands."""
-    return sha256(_OwnCode().text(function_of(name))) if ":" in name else ""
+    return _code_behind(inspect.unwrap(function_of(name))) if ":" in name else ""
 
 
-class _OwnCode(Canonical):
-    """The code of your own measurements, read from the function in memory: what runs, not what a file says.
+@cache
+def _code_behind(function: Any) -> str:
+    """A digest of the module of a function and of your own modules that it imports, without comments.
 
-    As `Canonical`, and it also looks into modules, classes and cached functions of your own. Installed packages are
-    known by their names.
+    It is that of the first look, since a file that is edited and not imported again does not run.
     """
+    waiting, found = [str(function.__module__)], dict[str, str]()
+    for name in waiting:
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        if name in found or not file.endswith(".py") or _installed(Path(file)):
+            continue
+        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+        found[name] = ast.dump(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                home = resolve_name("." * node.level + (node.module or ""), sys.modules[name].__package__)
+                waiting += [home, *(f"{home}.{alias.name}" for alias in node.names)]
+    return sha256(repr(sorted(found.items())))
 
-    def code(self, value: Any, depth: int = DEPTH) -> str:
-        if not isinstance(value, FunctionType) and inspect.isfunction(getattr(value, "__wrapped__", None)):
-            return f"{type(value).__qualname__} of {super().code(value.__wrapped__, depth)}"  # of functools.cache
-        return super().code(value, depth)
 
-    def _global(self, value: Any, depth: int) -> str:
-        return super()._global(value, DEPTH)  # functions are read once, so that this ends
-
-    def _named(self, value: Any, file: str | None) -> str:
-        """The name of a class or module, with all that is in it if it is your own."""
-        others = len(self.unseen)
-        name = super()._named(value, file)
-        if len(self.unseen) == others or id(value) in self.begun:
-            return name
-        self.begun[id(value)] = value
-        held = {
-            key: one for key, one in vars(value).items() if not key.startswith("__") or isinstance(one, FunctionType)
-        }
-        if isinstance(value, ModuleType):  # not what it imports from elsewhere and does not use
-            held = {
-                key: one for key, one in held.items() if getattr(one, "__module__", value.__name__) == value.__name__
-            }
-        return f"{name} {' '.join(f'{key} = {self._global(one, DEPTH)}' for key, one in sorted(held.items()))}"
+def _installed(file: Path) -> bool:
+    """Whether a file belongs to Python, to an installed package, or to squashlens."""
+    homes = [sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib")]
+    ours = Path(__file__).parents[2]
+    return "site-packages" in file.parts or any(file.is_relative_to(home) for home in (*homes, ours))
 
 
 def _plain(value: Any) -> Any:

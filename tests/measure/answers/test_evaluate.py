@@ -140,21 +140,6 @@ def how(tmp_path: Path) -> dict[str, Any]:
     return {"lengths": [20], "seeds": 4, "resume": tmp_path / "answers.json", "n_baseline": 0}
 
 
-def test_a_function_that_may_change_is_refused_before_anything_is_asked(tiny: Any, how: dict[str, Any]) -> None:
-    """Else the file that the first run wrote would be refused by the second."""
-    kept: list[int] = []
-
-    def watch(tensor: Any, hook: Any) -> None:
-        kept.clear()
-
-    with sl.applied(tiny, ("blocks.0.hook_resid_pre", watch)), pytest.raises(InputError, match="which may change"):
-        sl.evaluate(tiny, COUNT, **how)
-    assert not how["resume"].exists()
-    with sl.applied(tiny, ("blocks.0.hook_resid_pre", watch)):
-        under = sl.path_bound(tiny, sl.capture(tiny, "110 ="))  # captures are compared by their activations
-    np.testing.assert_allclose(under, sl.path_bound(tiny, "110 ="), rtol=1e-6)
-
-
 def test_what_does_not_change_answers_does_not_end_a_file(tiny: Any, how: dict[str, Any], monkeypatch: Any) -> None:
     """Another reader, a view of the same prompts with other thresholds, another room: no answer is lost or taken."""
     asked: list[int] = []

@@ -10,7 +10,7 @@ from scipy import stats
 
 import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.proving.proof import status
+from squashlens.engine.verify import status
 from squashlens.errors import CapacityError, InputError
 from squashlens.measure.answers._scores import Answers, Scores, gains, interval, of_length, score_probes
 

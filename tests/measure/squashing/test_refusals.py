@@ -38,6 +38,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (sl.jacobian, {"positions": [3], "query": 2}, "not positions from 0 to 2"),
     (sl.jacobian, {"k": 129}, "k="),
     (sl.jacobian, {"prompt": ["110 =", "111 ="]}, "single prompt"),
+    (sl.profile, {"prompt": [2]}, "at least 2 tokens, and this one has 1. Give a longer prompt"),
     (sl.profile, {"queries": []}, "has no position"),
     (sl.profile, {"queries": [4, -1]}, "one twice"),
     (sl.profile, {"queries": [9]}, "not a position"),

@@ -15,12 +15,13 @@ from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import freezing, frozen_parts
 from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.session import Session, measurement, require_places, streams_at
+from squashlens.hooks.freeze import freezing, frozen_parts
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.records.results import Variable
 

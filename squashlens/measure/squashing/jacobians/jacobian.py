@@ -16,10 +16,11 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.freeze import freezing, frozen_parts
-from squashlens.engine.proving.proof import require_sound
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement, one_by_one
+from squashlens.hooks.freeze import freezing, frozen_parts
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
@@ -28,8 +29,7 @@ from squashlens.remarks import remark
 STATED = ("rounding", "failure_probability", "estimated_tightness")  # by the attributes of a certified bound
 
 
-@measurement("by_token")
-@one_by_one()
+@measurement("by_token", prompts="equal")
 def jacobian_norms(
     model: Bridge,
     prompt: PromptOrCapture,

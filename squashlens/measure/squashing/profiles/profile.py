@@ -21,11 +21,12 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import visibilities
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import human, require_room, to_cpu
-from squashlens.engine.proving.premises import require_paths, why_no_paths
-from squashlens.engine.proving.proof import require_sound
-from squashlens.engine.proving.registry import steady
+from squashlens.engine.premises import require_paths, why_no_paths
+from squashlens.engine.state import steady
+from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
-from squashlens.measure.session import Session, measurement
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
 from squashlens.measure.squashing.profiles.states import states
@@ -104,12 +105,13 @@ def profile(
         `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
         power law describes the influence.
 
-        Over (block, head): `sink_rate`, mean attention to the first token; `attention_entropy` in nat, beside
-        `uniform_entropy` (block); `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of
-        the others'. Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values;
-        `effective_rank`; `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token
-        from that of the prompt with its last token repeated, with its noise floor `collapse_noise` and the root mean
-        square of the last token's stream, `last_token_rms`.
+        Over (block, head), as means over all queries but the first, which sees only itself: `sink_rate`, attention to
+        the first token; `attention_entropy` in nat, beside `uniform_entropy` (block). Over (block, head) also
+        `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of the others'. Over (layer):
+        `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values; `effective_rank`;
+        `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token from that of the
+        prompt with its last token repeated, with its noise floor `collapse_noise` and the root mean square of the last
+        token's stream, `last_token_rms`.
 
     Raises:
         InputError: several prompts, a prompt of one token, or a query or layer that does not exist.

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine import anatomy
-from squashlens.engine.agreement import agree
 from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.session import Session, streams_at
-from squashlens.measure.squashing.jacobians.products import not_causal
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.distances import distance, noise
@@ -37,8 +35,8 @@ def states(session: Session, layers: list[int]) -> dict[str, Variable]:
     sizes = _stack(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
     return {
         "sink_rate": (by_head, heads[..., 0], "mean attention of later tokens to the first token", "1"),
-        "attention_entropy": (by_head, heads[..., 1], "mean entropy of attention", "nat"),
-        "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention", "nat"),
+        "attention_entropy": (by_head, heads[..., 1], "mean entropy of the attention of later tokens", "nat"),
+        "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention of later tokens", "nat"),
         "sink_value_norm": (by_head, sink, "norm of the first token's value vector", MODEL_UNITS),
         "value_norm": (by_head, others, "mean norm of the other tokens' value vectors", MODEL_UNITS),
         "representation_entropy": (by_layer, spectra[:, 0], "entropy of the representations", "nat"),
@@ -122,12 +120,6 @@ def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Va
         stars, again = (streams_at(model, ids.repeat(copies, 1), sites, at=ends) for copies in (1, 2))
         pairs = [(v, stars[site][0, 1], again[site][0]) for site, v in zip(sites, last, strict=True)]
         far = _stack(distance(v, star, "linf") for v, star, _ in pairs)
-        alone, before = _stack(v for v, _, _ in pairs), _stack(second[0] for _, _, second in pairs)
-        same = agree(
-            before, alone, anatomy.dtype_of(model), dim=-1
-        )  # on the CPU: a device would be waited for at each layer
-        if not same and anatomy.why_lengths_differ(model, (ids.shape[1] - 1, ids.shape[1])) is None:
-            raise not_causal("The model", session.positions - 1)
         roundings = anatomy.unseen_roundings(model)
         floor = _stack(
             noise(v, second[0], "linf", roundings) + noise(star, second[1], "linf", roundings)

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from squashlens._typing import listed
 from squashlens.engine.agreement import same_frequencies
-from squashlens.engine.digests import parts
+from squashlens.engine.reader import AGAIN
 from squashlens.errors import ModelAccessError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
-AGAIN = "Download the checkpoint again, or save it again with `save_pretrained`."
-FLOATING = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+FLOATING = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,6 @@ def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
         raise ModelAccessError(f"{file} is damaged or truncated ({error}).", AGAIN) from error
 
 
-def listed(names: list[str]) -> str:
-    """The first few names, and the number of the others."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
 def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str) -> None:
     """Raise an error if tensors are missing, left over, of another shape, or integers without a quantization."""
     held = model.state_dict(keep_vars=True)
@@ -134,29 +129,6 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
         )
     _refuse_integers(model, held, stored, places, source)
     _refuse_two_heads(model, source)
-
-
-def require_finite(model: nn.Module, source: str) -> None:
-    """Raise an error for NaN or infinite entries in any parameter or buffer, in one pass without copies."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta:
-            raise ModelAccessError(
-                f"{name} of {source} is offloaded, so its values cannot be checked.",
-                "Give a device= that holds them all.",
-            )
-        for part in parts(tensor.detach()):
-            if part.numel() == 0 or not part.is_floating_point():
-                continue
-            wide = part.float() if part.element_size() == 1 else part  # float8 has no minimum
-            if torch.stack(torch.aminmax(wide)).isfinite().all():  # ten times faster than testing each entry
-                continue
-            wrong = (~torch.isfinite(wide)).nonzero()
-            overflow = "Or load it with dtype=torch.bfloat16 or torch.float32, whose range is larger."
-            raise ModelAccessError(
-                f"{name} of {source} has {len(wrong)} NaN or infinite entries of {part.numel()}, the first at "
-                f"{tuple(wrong[0].tolist())}.",
-                f"{AGAIN} {overflow}" if part.dtype == torch.float16 else AGAIN,
-            )
 
 
 def _place(name: str, held: Mapping[str, Any], prefix: str) -> str | None:

@@ -13,10 +13,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, GptOssConfig, StableLmConfig
 
 import squashlens as sl
-from squashlens.engine import live
+from squashlens.engine import live, premises, verify
 from squashlens.engine.agreement import TOLERANCE
-from squashlens.engine.proving import premises, proof
-from squashlens.engine.proving.effective import probe_ids
+from squashlens.engine.applied import probe_ids
 from squashlens.errors import UnsoundModelError
 from tests.cases import (
     COMMON,
@@ -63,7 +62,7 @@ def foreign(config: Any, folder: Path) -> Any:
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_good_families_are_verified(family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family, dtype)
-    assert proof.status(model) == "verified"
+    assert verify.status(model) == "verified"
     bound = sl.path_bound(model, torch.tensor([2, 5, 6]))
     assert sl.results.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
     assert bound.dtype == "float64"
@@ -73,9 +72,9 @@ def test_good_families_are_verified(family: str, dtype: torch.dtype, bridge_of: 
 @pytest.mark.parametrize("family", few(FAMILIES))
 def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) -> None:
     bridge = foreign(CONFIGS[family], tmp_path)
-    assert proof.status(bridge) == "unverified"
+    assert verify.status(bridge) == "unverified"
     sl.path_bound(bridge, torch.tensor([2, 5, 6]))
-    assert proof.status(bridge) == "verified as it stands", "its weights were not compared with a checkpoint"
+    assert verify.status(bridge) == "verified as it stands", "its weights were not compared with a checkpoint"
 
 
 @pytest.mark.few(2)
@@ -87,14 +86,14 @@ def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
     with pytest.raises(UnsoundModelError, match=complaint):
         sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]))
     unverified = sl.load(tmp_path / "own", verify=False)
-    assert proof.status(unverified) == "unverified"
+    assert verify.status(unverified) == "unverified"
 
 
 def test_rounding_that_weights_magnify_does_not_part_a_bridge_from_its_model(tmp_path: Path) -> None:
     """Phi-3's own softmax is in float32 even in float64, and the bridge's is not; another softmax is still refused."""
     _, model = loaded(OTHERS["phi3"], tmp_path, lambda plain: draw(plain, 4, 10.0), torch.float64)
-    assert proof.status(model) == "verified"
-    plain, attn, ids = proof.rebuild_plain(model), model.blocks[1].attn, probe_ids(model)
+    assert verify.status(model) == "verified"
+    plain, attn, ids = verify.rebuild_plain(model), model.blocks[1].attn, probe_ids(model)
     with torch.no_grad():
         truth = plain(ids, output_attentions=True).attentions[2]
     seen = sl.capture(model, ids).patterns[2]
@@ -102,7 +101,7 @@ def test_rounding_that_weights_magnify_does_not_part_a_bridge_from_its_model(tmp
     softmax = attn._softmax_dropout_pattern
     attn._softmax_dropout_pattern = lambda scores: softmax(scores * (1 + 1e-6))
     with pytest.raises(UnsoundModelError, match="does not reproduce"):
-        proof.prove(model, plain)
+        verify.prove(model, plain)
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -171,16 +170,16 @@ def test_the_proof_sees_small_faults(spoil: str, folder_of: Callable[[str], Path
     """A bridge with one weight changed, or one head's pattern, is not the plain model."""
     model = sl.load(folder_of("gemma"))
     plain = random_model(CONFIGS["gemma"])
-    proof.prove(model, plain)  # the same seed gives the same weights
+    verify.prove(model, plain)  # the same seed gives the same weights
     if spoil == "weight":
         with torch.no_grad():
             plain.model.layers[1].mlp.down_proj.weight[0, 0] += 0.05
         with pytest.raises(UnsoundModelError, match="is off by"):
-            proof.prove(model, plain)
+            verify.prove(model, plain)
     else:
         hook = sl.hooks.Hook("spoil", "blocks.{block}.attn.hook_pattern", lambda p: p.flip(1), blocks=(2,))
         with sl.applied(model, hook), pytest.raises(UnsoundModelError, match="is off by"):
-            proof.prove(model, plain)
+            verify.prove(model, plain)
 
 
 def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None:
@@ -192,9 +191,9 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None
 
     mlp = bridge.original_model.model.layers[0].mlp.down_proj
     mlp.register_forward_hook(torch_hook)
-    assert proof.status(bridge) == "unverified"
+    assert verify.status(bridge) == "unverified"
     doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]))
-    assert proof.status(bridge) == "verified as it stands"
+    assert verify.status(bridge) == "verified as it stands"
     named = sl.results.provenance(doubled)["ambient_hooks"]
     assert len(named) == 2
     assert "lambda" in named[0]
@@ -240,14 +239,14 @@ DAILY = ("sinks", "mixtral", "bloom", "neox")
 @pytest.mark.parametrize("family", [pytest.param(f, marks=() if f in DAILY else pytest.mark.slow) for f in LOADED])
 def test_models_with_attention_alone_load(family: str, tmp_path: Path) -> None:
     """Also with position biases, attention sinks and experts."""
-    assert proof.status(sl.load(save_random(LOADED[family], tmp_path))) == "verified"
+    assert verify.status(sl.load(save_random(LOADED[family], tmp_path))) == "verified"
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("family", ["mixtral", "sinks", "bloom"])
 def test_rounding_is_no_influence(family: str, dtype: str, tmp_path: Path) -> None:
-    assert proof.status(sl.load(save_random(LOADED[family], tmp_path), dtype=dtype)) == "verified"
+    assert verify.status(sl.load(save_random(LOADED[family], tmp_path), dtype=dtype)) == "verified"
 
 
 def violated(model: Any) -> str | None:

@@ -27,10 +27,10 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import SAME_OPERATIONS, difference
 from squashlens.engine.anatomy import dtype_of, forget_lengths, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.applied import probe_ids, require_effective
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.proving import registry
-from squashlens.engine.proving.effective import probe_ids, require_effective
+from squashlens.engine.state import proved, recall
 from squashlens.errors import UnsoundModelError
 
 ATTENTION = "attention alone connects tokens"  # in the registry: None, or why not
@@ -70,7 +70,7 @@ def why_not_attention_alone(model: Bridge) -> str | None:
 
 def besides_attention(model: Bridge) -> str | None:
     """What the proof of this model has found to pass between tokens besides attention; None if nothing."""
-    return registry.recall(model, ATTENTION)
+    return recall(model, ATTENTION)
 
 
 def require_attention_alone(model: Bridge) -> None:
@@ -80,7 +80,7 @@ def require_attention_alone(model: Bridge) -> None:
 
 def why_not_block_by_block(model: Bridge) -> str | None:
     """Why nothing can be composed of single blocks; None if each depends only on the stream that enters it."""
-    return registry.proved(model, "blocks depend on the stream that enters them", lambda: _earlier_stream(model))
+    return proved(model, "blocks depend on the stream that enters them", lambda: _earlier_stream(model))
 
 
 def why_no_paths(model: Bridge) -> str | None:

@@ -54,15 +54,60 @@ def test_functions_that_make_another_model_of_each_pass_are_refused(
         sl.jacobian_norms(model, IDS)
 
 
-def test_a_function_that_mixes_prompts_is_refused_where_there_are_several(bridge_of: Any) -> None:
+@pytest.mark.parametrize("measure", [sl.path_bound, sl.substitution_effect, sl.capture])
+def test_a_function_that_mixes_prompts_is_refused(measure: Any, bridge_of: Any) -> None:
     model = bridge_of("llama")
-    both = torch.stack([IDS, IDS.flip(0)])
     for function in (lambda z: z + z.mean(dim=0), lambda z: z * len(z), last_is_zero, first_is_last):
-        with sl.applied(model, (SITE, function)):
-            assert sl.path_bound(model, IDS).shape == (5,)  # there it makes no difference
-            for measure, given in ((sl.path_bound, both), (sl.substitution_effect, IDS)):
-                with pytest.raises(InputError, match="depend on the other prompts"):
-                    measure(model, given)
+        with sl.applied(model, (SITE, function)), pytest.raises(InputError, match="depend on the other prompts"):
+            measure(model, IDS)
+
+
+def all_visible(scores: torch.Tensor, hook: Any = None) -> torch.Tensor:
+    """A mask as in HookedTransformer, where masked scores are −∞; here they are the lowest finite number."""
+    return torch.where(torch.isinf(scores), scores, torch.zeros_like(scores))
+
+
+def prefix_is_visible(pattern: torch.Tensor, hook: Any = None) -> torch.Tensor:
+    """The first three tokens see each other, as in a prefix language model."""
+    pattern = pattern.clone()
+    pattern[:, :, :3, :3] = 1 / 3
+    return pattern
+
+
+def from_the_last(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
+    return torch.cat([out[:, :-2], out[:, -2:-1] + out[:, -1:], out[:, -1:]], dim=1)
+
+
+@pytest.mark.parametrize("form", ["applied", "add_hook", "prefix", "torch"])
+@pytest.mark.parametrize(
+    "measure", [sl.path_bound, sl.jacobian_norms, sl.capture, sl.top_tokens, sl.knockout_effect, sl.squash_map]
+)
+def test_hooks_that_let_tokens_see_later_ones_are_refused(measure: Any, form: str, bridge_of: Any) -> None:
+    model, scores = bridge_of("llama"), "blocks.1.attn.hook_attn_scores"
+    mlp = model.original_model.model.layers[1].mlp
+    forms: dict[str, Callable[[], Any]] = {
+        "applied": lambda: sl.applied(model, (scores, all_visible)),
+        "add_hook": lambda: model.hooks(fwd_hooks=[(scores, all_visible)]),
+        "prefix": lambda: sl.applied(model, ("blocks.1.attn.hook_pattern", prefix_is_visible)),
+        "torch": lambda: removed(mlp.register_forward_hook(from_the_last)),
+    }
+    with forms[form](), pytest.raises(UnsoundModelError, match="depend on later ones.*Correct the function"):
+        measure(model, IDS)
+
+
+def test_a_set_of_functions_is_tested_once(bridge_of: Any) -> None:
+    """What a test costs is paid for a set, and not for a call."""
+    model, calls = bridge_of("llama"), []
+
+    def halve(z: torch.Tensor) -> torch.Tensor:
+        calls.append(len(z))
+        return z / 2
+
+    for passes in (6, 1, 1):
+        calls.clear()
+        with sl.applied(model, (SITE, halve)):
+            sl.path_bound(model, IDS)
+        assert len(calls) == passes
 
 
 @pytest.mark.few(1)
@@ -117,32 +162,6 @@ def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any
             sl.top_tokens(model, IDS)
     finally:
         handle.remove()
-
-
-class OnlyFirst:
-    """An edit of the first pass that it sees, and of no other."""
-
-    calls = 0
-
-    def __call__(self, z: torch.Tensor, hook: Any = None) -> torch.Tensor:
-        self.calls += 1
-        return z * 1.7 if self.calls == 1 else z
-
-
-def with_gradients(z: torch.Tensor, hook: Any = None) -> torch.Tensor:
-    return z * 1.7 if torch.is_grad_enabled() else z
-
-
-@pytest.mark.parametrize(
-    ("measure", "make"),
-    [(sl.path_bound, OnlyFirst), (sl.top_tokens, OnlyFirst), (sl.jacobian_norms, OnlyFirst),
-     (sl.jacobian_norms, lambda: with_gradients)],
-)  # fmt: skip
-def test_the_pass_that_gave_the_numbers_is_compared_itself(measure: Any, make: Any, bridge_of: Any) -> None:
-    model = bridge_of("llama")
-    hook = sl.hooks.Hook("h", SITE, make())
-    with sl.applied(model, hook), pytest.raises(InputError, match="other numbers in each run"):
-        measure(model, IDS)
 
 
 @contextmanager

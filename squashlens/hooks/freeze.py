@@ -4,8 +4,8 @@ Each hook keeps the forward pass and removes one derivative. With all three froz
 map at this input: Σ_i J_i v⁽⁰⁾_i = y_n. Tests check this identity. The path bound and the Jacobians use the same hooks.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, Freezable, one_of, several
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks, text_config
-from squashlens.engine.hooking.hook import Hook, Recipe, distinct_points
+from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Recipe, distinct_points
 from squashlens.errors import UnsoundModelError
 
 
@@ -43,13 +43,7 @@ def freeze_attention(blocks: tuple[int, ...] | None = None) -> Hook:
     Returns:
         A hook for `squashlens.applied`.
     """
-    return Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda t: t.detach(), blocks)
-
-
-def split_frozen_attention(hooks: Sequence[Hook | Recipe]) -> tuple[bool, list[Hook | Recipe]]:
-    """Whether attention is frozen in every block, and the other hooks; passes without patterns freeze it themselves."""
-    frozen = [h for h in hooks if isinstance(h, Hook) and h.name == "freeze_attention" and h.blocks is None]
-    return bool(frozen), [h for h in hooks if h not in frozen]
+    return replace(FROZEN_ATTENTION, blocks=blocks)
 
 
 @validated

@@ -1,15 +1,10 @@
-"""Verify that a TransformerLens bridge reproduces the Hugging Face model, and that the measurements hold for it.
+"""Verify once that a TransformerLens bridge reproduces the Hugging Face model, and that the measurements hold for it.
 
-A bridge re-implements attention and norms around the weights of a Hugging Face model. For some architectures it
-computes something else, and for some it passes hooks a tensor that the model never uses, so that edits silently do
-nothing. This is tested before anything is measured:
-
-* The last logits, every residual stream and every attention pattern equal those of the plain model, which runs with
-  eager attention on a short prompt, up to rounding.
-* Tokens depend on earlier tokens only (`premises`).
-
-Whether they are connected only through attention patterns, on which hooks take effect, is found too. Measurements that
-need this ask for it (`require_attention_alone`); others work without. Other hook points are tested at their first use.
+A bridge re-implements attention and norms around the weights of a Hugging Face model, and for some architectures it
+computes something else. Before anything is measured, the last logits, every residual stream and every attention pattern
+must equal those of the plain model, which runs with eager attention on a short prompt, up to rounding. Tokens must
+depend on earlier tokens only, and whether they do so only through attention patterns is found too (`premises`). Hook
+points are tested at their first use (`applied`).
 """
 
 import copy
@@ -20,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from squashlens._typing import Bridge, short_repr
+from squashlens._typing import Bridge, listed, short_repr
 from squashlens.engine.agreement import IN_FLOAT64, TOLERANCE, agree, difference, same_frequencies
 from squashlens.engine.anatomy import (
     device_of,
@@ -31,24 +26,22 @@ from squashlens.engine.anatomy import (
     pattern_site,
     residual_site,
 )
+from squashlens.engine.applied import probe_ids
 from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import is_native, plain_outputs, rebuilt
-from squashlens.engine.proving import registry
-from squashlens.engine.proving.complete import listed, require_finite
-from squashlens.engine.proving.effective import probe_ids
-from squashlens.engine.proving.fingerprint import BOOKKEEPING
-from squashlens.engine.proving.premises import ATTENTION, require_causal, why_not_attention_alone
+from squashlens.engine.premises import ATTENTION, require_causal, why_not_attention_alone
+from squashlens.engine.reader import BOOKKEEPING, reader_of, require_finite
+from squashlens.engine.state import proved, recall, record, steady
 from squashlens.engine.wide import Wide
 from squashlens.errors import InputError, UnsoundModelError
 
 _PROOF = "agrees with the plain model"
 # `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
 VERIFIED = "verified"
-# The bridge agrees with a plain model of its own configuration and weights, which were not compared with a checkpoint,
-# or functions of the libraries were replaced, so that neither model computes what the checkpoint describes.
+# The bridge agrees with a plain model of its own configuration and weights, which were not compared with a checkpoint.
 AS_IT_STANDS = "verified as it stands"
 OWN_MODULE = "verified against its own module"  # the same for models of TransformerLens's own, run without the bridge
 UNVERIFIED = "unverified"
@@ -62,12 +55,12 @@ def shared_copy(model: Any) -> Any:
 
 def status(model: Bridge) -> str:
     """What was verified of the model in its present state, for the provenance."""
-    return registry.recall(model, _PROOF) or UNVERIFIED
+    return recall(model, _PROOF) or UNVERIFIED
 
 
 def accept_unverified(model: Bridge) -> None:
     """Allow measurements of a bridge in its present state without verification; every result says so."""
-    registry.record(model, _PROOF, UNVERIFIED)
+    record(model, _PROOF, UNVERIFIED)
 
 
 def require_sound(model: Any) -> Bridge:
@@ -85,17 +78,11 @@ def require_sound(model: Any) -> Bridge:
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
     _require_no_dead_hooks(model)
-    if not is_native(model) and _in_train_mode(model):  # native models start so, without dropout
+    training = any(module.training for module in reader_of(model).modules)
+    if training and not is_native(model):  # native models start so, without dropout
         raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
-    registry.proved(model, _PROOF, lambda: _proof_of(model))
+    proved(model, _PROOF, lambda: _proof_of(model))
     return model
-
-
-def _in_train_mode(model: Bridge) -> bool:
-    from transformer_lens.hook_points import HookPoint
-
-    modules = (*model.modules(), *model.original_model.modules())
-    return any(module.training and not isinstance(module, HookPoint) for module in modules)
 
 
 def _proof_of(model: Bridge) -> str:
@@ -153,7 +140,7 @@ def rebuild_plain(model: Bridge) -> Any:
             f"The plain {type(wrapped).__name__} could not be rebuilt from this bridge ({error}), so the bridge cannot "
             "be verified.",
             "Load the model with `squashlens.load`, which verifies it, or accept it without verification: "
-            "`squashlens.engine.proving.proof.accept_unverified(model)`.",
+            "`squashlens.engine.verify.accept_unverified(model)`.",
         ) from error
     return plain.to(device_of(model)).eval()
 
@@ -165,12 +152,11 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
     """
     with torch.no_grad():
         model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
-    with registry.steady(model):
+    with steady(model):
         _require_agreement(model, plain)
         require_causal(model)
-        registry.record(model, ATTENTION, why_not_attention_alone(model))
-        as_described = covers != VERIFIED or not registry.code_in(model).replaced
-        registry.record(model, _PROOF, covers if as_described else AS_IT_STANDS)
+        record(model, ATTENTION, why_not_attention_alone(model))
+        record(model, _PROOF, covers)
 
 
 def _require_agreement(model: Bridge, plain: Any) -> None:
@@ -262,7 +248,7 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
                 _refuse(plain, f"{name}.{key}", f"is {short_repr(now)} instead of {settings[key]!r}")
         for key, buffer in theirs._buffers.items():
             if buffer is not None and not _same(key, module._buffers.get(key), buffer):
-                _refuse(plain, f"{name}.{key}", "has other values")
+                _refuse(plain, f"{name}.{key}", "has other values, as after `.to`, `.half` or `.bfloat16`")
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
@@ -276,5 +262,5 @@ def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
 def _refuse(plain: nn.Module, what: str, difference: str) -> None:
     raise UnsoundModelError(
         f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
-        "Change the configuration and load the model again, in the dtype of the run.",
+        "Load the model again, with dtype= for the dtype of the run; settings of its modules belong in config.json.",
     )

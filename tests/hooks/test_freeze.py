@@ -10,9 +10,9 @@ from transformers import MixtralConfig
 
 import squashlens as sl
 from squashlens.engine.differentiating.spans import open_spans
-from squashlens.engine.hooking.freeze import freezing
-from squashlens.engine.proving.registry import steady
+from squashlens.engine.state import steady
 from squashlens.errors import UnsoundModelError
+from squashlens.hooks.freeze import freezing
 from squashlens.measure.session import Session
 from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, few, random_model, save_random, with_freeze_sets
 from tests.references import frozen_model, jacobian_by_jacrev

@@ -12,14 +12,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, listed
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import context_length, device_of, last_logits
 from squashlens.engine.hooking.hook import FilteredHook, Hook, HookLike, attached, distinct_points, expanded_hooks
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.locks import locked, require_bridge
-from squashlens.engine.proving.complete import listed
-from squashlens.engine.proving.registry import proved, steady
+from squashlens.engine.state import proved, steady
 from squashlens.errors import InputError, UnsoundModelError
 
 PROBE_TOKENS = 12
@@ -41,8 +40,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
             ``function(tensor, hook=point)``, as its signature allows.
 
     Yields:
-        The model. The provenance of results names a pair by its function's qualified name, and has a digest of its code
-        and of what it closes over, which a resumed file must have too.
+        The model. The provenance of results names a pair by its function's qualified name. A file is resumed only
+        under hooks of the same names and source.
 
     Raises:
         InputError: an unknown hook point, or a function with another signature; during a pass, a function that returns

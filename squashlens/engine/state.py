@@ -1,0 +1,175 @@
+"""Notice that a model was changed, and remember what was verified of it in each state.
+
+The state of a model is read at the begin of every public call (`reader`). If it changed, the weights get a fingerprint.
+What was verified in a state holds again if the state comes back.
+
+    good = proved(model, "shared passes", lambda: try_it(model), lengths)
+
+runs `try_it` once for this state and these lengths. The key must contain everything else that the result depends on.
+
+Inside `steady` a model is locked, and its state is read once; public functions enter it around everything they do
+(`measured`).
+"""
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from inspect import BoundArguments
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import nn
+
+from squashlens._typing import Bridge
+from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now
+from squashlens.engine.locks import locked, run_within
+from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
+from squashlens.errors import BusyModelError, InputError, SquashlensError
+
+KEPT = 8  # number of states of a model for which results are remembered
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass
+class Call:
+    """One call of a public function under hooks: the hooks at its begin."""
+
+    at_begin: Tables
+
+
+@dataclass
+class _State:
+    """A model in one state, and what is known of it there."""
+
+    structure: list[Any]
+    weights: list[Any]
+    fingerprint: str
+    facts: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Known:
+    """What is known of one model: its states, the present one last; inside `steady` also the call."""
+
+    states: list[_State] = field(default_factory=list)
+    busy: bool = False
+    call: Call | None = None
+    learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
+    captured: set[str] = field(default_factory=set)  # digests of captures that were made in this process
+
+    def look(self, model: Bridge, *, settled: bool = False) -> Reader:
+        """Read the state of the model; of a new one nothing is known, unless it has only `settled`."""
+        reader = reader_of(model, again=True)
+        structure, tensors = [reader.settings(), reader.surroundings()], reader.tensors()
+        weights = [marks_of(tensors), contents_of(tensors)]
+        if self.states and self.states[-1].weights == weights and same(self.states[-1].structure, structure):
+            return reader
+        mark = reader.fingerprint(model)
+        before = [one for one in self.states if one.fingerprint == mark and same(one.structure, structure)]
+        state = self.states[-1] if settled else before[0] if before else _State([], [], "")
+        state.structure, state.weights, state.fingerprint = copied(structure), weights, mark
+        self.states = [*(one for one in self.states if one is not state), state][-KEPT:]
+        return reader
+
+
+def _known_of(model: Bridge) -> _Known:
+    held = held_in(model)
+    held.known = held.known or _Known()
+    return held.known
+
+
+def proved(model: Bridge, what: str, make: Callable[[], T], *key: Any) -> T:
+    """The result of `make` for the present model, computed once for each state and `key`; errors are not kept."""
+    with steady(model):
+        known = _known_of(model)
+        facts, name = known.states[-1].facts, (what, *key)
+        if name not in facts:
+            facts[name] = make()
+            known.learned = True
+        return facts[name]
+
+
+def recall(model: Bridge, what: str, *key: Any) -> Any:
+    """What was verified or recorded for the present model, `None` if nothing."""
+    with steady(model):
+        return _known_of(model).states[-1].facts.get((what, *key))
+
+
+def record(model: Bridge, what: str, value: object, *key: Any) -> None:
+    """Record a fact about the present model."""
+    with steady(model):
+        _known_of(model).states[-1].facts[what, *key] = value
+
+
+def fingerprint_of(model: Bridge) -> str:
+    """The model's fingerprint, computed once for a state."""
+    with steady(model):
+        return _known_of(model).states[-1].fingerprint
+
+
+def captures_of(model: Bridge) -> set[str]:
+    """The digests of the captures that were made of a model in this process."""
+    return _known_of(model).captured
+
+
+def call_of(model: Bridge) -> Call | None:
+    """The call of a public function that measures the model now, if hooks are on the model."""
+    return _known_of(model).call
+
+
+@contextmanager
+def steady(model: Bridge) -> Iterator[None]:
+    """Lock the model and read its state, unless this thread has done so; raise an error if the body changes it."""
+    with locked(model):
+        known = _known_of(model)
+        if known.busy:
+            yield
+            return
+        require_no_modes()
+        reader, watched = known.look(model), ambient(model)
+        known.call, known.busy, known.learned = Call(hooks_as_now(model)) if watched else None, True, False
+        try:
+            yield
+        except Exception as error:
+            if watched and _in_a_pass(error):
+                raise InputError(
+                    f"The model failed with its hooks ({'; '.join(watched)}): {type(error).__name__}: {error}.",
+                    "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a "
+                    "tensor of the same shape and dtype, or None. Certificates run in float64: convert constants with "
+                    "`.to(tensor)`.",
+                ) from error
+            raise
+        finally:
+            known.call, known.busy = None, False
+        if marks_of(reader.tensors()) != known.states[-1].weights[0]:
+            raise BusyModelError(
+                "The model's weights were changed during a measurement.",
+                "Change them before or after the call, not from a hook or another thread.",
+            )
+        if known.learned:
+            known.look(model, settled=True)
+
+
+def _in_a_pass(error: Exception) -> bool:
+    """Whether an error that is not ours came from a module while the model was running."""
+    if isinstance(error, SquashlensError | torch.OutOfMemoryError):
+        return False
+    return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
+
+
+def measured(function: Callable[P, T], call: Callable[[BoundArguments], T] | None = None) -> Callable[P, T]:
+    """Decorator for public functions that run a model: they run inside `steady`. For `call` see `run_within`."""
+    return run_within(steady, function, call)
+
+
+def require_no_modes() -> None:
+    """Raise an error inside a PyTorch context that changes results."""
+    active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
+    if active:
+        raise InputError(
+            f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
+            "Leave `torch.autocast`, and load the model in the dtype of the run.",
+        )

@@ -1,0 +1,285 @@
+"""What became of a change of the prompt that changes the right answer: used, present and not used, or lost.
+
+A verdict needs a right answer that changes, and noise that was measured. A model may well ignore an irrelevant word or
+the order of summands: that is invariance, and no loss. So a verdict is about two prompts with two right answers.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, positive
+from squashlens.bars import bar
+from squashlens.engine.anatomy import dtype_of, n_blocks
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.running.forward import logits_of, require_understood
+from squashlens.engine.running.groupings import continued_streams, grouped_streams, groupings
+from squashlens.engine.text.tokens import display_tokens, tokenize
+from squashlens.errors import InputError
+from squashlens.measure.registration import measurement
+from squashlens.measure.session import Session
+from squashlens.prompts import tokenize_after
+from squashlens.records.results import Variable
+from squashlens.sequences import GrowingSequence, Ids
+from squashlens.theory.distances import NOISE_FLOORS, ulp
+from squashlens.theory.separation import distances, noise_of_runs, ratio
+
+PREFERRED = math.log(2)  # least log-odds of a preferred answer: with random weights λ straddles 0 now and then, barely
+USED, UNRESOLVED, PRESENT, LOST, UNDECIDED = "used", "not resolved", "present, not used", "lost", "undecided"
+
+
+@measurement()
+def verdict(
+    model: Bridge,
+    prompts: Sequence[str] | GrowingSequence,
+    answers: Sequence[str] | Callable[[tuple[str, ...]], str],
+    *,
+    lengths: Iterable[int] | None = None,
+    n_random_models: int = 1,
+) -> xr.Dataset:
+    """What the model makes of a change of the prompt that changes the right answer, for each two successive prompts.
+
+    For prompts P and P′ with the right answers a and a′, let ``λ(P) = log p(a | P) − log p(a′ | P)`` be the log-odds of
+    the two whole answers, by teacher forcing. Every prompt is run in three groupings into passes, as in `separation`:
+    the noise of λ is the largest difference between runs, at least what rounding the logits does. In this order:
+
+    1. ``"not resolved"``: λ(P) and λ(P′) differ by less than 3 noises, in this dtype;
+    2. ``"used"``: in all runs each prompt's own answer is at least twice as likely as the other one, λ(P) ≥ log 2 and
+       λ(P′) ≤ −log 2;
+    3. ``"present, not used"``: at y or at some layer, the representations of the last token are further apart than the
+       sum of their noises (`margin` > 1), so that one can tell from another run which prompt it was;
+    4. ``"lost"``: at no layer, nor at y, is the prompt that was run the nearer one in all other runs;
+    5. ``"undecided"`` otherwise.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompts: at least two texts, each with another right answer than the one before it; or a growing sequence,
+            whose lengths are the prompts.
+        answers: the right answer of each prompt, as the model would write it; for a sequence, a function from the
+            texts of its content tokens to the text of the answer. An answer counts with and without a space before it.
+        lengths: for a sequence, numbers of content tokens; all from 1 by default.
+        n_random_models: number of models with random weights whose margins are measured as well, without hooks; 1 by
+            default.
+
+    Returns:
+        Dataset. Over (pair), with P the prompt of the pair and P′ the next one: `log_odds` and `log_odds_after`, λ(P)
+        and λ(P′), in nats; `log_odds_noise`, the larger of their two noises; `probability` and `probability_after`, of
+        the right answer after each prompt; `rank`, that of the first answer's first token; `margin_y`; and the
+        coordinate `verdict`.
+        Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, the share of runs in which the prompt that was
+        run is the nearer one (chance ½), with `recovered_y`; and over (random_model, pair, layer) `margin_random`, with
+        `margin_random_y`. The coordinates `answer` and `answer_after` have the two right answers; for a sequence
+        `length` and `length_after` its lengths.
+
+    Raises:
+        InputError: fewer than two prompts, not one answer for each, or two successive answers that are the same.
+        UnsoundModelError: the logits do not follow from y.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> ask = "How many ones are in the following sequence? {} ="
+    >>> found = sl.verdict(model, [ask.format("111"), ask.format("1111")], ["3", "4"])
+    >>> found["verdict"].values.tolist()
+    ['used']
+    """
+    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    session, asked, right, labels = _questions(model, prompts, answers, lengths)
+    session = session.knowing(groupings=groupings(session.model))
+    require_understood(session.model)
+    numbered = bar([*enumerate(asked)], desc="answers", unit="prompt")
+    forced = [_forced(session.model, ids, right[max(0, at - 1) : at + 2]) for at, ids in numbered]
+    pairs = range(len(asked) - 1)
+    odds, chances, noise = *np.zeros((2, 2, len(pairs))), np.zeros(len(pairs))
+    agreeing, ranks = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=int)
+    for pair in pairs:
+        both = [one.log_odds(right[pair], right[pair + 1]) for one in forced[pair : pair + 2]]
+        odds[:, pair] = [float(runs[0]) for runs, _ in both]
+        noise[pair] = max(least for _, least in both)
+        own = [one.probability(text) for one, text in zip(forced[pair : pair + 2], right[pair : pair + 2], strict=True)]
+        (chances[0, pair], ranks[pair]), (chances[1, pair], _) = own
+        agreeing[pair] = bool((both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all())
+    last = torch.stack([one.streams for one in forced], dim=2)
+    margins, shares = _apart(last)
+    said = [_verdict(*row) for row in zip(odds[0] - odds[1], noise, agreeing, margins, shares, strict=True)]
+    layers = np.arange(n_blocks(session.model) + 1)
+    coords: dict[str, Any] = {"pair": np.array(pairs), "layer": layers, "verdict": ("pair", said), **labels}
+    variables: dict[str, Variable] = {
+        "log_odds": (("pair",), odds[0], "log-odds of the two answers after the first prompt", "nats"),
+        "log_odds_after": (("pair",), odds[1], "log-odds of the two answers after the second prompt", "nats"),
+        "probability": (("pair",), chances[0], "probability of the first answer after the first prompt", "1"),
+        "rank": (("pair",), ranks, "rank of the first answer's first token after the first prompt", "1"),
+        "probability_after": (("pair",), chances[1], "probability of the second answer after the second prompt", "1"),
+        "log_odds_noise": (("pair",), noise, "how far rounding moves the log-odds", "nats"),
+        **_by_layer("margin", margins, "L2 distance of the two prompts ÷ the sum of their noises"),
+        **_by_layer("recovered", shares, "share of runs whose nearer representation is that of their own prompt"),
+    }
+    if n_random_models:
+        coords["random_model"] = np.arange(n_random_models)
+        beside = [_random_margins(session.model, asked, seed) for seed in range(n_random_models)]
+        text = "margin in a model with random weights"
+        variables |= _by_layer("margin_random", np.stack(beside), text)
+    return session.dataset("verdict", coords, variables)
+
+
+def _verdict(moved: float, noise: float, agreeing: bool, margins: np.ndarray, shares: np.ndarray) -> str:
+    """The verdict on one pair, in the order of the docstring of `verdict`."""
+    if abs(moved) < NOISE_FLOORS * noise:
+        return UNRESOLVED
+    if agreeing:
+        return USED
+    if ((margins > 1) & (shares == 1)).any():
+        return PRESENT
+    return UNDECIDED if (shares == 1).any() else LOST
+
+
+def _questions(
+    model: Bridge, prompts: Any, answers: Any, lengths: Iterable[int] | None
+) -> tuple[Session, list[Ids], list[str], dict[str, Any]]:
+    """The session, the ids of every prompt, their right answers, and the coordinates that label the pairs."""
+    labels: dict[str, Any] = {}
+    asked: list[Ids]
+    right: list[Any]
+    if isinstance(prompts, GrowingSequence):
+        if not callable(answers):
+            raise InputError("answers= of a growing sequence is not a function.", "Give a function, such as len.")
+        chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
+        asked = [prompts.plain(n).ids(prompts.trunk) for n in chosen]
+        content = [display_tokens(model, torch.tensor([prompts.content_at(n)]))[0] for n in chosen]
+        right = [answers(tuple(text.strip() for text in texts)) for texts in content]
+        labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
+    else:
+        if lengths is not None:
+            raise InputError("lengths= is for a growing sequence, and prompts= is a list.", "Leave lengths= out.")
+        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        asked = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
+        right = [] if callable(answers) else [*answers]
+    if len(asked) < 2 or len(right) != len(asked):
+        raise InputError(
+            f"There are {len(asked)} prompts and {len(right)} right answers.",
+            "Give at least two prompts, and one answer for each.",
+        )
+    for text in right:
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"answers= has {text!r} as a right answer.", "Give the texts of the answers, not empty.")
+    same = next((n for n, (a, b) in enumerate(pairwise(right)) if a.strip() == b.strip()), None)
+    if same is not None:
+        raise InputError(
+            f"Prompts {same} and {same + 1} have the same right answer, {right[same]!r}.",
+            "Give prompts whose right answers differ: only then can something be lost.",
+        )
+    facts = {"answers": right, "token_ids": [list(ids) for ids in asked]}
+    session = Session.without_prompt(model, torch.tensor(max(asked, key=len)), "verdict", **facts)
+    labels |= {"answer": ("pair", right[:-1]), "answer_after": ("pair", right[1:])}
+    return session, asked, right, labels
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """One spelling of an answer: its tokens, log p of each in every run, ½ ulp of each logit, and its first's rank."""
+
+    tokens: Ids
+    log_p: Float[Tensor, "run token"]
+    rounding: Float[Tensor, " token"]
+    rank: int
+
+
+@dataclass(frozen=True)
+class _Forced:
+    """A prompt with answers forced on it: its last token's streams in every run, and the spellings of each answer."""
+
+    streams: Float[Tensor, "run layer d"]
+    spellings: Mapping[str, list[_Answer]]
+
+    def log_odds(self, one: str, other: str) -> tuple[Float[Tensor, " run"], float]:
+        """log p(one) − log p(other) in every run, and its noise."""
+        found = [self._whole(*names) for names in ((one, other), (other, one))]
+        runs = found[0][0] - found[1][0]
+        return runs, max(float((runs[1:] - runs[0]).abs().max()), found[0][1] + found[1][1])
+
+    def probability(self, text: str) -> tuple[float, int]:
+        """The probability of an answer, or of a longer one that begins with it, in the first run; the best rank."""
+        spelled = self.spellings[text]
+        whole = torch.stack([one.log_p[0].sum() for one in spelled]).logsumexp(dim=0).exp()
+        return float(whole), min(one.rank for one in spelled)
+
+    def _whole(self, text: str, other: str) -> tuple[Float[Tensor, " run"], float]:
+        """log p of an answer in every run, over its spellings, and the least that rounding does to it.
+
+        An answer that begins the other one, as 9 begins 90, counts unless the other one's next token follows.
+        """
+        each = []
+        for answer in self.spellings[text]:
+            whole, n = answer.log_p.sum(dim=-1), len(answer.tokens)
+            longer = (o for o in self.spellings[other] if len(o.tokens) > n and o.tokens[:n] == answer.tokens)
+            if (continued := next(longer, None)) is not None:
+                whole = whole + torch.log1p(-continued.log_p[:, n].exp())
+            each.append(whole)
+        together = torch.stack(each)
+        likeliest = self.spellings[text][int(together[:, 0].argmax())]
+        return together.logsumexp(dim=0), float(likeliest.rounding.sum())
+
+
+def _forced(model: Bridge, ids: Ids, answers: Sequence[str]) -> _Forced:
+    """Run a prompt with each spelling of each answer after it."""
+    spelled = {text: _spellings(model, ids, text) for text in answers}
+    every = list(dict.fromkeys(tokens for forms in spelled.values() for tokens in forms))
+    streams, answered = continued_streams(model, ids, every)
+    read = {tokens: _read(model, tokens, y) for tokens, y in zip(every, answered, strict=True)}
+    return _Forced(streams, {text: [read[tokens] for tokens in forms] for text, forms in spelled.items()})
+
+
+def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
+    """The tokens of an answer after a prompt: as it is given, and with a space before it, if they differ."""
+    forms = (text,) if text != text.lstrip() else (text, f" {text}")
+    return list(dict.fromkeys(tokenize_after(model, ids[-1], form) for form in forms))
+
+
+def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
+    log_p, rounding, rank = [], torch.zeros(0), 0
+    for number, run in enumerate(y):
+        with torch.inference_mode(False), torch.no_grad():
+            logits = logits_of(model, run).double().cpu()
+        own = torch.tensor(tokens)[:, None]
+        log_p.append(logits.log_softmax(dim=-1).gather(1, own)[:, 0])
+        if number == 0:
+            rounding = ulp(logits.gather(1, own)[:, 0], dtype_of(model)) / 2
+            rank = int((logits[0] > logits[0, tokens[0]]).sum()) + 1
+    return _Answer(tokens, torch.stack(log_p), rounding, rank)
+
+
+def _apart(own: Float[Tensor, "run layer prompt d"]) -> tuple[np.ndarray, np.ndarray]:
+    """For each pair and layer: the margin of successive prompts, and the share of runs whose own prompt is nearer."""
+    margins, shares = [], []
+    for runs in own.transpose(0, 1):
+        noise = noise_of_runs(runs)
+        gap = (runs[0, 1:].double() - runs[0, :-1].double()).norm(dim=-1)
+        margins.append(ratio(gap, noise[1:] + noise[:-1]).nan_to_num(nan=0.0, posinf=torch.inf))
+        apart = torch.stack([distances(again, runs[0]) for again in runs[1:]])
+        to_own = apart.diagonal(dim1=-2, dim2=-1)
+        right = [(to_own[:, :-1] < apart.diagonal(1, -2, -1)), (to_own[:, 1:] < apart.diagonal(-1, -2, -1))]
+        shares.append(torch.stack(right).double().mean(dim=(0, 1)))
+    return tuple(torch.stack(parts, dim=1).numpy() for parts in (margins, shares))  # pyright: ignore
+
+
+def _by_layer(name: str, values: np.ndarray, text: str) -> dict[str, Variable]:
+    """Two variables from values whose last axis is layers and then y."""
+    dims = ("random_model", "pair")[-values.ndim + 1 :]
+    return {
+        name: ((*dims, "layer"), values[..., :-1], text, "1"),
+        f"{name}_y": (dims, values[..., -1], f"{text}, y", "1"),
+    }
+
+
+def _random_margins(model: Bridge, asked: Sequence[Ids], seed: int) -> np.ndarray:
+    """The margins of all pairs in a model with random weights."""
+    untrained = with_random_weights(model, seed)
+    streams = grouped_streams(untrained, asked, [[len(ids) - 1] for ids in asked], label="random weights")
+    return _apart(streams)[0]

@@ -1,0 +1,209 @@
+"""Separation: which lengths of a growing sequence a model can still tell apart, above rounding.
+
+Theorem 4.2 says that representations get closer, and at working precision "too close" means within rounding. What
+rounding does is measured: the same prompts are run in other groupings into passes (`engine.running.groupings`).
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import TypeAliasType
+
+from squashlens._typing import Bridge, positive
+from squashlens.bars import bar, quiet
+from squashlens.engine.capturing.pairs import PairRun, prepare_run
+from squashlens.engine.loading.load import load
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.memory import require_room
+from squashlens.engine.running.forward import log_probabilities
+from squashlens.engine.running.groupings import grouped_streams, groupings
+from squashlens.errors import InputError, SquashlensError
+from squashlens.measure.collapse.metric import coords, next_token_is_known, sequence_session, with_y
+from squashlens.measure.registration import measurement
+from squashlens.records.joining import joined
+from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.remarks import remark
+from squashlens.sequences import GrowingSequence, Ids
+from squashlens.theory.distances import total_variation
+from squashlens.theory.separation import distances, margin, noise_of_runs, ratio, recovered, steps
+
+Run = Literal["float32", "bfloat16", "float16"]
+Runs = TypeAliasType("Runs", Run | Collection[Run] | None)
+RECOVERED = "share of runs in which the nearest representation of the first run is that of the same length"
+
+
+@measurement("separation_curve")
+def separation(
+    model: Bridge | str | Path,
+    sequence: GrowingSequence,
+    *,
+    lengths: Iterable[int] | None = None,
+    runs: Runs = None,
+    n_random_models: int = 1,
+) -> xr.Dataset:
+    """Which lengths of a growing sequence the model can still tell apart, above its own rounding.
+
+    The prompts with n content tokens are computed in three runs that round otherwise: whole, in pieces of 7 tokens,
+    and in pieces of 64. v_r(n) is the representation of the last token in run r. Then, with L2 distances::
+
+        noise     ν(n) = max_r ‖v_r(n) − v_0(n)‖                        what rounding does
+        step      ‖v_0(n⁺) − v_0(n)‖ ÷ ν(n), n⁺ the next length         what one more token does, in this unit
+        margin    min over n ≠ m of ‖v_0(n) − v_0(m)‖ ÷ (ν(n) + ν(m))   above 1, no two lengths can be confused
+        recovery  share of n such that v_r(n), r ≥ 1, is nearest to v_0(n) among all v_0(m)
+
+    In exact arithmetic all lengths are distinct, and every recovery is 1. With N lengths, a representation that says
+    nothing of n has a recovery of 1/N. Rounding a *stored* result is another thing: it leaves nearly all lengths
+    distinct, since no computation follows.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own; with `runs` its name or folder, as
+            `load` takes it.
+        sequence: a growing sequence from `squashlens.prompts`.
+        lengths: numbers of content tokens, at least two; all from 1 by default.
+        runs: dtypes in which the model is loaded and run: ``"float32"``, ``"bfloat16"``, ``"float16"``; the loaded
+            model in its own dtype by default.
+        n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose recovery is measured
+            as well, without hooks; 1 by default.
+
+    Returns:
+        Dataset. Over (layer, length): `noise`, in the model's units; `step`, NaN at the last length; `recovered`, the
+        share of runs that recover this length; `nearest`, the length that is found instead or is right, seen from the
+        second run. Over (layer): `recovery` and `margin`. Over (random_model, layer): `recovery_random`. Each also has
+        a variable with `_y`, for y. Over (length), for the distribution of the next token: `next_noise` and
+        `next_step`, total variations on the scale from 0 to 2, and `next_recovered`; and the scalar `next_recovery`,
+        for which nearest is by the Hellinger distance. The scalar `chance` is 1/N. With `runs` there is a leading
+        dimension `run`; a run that fails is left out with a warning, and the coordinate `refused` has the reason.
+
+        Lengths of one sequence are nested, and are one observation. For an interval, measure several sequences.
+
+    Raises:
+        InputError: fewer than two lengths; a name without `runs`, or a loaded model with it.
+        SquashlensError: all runs failed; the error is that of the first.
+
+    Source: Barbero et al. 2024, section 4; that distinct prompts stay distinct in exact arithmetic: arXiv 2510.15511.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> ds = sl.separation(model, sl.prompts.repeated(model, "1", 16))
+    >>> float(ds["recovery_y"]), float(ds["chance"])
+    (1.0, 0.0625)
+    """
+    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    if runs is None:
+        if isinstance(model, str | Path):
+            raise InputError(
+                "A name of a model is given without runs=.",
+                "Give runs=['float32', 'bfloat16'], which loads the model in each dtype, or a loaded model.",
+            )
+        return _of_model(model, sequence, lengths, n_random_models)
+    if not isinstance(model, str | Path):
+        raise InputError(
+            "runs= loads the model in each dtype, and a loaded model has one.", "Give the name or folder of the model."
+        )
+    chosen = None if lengths is None else list(lengths)
+    measured: dict[str, xr.Dataset] = {}
+    refused: dict[str, SquashlensError] = {}
+    for dtype in bar([runs] if isinstance(runs, str) else list(dict.fromkeys(runs)), desc="runs"):
+        try:
+            with quiet():
+                loaded = load(model, dtype=dtype)
+            measured[dtype] = _of_model(loaded, sequence, chosen, n_random_models)
+        except SquashlensError as error:
+            remark(f"The run in {dtype} failed and is left out. {error}")
+            refused[dtype] = error
+    if not measured:
+        raise next(iter(refused.values()), InputError("runs= is empty.", "Give at least one dtype."))
+    together = joined(measured, "run")
+    return together.assign_coords(refused=" ".join(f"{dtype}: {error}" for dtype, error in refused.items()))
+
+
+def _of_model(
+    model: Bridge, sequence: GrowingSequence, lengths: Iterable[int] | None, n_random_models: int
+) -> xr.Dataset:
+    """`separation` of a loaded model."""
+    run = prepare_run(model, sequence, lengths, "auto", None)
+    if len(run.lengths) < 2:
+        raise InputError(f"lengths={run.lengths} has one length, and nothing to tell it from.", "Give at least two.")
+    session = sequence_session(run.model, run, "separation", lengths=list(run.lengths), n_random_models=n_random_models)
+    prompts = [run.sequence.plain(n).ids(run.sequence.trunk) for n in run.lengths]
+    streams = grouped_streams(run.model, *rows_of(prompts))
+    variables = _of_streams(streams, np.array(run.lengths))
+    variables |= {"chance": ((), 1 / len(prompts), "recovery by chance, 1 ÷ number of lengths", "1")}
+    if next_token_is_known(run.model):
+        variables |= _of_next_token(run.model, streams[:, -1])
+    axes = coords(run)
+    if n_random_models:
+        axes["random_model"] = np.arange(n_random_models)
+        by_seed = [_random_recovery(run, prompts, seed) for seed in range(n_random_models)]
+        text = "recovery in a model with random weights"
+        variables |= with_y("recovery_random", torch.stack(by_seed), text, "1", ("random_model", "layer"))
+    return session.knowing(groupings=groupings(run.model)).dataset("separation", axes, variables)
+
+
+def rows_of(prompts: Sequence[Ids]) -> tuple[list[Ids], list[list[int]]]:
+    """Prompts as the rows to run and the places to read: those that begin the longest one share its row."""
+    longest = max(prompts, key=len)
+    if all(longest[: len(ids)] == ids for ids in prompts):
+        return [longest], [[len(ids) - 1 for ids in prompts]]
+    return [*prompts], [[len(ids) - 1] for ids in prompts]
+
+
+def _of_streams(streams: Float[Tensor, "run layer prompt d"], lengths: np.ndarray) -> dict[str, Variable]:
+    """The variables over layers, and for y."""
+    layers = streams.transpose(0, 1)
+    noise = torch.stack([noise_of_runs(runs) for runs in layers])
+    moved = torch.stack([steps(runs) for runs in layers])
+    margins = torch.stack([margin(runs) for runs in layers])
+    share, place = map(torch.stack, zip(*(_recovered(runs) for runs in layers), strict=True))
+    nearest = torch.from_numpy(lengths)[place]
+    return {
+        **with_y("noise", noise, "how far rounding moves the representation, L2", MODEL_UNITS),
+        **with_y("step", moved, "L2 distance to the next length ÷ noise", "1"),
+        **with_y("recovered", share, RECOVERED, "1"),
+        **with_y("nearest", nearest, "length whose representation in the first run is nearest to the second", "tokens"),
+        **with_y("recovery", share.mean(dim=-1), f"{RECOVERED}, mean of all lengths", "1", ("layer",)),
+        **with_y("margin", margins, "smallest distance of two lengths ÷ the sum of their noise", "1", ("layer",)),
+    }
+
+
+def _recovered(runs: Float[Tensor, "run prompt d"]) -> tuple[Tensor, Tensor]:
+    return recovered(torch.stack([distances(again, runs[0]) for again in runs[1:]]))
+
+
+def _random_recovery(run: PairRun, prompts: Sequence[Ids], seed: int) -> Float[Tensor, " layer"]:
+    """The recovery at each layer and at y of a model with random weights."""
+    streams = grouped_streams(with_random_weights(run.model, seed), *rows_of(prompts), label="random weights")
+    return torch.stack([_recovered(runs)[0].mean() for runs in streams.transpose(0, 1)])
+
+
+def _of_next_token(model: Bridge, y: Float[Tensor, "run prompt d"]) -> dict[str, Variable]:
+    """The variables of the next-token distributions, whose square roots are compared: ‖√p − √q‖₂ is √2 × Hellinger."""
+    n, outcomes = y.shape[1], int(model.cfg.d_vocab)
+    require_room(8 * n * outcomes, torch.device("cpu"), "The next-token distributions", "Use fewer lengths.")
+    first = torch.cat([rows.exp().cpu() for rows in log_probabilities(model, y[0])])
+    roots = first.sqrt()
+    noise, gaps = torch.zeros(n, dtype=torch.float64), []
+    for again in y[1:]:
+        rows, start = [], 0
+        for part in log_probabilities(model, again):
+            p = part.exp().cpu()
+            here = slice(start, start := start + len(p))
+            noise[here] = torch.maximum(noise[here], total_variation(p, first[here]))
+            rows.append((2 - 2 * p.sqrt() @ roots.T).clamp(min=0).sqrt())
+        gaps.append(torch.cat(rows))
+    share, _ = recovered(torch.stack(gaps))
+    moved = total_variation(first[1:], first[:-1])
+    step = torch.cat([ratio(moved, noise[:-1]), torch.full((1,), torch.nan, dtype=torch.float64)])
+    text = f"{RECOVERED}, by the next token"
+    return {
+        "next_noise": (("length",), noise, "how far rounding moves the next token's distribution, L1", "1"),
+        "next_step": (("length",), step, "L1 distance of the next token to that of the next length ÷ noise", "1"),
+        "next_recovered": (("length",), share, text, "1"),
+        "next_recovery": ((), share.mean(), f"{text}, mean of all lengths", "1"),
+    }

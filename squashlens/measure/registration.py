@@ -1,0 +1,117 @@
+"""The decorator of a measurement: what the function says of itself, and what happens around every call.
+
+Padding the token ids of a forward pass would shift positions and change sums. Therefore each of several prompts of
+unequal lengths is measured by itself, and its numbers are bit-identical to those of a separate call. Only the result is
+padded.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import BoundArguments
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import numpy as np
+import xarray as xr
+
+from squashlens.bars import bar
+from squashlens.engine.capturing.capture import Capture
+from squashlens.engine.capturing.pairs import refuse_keywords_of_capture
+from squashlens.engine.state import measured
+from squashlens.engine.text import tokens
+from squashlens.engine.verify import require_sound
+from squashlens.errors import InputError, SquashlensError
+from squashlens.records.joining import joined, padded, restated
+from squashlens.records.results import provenance
+
+T = TypeVar("T")
+P = ParamSpec("P")
+ALONE = "each prompt was measured by itself"
+NOTE = f"{ALONE}; after its own tokens, values are NaN, token is '' and token_id is -1"
+
+Prompts = Literal["as given", "one", "equal", "dependent"]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What a measurement says of itself (`measurement`); the function has it as `__measures__`."""
+
+    figures: tuple[str, ...] = ()
+    captured: bool = False
+    prompts: Prompts = "as given"
+
+
+def measurement(
+    *figures: str, captured: bool = False, prompts: Prompts = "as given"
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator for a public function that runs a model, whose first parameter is `model`.
+
+    In a call arguments are checked, the model is locked and its state is read, and there is one progress bar.
+
+    Args:
+        figures: names of functions of `squashlens.figures` that draw its result, the usual one first.
+        captured: whether it measures a capture of a sequence, beside which it refuses the keywords of `capture`.
+        prompts: the prompts that the function takes: all as they are given; ``"one"``; ``"equal"``, several of equal
+            length, which a scan uses; or ``"dependent"``, where the numbers of each depend on the others.
+    """
+    said = Registration(figures, captured, prompts)
+
+    def register(function: Callable[P, T]) -> Callable[P, T]:
+        untyped: Any = function
+
+        def call(bound: BoundArguments) -> T:
+            if captured:
+                refuse_keywords_of_capture(bound.arguments)
+            if prompts == "as given":
+                return untyped(*bound.args, **bound.kwargs)
+            bound.apply_defaults()
+            return _of_prompts(untyped, bound.arguments, alone=prompts == "one")
+
+        measure = measured(function, call)
+        setattr(measure, "__measures__", said)  # noqa: B010
+        return measure
+
+    return register
+
+
+def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, alone: bool) -> Any:
+    """The result for one prompt or several; of unequal ones, or if each is measured `alone`, side by side."""
+    given = arguments["prompt"]
+    if isinstance(given, Capture | str) or _single(given):
+        return function(**arguments)
+    model = require_sound(arguments["model"])
+    if arguments.get("spans") is not None:
+        raise InputError(
+            "spans= is for a single prompt, and this call has several.",
+            "Measure prompts one by one: each has spans of its own.",
+        )
+    lengths = [len(row) for row in tokens.rows_of(model, given)]
+    if len(set(lengths)) == 1 and not (alone and len(lengths) > 1):
+        return function(**arguments)
+    rest, results = {name: value for name, value in arguments.items() if name != "prompt"}, []
+    for number, prompt in enumerate(bar(tokens.each_of(given), desc="prompts")):
+        try:
+            results.append(function(prompt=prompt, **rest))
+        except SquashlensError as error:
+            error.args = (f"Prompt {number}: {error}",)
+            raise
+        call = provenance(results[0])["call"]  # all prompts have the seed that the first one drew
+        rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}
+    return _side_by_side(results, lengths)
+
+
+def _single(given: Any) -> bool:
+    """Whether `given` is a single prompt, or something that `each_of` does not accept. The measurement handles both."""
+    try:
+        return len(tokens.each_of(given)) <= 1
+    except SquashlensError:
+        return True
+
+
+def _side_by_side(results: list[Any], lengths: list[int]) -> xr.DataArray | xr.Dataset:
+    """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
+    sizes = [one.sizes["position"] for one in results if "position" in one.dims]
+    longest = {"position": np.arange(max(sizes))} if sizes else {}
+    together: Any = joined({number: padded(one, longest) for number, one in enumerate(results)}, "prompt")
+    order = [name for name in ("to_layer", "prompt") if name in together.dims]
+    together = together.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
+    return restated(together, {"unequal_lengths": NOTE if sizes else ALONE} if len(set(lengths)) > 1 else {})

@@ -1,0 +1,160 @@
+"""The first screen of the report: what was predicted, what became of the right answer, what it depends on, what helps.
+
+A verdict is about a change of the prompt that changes the right answer (`squashlens.verdict`). Without one, the page
+says what the prediction is sensitive to, and what a verdict would need.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import xarray as xr
+
+from squashlens.measure.answers.verdict import LOST, PRESENT, UNDECIDED, UNRESOLVED, USED
+from squashlens.records.results import facts_of
+from squashlens.reporting.sentences import number, percent, sentence, times
+
+MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
+SHOWN = 3  # tokens that are named
+WORDS = {
+    USED: "used: each prompt prefers its own answer",
+    PRESENT: "present, not used",
+    LOST: "lost before the last token",
+    UNRESOLVED: "not resolved",
+    UNDECIDED: "undecided",
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the first screen is about.
+
+    `top` has the next tokens, and `knockout` what the prediction loses without each token, or is None where tokens
+    cannot be knocked out. `judged` is the verdict on the prompt and another one, if there are right answers, and
+    `helped` the verdicts under each remedy that was tried.
+    """
+
+    top: xr.DataArray
+    measured: xr.Dataset
+    knockout: xr.Dataset | None = None
+    judged: xr.Dataset | None = None
+    helped: Mapping[str, xr.Dataset] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One of the questions with its answer in a sentence, and what it rests on."""
+
+    question: str
+    verdict: str
+    details: tuple[str, ...]
+
+
+def first_answers(given: Evidence) -> tuple[Answer, ...]:
+    """The answers of the first screen."""
+    answers = [
+        Answer("What did the model predict?", *_predicted(given)),
+        Answer("What became of the right answer?", *_became(given.judged)),
+        Answer("Which tokens does the prediction depend on?", *_depended(given)),
+    ]
+    if given.helped:
+        answers.append(Answer("What helps?", *_helps(given)))
+    return tuple(answers)
+
+
+def dependence(given: Evidence) -> tuple[np.ndarray, str]:
+    """How much each token matters, and what the numbers are: what its knockout moves, or its Jacobian norm."""
+    if given.knockout is None:
+        return given.measured["jacobian"].values, "Jacobian norm"
+    return given.knockout["total_variation"].values / 2, "share of the probability that moves without the token"
+
+
+def compared(measured: xr.Dataset) -> slice:
+    """The tokens that comparisons are about: without BOS and the last one."""
+    last = measured.sizes["position"] - 1
+    return slice(last - int(measured["compared_tokens"]), last)
+
+
+def _predicted(given: Evidence) -> tuple[str, tuple[str, ...]]:
+    tokens, shares = given.top["token"].values, given.top.values
+    verdict = f"{quoted(tokens[0])}, with a probability of {percent(float(shares[0]))}."
+    others = ", ".join(f"{quoted(t)} {percent(float(p))}" for t, p in zip(tokens[1:], shares[1:], strict=True))
+    details = [f"Next: {others}."] if others else []
+    if given.judged is not None:
+        own = given.judged.isel(pair=0)
+        share, rank = percent(float(own["probability"])), int(own["rank"])
+        details.append(f"The right answer {quoted(own['answer'].item())} has {share}; its first token has rank {rank}.")
+    return verdict, tuple(details)
+
+
+def _became(judged: xr.Dataset | None) -> tuple[str, tuple[str, ...]]:
+    if judged is None:
+        return "No verdict: no right answer was given.", (
+            "A verdict needs the right answer, and another prompt with another right answer: "
+            'answer="…", instead=("another prompt", "its answer").',
+        )
+    own = judged.isel(pair=0)
+    return f"{sentence(WORDS[str(own['verdict'].item())])}.", (decided_by(own),)
+
+
+def decided_by(own: xr.Dataset) -> str:
+    """The numbers that decided the verdict on one pair."""
+    name, other = (quoted(own[label].item()) for label in ("answer", "answer_after"))
+    before, after, noise = (float(own[v]) for v in ("log_odds", "log_odds_after", "log_odds_noise"))
+    dtype, moved = facts_of(own).get("dtype", ""), abs(before - after)
+    odds = (
+        f"The log-odds of {name} and {other} are {number(before)} nats after this prompt and {number(after)} after the "
+        f"other one; rounding in {dtype} moves them by {number(noise)}."
+    )
+    if str(own["verdict"].item()) in (USED, UNRESOLVED):
+        return f"{odds} They differ by {times(moved / noise)} the rounding." if noise else odds
+    margins = np.append(own["margin"].values, own["margin_y"].values)
+    far, layers = times(float(margins[-1])), np.flatnonzero(margins > 1)
+    if "margin_random_y" in own:
+        far += f" (random weights: {times(float(own['margin_random_y'].mean()))})"
+    if margins[-1] > 1:
+        return f"{odds} Yet at y the two prompts are {far} as far apart as rounding, so that one can tell which it was."
+    where = f"Up to layer {layers[-1]}" if len(layers) else "At no layer"
+    return f"{odds} {where} the two prompts are further apart than rounding; at y they are {far} as far."
+
+
+def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
+    """The tokens whose knockout moves the prediction, or that have the largest Jacobian norms."""
+    values, inside = dependence(given)[0], compared(given.measured)
+    own = values[inside]
+    if not len(own):
+        return "There is no token between the first and the last one.", ()
+    order = [int(at) for at in np.argsort(own)[::-1][:SHOWN]]
+    names = [name_at(given.measured, inside.start + at) for at in order]
+    if given.knockout is None:
+        each = ", ".join(f"{number(own[at])} for {name}" for at, name in zip(order, names, strict=True))
+        return f"Most on {names[0]}, by the Jacobian norm.", (f"Jacobian norms: {each}. Tokens could not be hidden.",)
+    if own.max() < MATTERS:
+        return "No single token matters.", (
+            f"Hiding one from all later tokens moves at most {percent(float(own.max()))} of the probability "
+            f"({names[0]}).",
+        )
+    each = ", ".join(f"{percent(float(own[at]))} without {name}" for at, name in zip(order, names, strict=True))
+    return f"Most on {names[0]}.", (f"Probability that moves if no later token can read it: {each}.",)
+
+
+def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:
+    """Which of the remedies that were tried make the model use the change."""
+    verdicts = {name: str(found["verdict"].values[0]) for name, found in given.helped.items()}
+    helping = [name for name, said in verdicts.items() if said == USED]
+    verdict = f"{sentence(helping[0])}." if helping else "None of the changes that were tried."
+    each = "; ".join(
+        f"with {name}: {said}, the right answer has {percent(float(given.helped[name]['probability'].values[0]))}"
+        for name, said in verdicts.items()
+    )
+    return verdict, (f"Tried on both prompts: {each}.",)
+
+
+def name_at(result: xr.Dataset | xr.DataArray, place: int) -> str:
+    """A token with its position, for a sentence."""
+    return f"{quoted(result['token'].values[place])} at position {int(result['position'].values[place])}"
+
+
+def quoted(token: object) -> str:
+    """A token in quotation marks, with its spaces visible."""
+    return f"“{str(token).replace(' ', '␣')}”"

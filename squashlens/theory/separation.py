@@ -1,0 +1,64 @@
+"""How well prompts can be told apart: their distances beside what rounding alone does to each of them.
+
+v_r(n) is the representation of prompt n in run r; all runs compute the same prompts and round otherwise. In exact
+arithmetic they would be equal, so the noise of a prompt is how far the other runs are from the first:
+
+    ν(n) = max_r ‖v_r(n) − v_0(n)‖₂
+
+Different prompts have different representations in exact arithmetic (arXiv 2510.15511). Whether a reader with finite
+precision can tell them apart is another question: it can if their distance is above their noise. All distances are L2,
+in float64, from differences of coordinates; the expansion of the square would lose the digits that matter here.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+Runs = Float[Tensor, "run prompt d"]
+
+
+def distances(v: Float[Tensor, "prompt d"], w: Float[Tensor, "other d"]) -> Float[Tensor, "prompt other"]:
+    """‖v_n − w_m‖₂ for each pair of rows."""
+    return torch.cdist(v.double(), w.double(), compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def noise_of_runs(runs: Runs) -> Float[Tensor, " prompt"]:
+    """ν(n), how far the other runs of a prompt are from its first run."""
+    return (runs[1:].double() - runs[0].double()).norm(dim=-1).amax(dim=0)
+
+
+def ratio(size: Float[Tensor, "*many"], noise: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
+    """A distance ÷ its noise: infinite if only the noise is 0, and NaN if both are."""
+    return torch.where((size == 0) & (noise == 0), torch.nan, size / noise)
+
+
+def steps(runs: Runs) -> Float[Tensor, " prompt"]:
+    """‖v_0(n+1) − v_0(n)‖ ÷ ν(n): how far one step along the prompts moves, in units of noise; NaN for the last."""
+    moved = (runs[0, 1:].double() - runs[0, :-1].double()).norm(dim=-1)
+    known = ratio(moved, noise_of_runs(runs)[:-1])
+    return torch.cat([known, known.new_full((1,), torch.nan)])
+
+
+def margin(runs: Runs) -> Float[Tensor, ""]:
+    """min over n ≠ m of ‖v_0(n) − v_0(m)‖ ÷ (ν(n) + ν(m)).
+
+    Above 1, no two prompts can be confused: v_r(n) is nearer to v_0(n) than to any other v_0(m) if ν(n) is below half
+    of their distance. NaN pairs, which are equal in all runs, count as 0.
+    """
+    noise = noise_of_runs(runs)
+    apart = ratio(distances(runs[0], runs[0]), noise[:, None] + noise).nan_to_num(nan=0.0, posinf=torch.inf)
+    return apart.fill_diagonal_(torch.inf).min()
+
+
+def recovered(
+    gaps: Float[Tensor, "run prompt other"],
+) -> tuple[Float[Tensor, " prompt"], Int[Tensor, " prompt"]]:
+    """The share of runs in which the nearest v_0(m) to v_r(n) is that of n itself, and the nearest m in the first run.
+
+    `gaps` are the distances of v_r(n), r ≥ 1, from v_0(m). If k of them tie, n gets 1/k, so that prompts that are all
+    equal have the share of chance, 1/N.
+    """
+    nearest = gaps.amin(dim=-1, keepdim=True)
+    tied = gaps == nearest
+    own = tied.diagonal(dim1=-2, dim2=-1).double() / tied.sum(dim=-1)
+    return own.mean(dim=0), gaps[0].argmin(dim=-1)

@@ -1,0 +1,355 @@
+"""A changed model is noticed, whatever changed it, and honest work is not; one thread at a time uses a model."""
+
+import copy
+import gc
+import inspect
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+import squashlens as sl
+from squashlens.engine import reader, verify
+from squashlens.engine.hooking.hook import attached
+from squashlens.engine.reader import Reader, contents_of, every_bit, sampled
+from squashlens.engine.state import fingerprint_of
+from squashlens.errors import BusyModelError, InputError, SquashlensError, StaleCaptureError, UnsoundModelError
+from tests import odd
+from tests.cases import CONFIGS, EXPERTS, MORE, NO_HEAD_DIM, VARIABLE, save_random
+
+IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
+
+
+def bound(model: Any) -> Any:
+    return sl.path_bound(model, IDS)
+
+
+def said(model: Any) -> str:
+    return sl.results.provenance(bound(model))["proof"]
+
+
+def fresh(name: str, folder: Path, **options: Any) -> Any:
+    """A family's model that may be changed."""
+    return sl.load(save_random((VARIABLE | EXPERTS | MORE | CONFIGS)[name], folder), device="cpu", **options)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[..., Any]:
+    return lambda name, **options: fresh(name, tmp_path, **options)
+
+
+# -- accidents between capture and use ------------------------------------------------------------------------------
+
+
+def inner(model: Any) -> Any:
+    return model.original_model
+
+
+def attention(model: Any) -> Any:
+    return inner(model).model.layers[1].self_attn
+
+
+def optimiser_step(model: Any) -> None:
+    weight = model.blocks[0].mlp.out.weight
+    weight.requires_grad_(True)
+    weight.grad = torch.ones_like(weight)
+    torch.optim.SGD([weight], lr=1e-3).step()
+    weight.requires_grad_(False)
+    weight.grad = None
+
+
+def loaded_state(model: Any) -> None:
+    state = {name: tensor * 1.01 for name, tensor in inner(model).state_dict().items()}
+    inner(model).load_state_dict(state)
+
+
+def adapter_on(model: Any) -> None:
+    """A switch that a module has had from the begin, as with adapters."""
+    inner(model).model.layers[0].mlp.disable_adapters = False
+
+
+def left_behind(model: Any) -> None:
+    model.add_hook("blocks.1.hook_resid_pre", lambda stream, hook: stream * 1.01)
+
+
+def rows(weight: Any) -> Any:
+    return weight.data.view(len(weight), -1)
+
+
+ACCIDENTS: dict[str, Callable[[Any], Any]] = {
+    "optimiser": optimiser_step,
+    "one entry in place": lambda m: m.blocks[0].mlp.out.weight.data[0, 0].add_(0.1),  # a small weight is read whole
+    "a head of the output": lambda m: rows(m.blocks[2].attn.o.weight)[:, 4:8].zero_(),
+    "a head of the values": lambda m: rows(m.blocks[2].attn.v.weight)[:4].mul_(2),
+    "a row of the embedding": lambda m: m.embed.weight.data[31].add_(1),
+    "whole weights": lambda m: m.blocks[1].mlp.out.weight.data.neg_(),
+    "through NumPy": lambda m: m.blocks[1].mlp.out.weight.detach().numpy().__imul__(1.5),
+    "another storage": lambda m: setattr(m.ln_final.weight, "data", m.ln_final.weight.data * 1.1),
+    "load_state_dict": loaded_state,
+    "dtype": lambda m: m.to(torch.bfloat16),
+    "adapter": adapter_on,
+    "window": lambda m: setattr(attention(m), "sliding_window", 2),
+    "epsilon": lambda m: setattr(m.blocks[1].ln1.original_component, "variance_epsilon", 0.1),
+    "configuration": lambda m: inner(m).config.rope_parameters.update(rope_theta=50.0),
+    "frequencies": lambda m: next(x for x in inner(m).modules() if "inv_freq" in x._buffers).inv_freq.mul_(1.01),
+    "forward": lambda m: setattr(m.blocks[0].mlp.original_component, "forward", lambda x: x),
+    "train mode": lambda m: m.train(),
+    "matmul precision": lambda m: torch.set_float32_matmul_precision("medium"),
+    "hooks left behind": left_behind,
+    "a torch hook": lambda m: inner(m).model.layers[0].mlp.register_forward_hook(lambda _, args, out: out * 2),
+}
+
+
+@pytest.mark.parametrize("accident", ACCIDENTS)
+def test_no_accident_between_capture_and_use_passes(accident: str, own: Any) -> None:
+    """The capture is refused, and so is the model, unless it is verified again with another fingerprint."""
+    model = own("llama")
+    adapted = inner(model).model.layers[0].mlp
+    adapted.disable_adapters = True
+    held, before, precision = sl.capture(model, IDS), fingerprint_of(model), torch.get_float32_matmul_precision()
+    sl.path_bound(model, held)
+    try:
+        ACCIDENTS[accident](model)
+        with pytest.raises(SquashlensError):
+            sl.path_bound(model, held)
+        try:
+            facts = sl.results.provenance(bound(model))
+        except SquashlensError:
+            return
+        told = (facts["fingerprint"] != before) or facts["ambient_hooks"] or facts["matmul_precision"] != precision
+        assert told, "a result under the accident says what is different"
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+def test_a_head_or_a_row_of_a_large_weight_is_read() -> None:
+    """Every row, and every block of columns as wide as a head, has an entry that is read."""
+    shapes = [(2048, 16384), (16384, 2048), (640, 1024), (8192, 640), (3, 700, 900), (5000,), (64, 64), (7,), ()]
+    for shape in shapes:
+        read = torch.zeros(shape).flatten()
+        count, step = reader._places(torch.Size(shape))
+        read[torch.arange(count) * step] = 1
+        read = read.view(-1, shape[-1] if shape else 1)
+        assert bool(read.any(dim=1).all()) or len(shape) < 2, shape
+        heads = read.any(dim=0).split(64)
+        assert all(bool(head.any()) for head in heads), shape
+        assert float(read.mean()) < 0.01 or read.numel() < 2e6, "some entries are read, not all"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.bool])
+def test_what_is_read_on_a_gpu_sees_a_bit_and_what_is_sampled_the_order(dtype: torch.dtype) -> None:
+    """Both are read there: the one sees any bit that changes, and no sign of all entries; the other does."""
+    x = torch.randn(2048, 2048, generator=torch.Generator().manual_seed(0)).to(dtype)
+    moved = x.clone()
+    moved[77, 1] = x[77, 1] + 1 if dtype.is_floating_point else ~x[77, 1]
+    assert every_bit([moved]) != every_bit([x]) == every_bit([x.clone()])
+    assert sampled([x]) == sampled([x.clone()])
+    if dtype.is_floating_point:
+        assert every_bit([-x]) == every_bit([x])
+        assert sampled([-x]) != sampled([x])
+        assert sampled([x.flip(0)]) != sampled([x]) != sampled([x.t()])
+
+
+def test_without_hash_tensor_entries_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before PyTorch 2.9."""
+    monkeypatch.delattr(torch, "hash_tensor")
+    x = torch.ones(4, 4)
+    assert contents_of([x]) != contents_of([x * 2])
+
+
+# -- honest work ----------------------------------------------------------------------------------------------------
+
+
+HONEST = ["llama", "gemma3", "gpt2", "neox", "mixtral", "phi3", "dynamic"]
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", HONEST)
+def test_honest_work_is_not_refused_and_verified_once(
+    family: str, dtype: torch.dtype, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, fingerprints = own(family, dtype=dtype), []
+    honest = Reader.fingerprint
+    monkeypatch.setattr(Reader, "fingerprint", lambda self, m: fingerprints.append(1) or honest(self, m))
+    held = sl.capture(model, IDS)
+    expected = sl.path_bound(model, held)
+    for length in (30, 3):  # beyond the length at which frequencies change
+        inner(model)(torch.arange(length)[None] + 3)
+    model.run_with_cache(IDS[None])
+    sl.top_tokens(model, IDS)
+    with sl.applied(model, ("blocks.1.attn.hook_z", lambda z: z * 0.5)):
+        bound(model)
+        sl.collapse(model, sl.prompts.build(model, [5, 6, 7]))
+    assert sl.path_bound(model, held).identical(expected)
+    assert said(model) == "verified"
+    assert not fingerprints, "the weights were read once"
+
+
+def test_bridges_share_weights_and_each_is_what_it_is(own: Any) -> None:
+    model = own("llama")
+    expected, other = bound(model), copy.deepcopy(model)
+    assert bound(other).equals(expected)
+    assert said(other) == "verified as it stands", "a copy starts without what was verified of the other"
+    assert said(model) == "verified"
+
+
+def test_a_change_that_is_undone_brings_back_what_was_verified(own: Any) -> None:
+    model = own("llama")
+    held, weight = sl.capture(model, IDS), model.blocks[0].mlp.out.weight
+    before = weight.detach().clone()
+    with torch.no_grad():
+        weight.mul_(2)
+    assert said(model) == "verified as it stands"
+    with torch.no_grad():
+        weight.copy_(before)
+    assert said(model) == "verified"
+    np.testing.assert_allclose(sl.path_bound(model, held), bound(model), rtol=1e-5)
+
+
+def test_a_precision_that_is_put_back_is_the_one_before(own: Any) -> None:
+    """PyTorch says `ieee` then of what was `none`."""
+    model, precision = own("llama"), torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision(precision)
+    assert said(model) == "verified"
+
+
+def test_a_model_is_freed(own: Any) -> None:
+    model = own("llama")
+    bound(model)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_class_whose_code_is_replaced_is_another_state(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = own("llama")
+    held, forward = sl.capture(model, IDS), LlamaRMSNorm.forward
+    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, x: forward(self, x) * 1.01)
+    with pytest.raises(StaleCaptureError, match="other activations"):
+        sl.path_bound(model, held)
+    assert said(model) == "verified as it stands"
+
+
+@pytest.mark.slow
+def test_a_folder_has_one_fingerprint_in_every_process(folder_of: Any, tmp_path: Path) -> None:
+    folder = folder_of("gemma3")
+    program = (
+        "import squashlens as sl; from squashlens.engine.state import fingerprint_of;"
+        f"print(fingerprint_of(sl.load({folder.name!r})))"
+    )
+    (tmp_path / folder.name).symlink_to(folder)  # another path, and a relative one
+    there = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert there.stdout.split()[-1:] == [fingerprint_of(sl.load(folder))], there.stderr
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", ["dynamic", "phi3"])
+def test_the_last_pass_leaves_no_trace(kind: str, own: Any) -> None:
+    model = own(kind)
+    before = fingerprint_of(model)
+    for length in (50, 3, 20, 9):
+        model(torch.arange(length)[None] + 3)
+        assert fingerprint_of(model) == before
+    bound(model)  # until then, both sets of frequencies may be one tensor
+    rotary = next(module for module in inner(model).modules() if "inv_freq" in module._buffers)
+    rotary.inv_freq[1] *= 1.01  # which is made again before every pass
+    assert fingerprint_of(model) == before
+    rotary.original_inv_freq[1] *= 1.01
+    assert fingerprint_of(model) != before
+
+
+def test_accepting_an_unverified_model_lapses(tmp_path: Path) -> None:
+    from transformers import StableLmConfig
+
+    model = sl.load(save_random(StableLmConfig(**NO_HEAD_DIM), tmp_path), verify=False)
+    assert said(model) == "unverified"
+    with torch.no_grad():
+        model.blocks[0].attn.q.weight[0] += 1
+    with pytest.raises(UnsoundModelError):
+        bound(model)
+    verify.accept_unverified(model)
+    assert said(model) == "unverified"
+
+
+def test_autocast_is_refused(own: Any) -> None:
+    model = own("llama")
+    with torch.autocast("cpu", torch.bfloat16):
+        for call in (lambda: bound(model), lambda: sl.applied(model, sl.hooks.freeze_attention()).__enter__()):
+            with pytest.raises(InputError, match="Autocast"):
+                call()
+    assert said(model) == "verified"
+
+
+def test_offloaded_weights_are_refused(own: Any) -> None:
+    model = own("llama")
+    layer = model.blocks[0].mlp.out.original_component
+    layer.weight = torch.nn.Parameter(layer.weight.to("meta"))
+    with pytest.raises(InputError, match="offloaded"):
+        bound(model)
+
+
+def test_weights_that_a_hook_writes_to_are_refused(own: Any) -> None:
+    model = own("llama")
+
+    def write(tensor: torch.Tensor) -> None:
+        model.blocks[2].mlp.out.weight[0, 1] += 1
+
+    with (
+        attached(model, sl.hooks.Hook("write", "blocks.0.hook_resid_pre", write)),
+        pytest.raises(BusyModelError, match="changed during a measurement"),
+    ):
+        bound(model)
+
+
+# -- threads --------------------------------------------------------------------------------------------------------
+
+
+def test_every_public_function_holds_the_model() -> None:
+    """Those that run it also see that it is not changed; `applied` has a test below, `lifted_windows` changes it."""
+    functions = {name: one for name, one in odd.public().items() if inspect.isfunction(one)}
+    run = {name: one for name, one in functions.items() if "model" in inspect.signature(one).parameters}
+    assert len(run) > 30
+    assert [name for name, function in run.items() if not hasattr(function, "__within__")] == [
+        "applied",
+        "hooks.lifted_windows",
+    ]
+
+
+def in_threads(*functions: Callable[[], None]) -> list[BaseException]:
+    """Run functions side by side; what they raise."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        running = [pool.submit(function) for function in functions]
+        return [error for one in running if (error := one.exception(timeout=30))]
+
+
+def test_a_thread_waits_until_hooks_are_taken_off(own: Any) -> None:
+    model, order = own("llama"), []
+    entered = threading.Event()
+
+    def first() -> None:
+        with suppress(KeyError), sl.applied(model, sl.hooks.freeze_attention()):
+            entered.set()
+            threading.Event().wait(0.2)
+            order.append("out")
+            raise KeyError
+
+    def second() -> None:
+        assert entered.wait(30)
+        bound(model)
+        order.append("in")
+
+    assert not in_threads(first, second)
+    assert order == ["out", "in"]

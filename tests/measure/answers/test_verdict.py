@@ -1,0 +1,93 @@
+"""Verdicts on changes of the right answer: prompts whose truth is known, and log-odds by plain transformers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.errors import InputError
+
+COUNT, LAST = "How many ones are in the following sequence? {} =", "What is the last digit in this sequence? {} ="
+
+
+def log_odds(plain: Any, ids: list[int], one: list[int], other: list[int]) -> float:
+    """log p(one) − log p(other) after a prompt, by plain forward passes."""
+
+    def whole(answer: list[int]) -> float:
+        logits = plain(torch.tensor([[*ids, *answer]])).logits[0].double().log_softmax(dim=-1)
+        return sum(logits[len(ids) - 1 + k, token].item() for k, token in enumerate(answer))
+
+    return whole(one) - whole(other)
+
+
+def test_log_odds_of_answers_of_several_tokens_equal_plain_forward_passes(tiny: Any, plain_tiny: Any) -> None:
+    ones = sl.prompts.repeated(tiny, "1", 41, prefix=COUNT[:-5].strip(), suffix="=")
+    found = sl.verdict(tiny, ones, lambda items: str(len(items)), lengths=[38, 40, 41], n_random_models=0)
+    digits = {n: [sl.prompts.one_token(tiny, digit) for digit in str(n)] for n in (38, 40, 41)}
+    expected = [
+        [log_odds(plain_tiny, list(ones.pair(n).v), digits[before], digits[after]) for n in (before, after)]
+        for before, after in ((38, 40), (40, 41))
+    ]
+    given = np.stack([found["log_odds"], found["log_odds_after"]], axis=1)
+    np.testing.assert_allclose(given, expected, atol=1e-4)
+    assert found["verdict"].values.tolist() == ["used", "used"]
+
+
+def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(tiny: Any, plain_tiny: Any) -> None:
+    ids = sl.prompts.tokenize(tiny, COUNT.format("1"))[0].tolist()
+    one, zero = (sl.prompts.one_token(tiny, digit) for digit in "10")
+    logits = plain_tiny(torch.tensor([[*ids, one]])).logits[0].double().softmax(dim=-1)
+    goes_on = float(logits[-1, zero])
+    found = sl.verdict(tiny, [COUNT.format("1"), COUNT.format("1" * 10)], ["1", "10"], n_random_models=0)
+    assert float(found["log_odds"][0]) == pytest.approx(np.log((1 - goes_on) / goes_on), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "answers", "expected"),
+    [
+        ([COUNT.format("1101"), COUNT.format("11011")], ["3", "4"], "used"),
+        ([LAST.format("1101"), LAST.format("1107")], ["1", "7"], "used"),
+        ([LAST.format("1101"), LAST.format("1107")], ["7", "1"], "present, not used"),
+        ([COUNT.format("1" * 90), COUNT.format("1" * 91)], ["90", "91"], "present, not used"),
+        ([COUNT.format("1101"), COUNT.format("1101")], ["3", "4"], "not resolved"),
+    ],
+    ids=["count", "last digit", "answers exchanged", "ninety ones", "one prompt twice"],
+)
+def test_the_truth_is_known(tiny: Any, prompts: list[str], answers: list[str], expected: str) -> None:
+    found = sl.verdict(tiny, prompts, answers)
+    assert found["verdict"].values.tolist() == [expected]
+    assert (found["margin_y"].values > 1) == (expected != "not resolved")
+
+
+def test_what_a_hook_hides_is_lost(tiny: Any) -> None:
+    """Behind a mask that hides the digits, the last token cannot know them: both prompts are one to it."""
+    prompts = [LAST.format("1101"), LAST.format("1107")]
+    place = len(sl.prompts.tokenize(tiny, prompts[0])[0]) - 2
+    with sl.applied(tiny, sl.hooks.mask_tokens([place])):
+        found = sl.verdict(tiny, prompts, ["1", "7"], n_random_models=0)
+    assert found["verdict"].values.tolist() == ["not resolved"]
+    assert (found["recovered_y"] < 1).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_weights_never_use_an_answer(tiny: Any, seed: int) -> None:
+    untrained = with_random_weights(tiny, seed)
+    untrained.tokenizer = tiny.tokenizer
+    ones = sl.prompts.repeated(tiny, "1", 12, prefix="How many?", suffix="=")
+    found = sl.verdict(untrained, ones, lambda items: str(7 * len(items) % 10), n_random_models=0)
+    assert not (found["verdict"] == "used").any()
+
+
+def test_refusals(tiny: Any) -> None:
+    pair = [COUNT.format("1"), COUNT.format("11")]
+    for prompts, answers, words in (
+        (pair, ["1"], "2 prompts and 1 right answers"),
+        (pair[:1], ["1"], "1 prompts"),
+        (pair, ["1", "1"], "same right answer"),
+        (pair, ["1", " "], "texts of the answers"),
+    ):
+        with pytest.raises(InputError, match=words):
+            sl.verdict(tiny, prompts, answers)
