@@ -212,19 +212,6 @@ def changes() -> Pairs:
             yield (mark.x[0], mark.y[0]), (np.median(own), row)
 
 
-def audit() -> Pairs:
-    found = specimens.audit()
-    inner = found.isel(position=found["content"].values)
-    wanted = {
-        "x": inner["over_jacobian"].median(("prompt", "position")), "x3": found["cost"],
-        "x2": found["agreement"].sel(reference="Jacobian", way="partial"),
-    }  # fmt: skip
-    for mark in sl.figures.audit(found).data:
-        if mark.xaxis != "x2" or mark.marker.symbol == "circle":
-            names = [one if isinstance(one, str) else one[0] for one in mark.customdata]
-            yield mark.x, wanted[mark.xaxis].sel(estimate=names)
-
-
 def accuracy() -> Pairs:
     found = specimens.evaluate(0)
     lines = named(sl.figures.accuracy_by_length(found))
@@ -315,7 +302,7 @@ def lines() -> Pairs:
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
     collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
-    changes, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
+    changes, accuracy, errors, frequencies, readout, probe, top_tokens,
     total_variation, tokenization, lines,
 ]  # fmt: skip
 

@@ -109,7 +109,7 @@ def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> Non
     ones = sl.prompts.repeated(tiny, "1", 4)
     pairs = sl.capture(tiny, ones)
     of_prompts: list[Any] = [
-        sl.path_bound, sl.jacobian_norms, sl.sensitivity, sl.substitution_effect, sl.audit, sl.top_tokens,
+        sl.path_bound, sl.jacobian_norms, sl.sensitivity, sl.substitution_effect, sl.top_tokens,
         sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit,
     ]  # fmt: skip
     for measure in of_prompts:
