@@ -221,7 +221,6 @@ def _of_places(estimate: Estimate, values: np.ndarray, groups: Spans | None) -> 
     return combine(torch.from_numpy(values)).numpy()
 
 
-# More than six arguments that are not options, since all describe one audit.
 def _assemble(
     session: Session, estimates: list[Estimate], values: dict[str, np.ndarray], seconds: dict[str, float],
     refused: dict[str, str], ceilings: dict[str, np.ndarray], places: list[int],

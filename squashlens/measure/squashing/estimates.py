@@ -180,7 +180,6 @@ class Change(NamedTuple):
     tokens: list[int]
 
 
-# More than eight arguments, since it is the first order of two effects, with the options of both.
 @measured
 def first_order(
     model: Bridge,
