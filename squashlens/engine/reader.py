@@ -249,7 +249,7 @@ def every_bit(tensors: Sequence[Tensor]) -> list[int]:
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in flat:
         by_device.setdefault(tensor.device, []).append(torch.hash_tensor(tensor).view(torch.int64))
-    return [number for rows in by_device.values() for number in torch.stack(rows).tolist()]
+    return [number for rows in by_device.values() for number in torch.stack(rows).cpu().tolist()]
 
 
 def require_finite(model: nn.Module, source: str) -> None:

@@ -36,6 +36,7 @@ from squashlens.saving.stored import (
     digests,
     is_ours,
     label_of,
+    of_xarray,
     parsed,
     result_of,
     texts_of,
@@ -266,10 +267,11 @@ def save(result: Result, path: str | Path) -> Path:
 
 @validated
 def open(path: str | Path) -> Result:
-    """Read a result that `save` wrote as `.nc` or `.json`.
+    """Read a result that `save` wrote as `.nc` or `.json`, or xarray's `to_netcdf`.
 
-    The SHA-256 of the whole file is compared before anything in it is read. It shows damage and changes; it is no proof
-    against forgery, so open only files of people whom you trust. Open netCDF files of other programs with xarray.
+    The SHA-256 of a whole file of `save` is compared before anything in it is read. It shows damage and changes; it is
+    no proof against forgery, so open only files of people whom you trust. Files of `to_netcdf` have none: `provenance`
+    says whether their values are measured, by the digests in it. Open netCDF files of other programs with xarray.
 
     Args:
         path: the file to read.
@@ -278,7 +280,7 @@ def open(path: str | Path) -> Result:
         The DataArray or Dataset that was saved.
 
     Raises:
-        InputError: if the file was changed or damaged since it was saved, or `save` did not write it.
+        InputError: if the file was changed or damaged since it was saved, or has no result of squashlens.
     """
     path = Path(path)
     if path.suffix not in (".nc", ".json"):
@@ -286,6 +288,8 @@ def open(path: str | Path) -> Result:
     try:
         if not path.is_file():  # a pipe would wait for its writer
             raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
-        return result_of(parsed(path.read_bytes(), path.suffix, path))
+        content = path.read_bytes()
+        written_by_xarray = of_xarray(content) if path.suffix == ".nc" else None
+        return result_of(parsed(content, path.suffix, path)) if written_by_xarray is None else written_by_xarray
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error

@@ -145,6 +145,20 @@ def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
         return dataset.load()
 
 
+def of_xarray(content: bytes) -> Result | None:
+    """The result in a file that xarray's `to_netcdf` wrote, without a SHA-256; None for any other content."""
+    saved = KIND.encode() in content or AFTER.search(content, max(0, len(content) - TAIL))
+    if saved or not content.startswith((b"\x89HDF", b"CDF")):
+        return None
+    try:
+        found: Result = xr.load_dataset(io.BytesIO(content), decode_times=False)
+        if len(found) == 1 and PROVENANCE not in found.attrs:
+            found = xr.load_dataarray(io.BytesIO(content), decode_times=False)
+    except Exception:  # HDF5 and each engine have errors of their own
+        return None
+    return found if is_ours(found) else None
+
+
 def result_of(dataset: xr.Dataset) -> Result:
     """The DataArray or Dataset that is stored as this Dataset."""
     attrs = {name: value for name, value in dataset.attrs.items() if name != KIND}

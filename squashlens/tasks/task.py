@@ -169,7 +169,7 @@ class Task:
         except Exception as error:  # of functions that users write
             raise InputError(
                 f"The task {self.name!r} cannot be asked about 1 to {SHORT} items: {error}",
-                "Let its functions take so few items, or give prompting={'n_baseline': 0} and no examples.",
+                "Let its functions take so few items, or give n_baseline=0 and no examples.",
             ) from error
         different: dict[Items, Question] = {}
         for question in asked:

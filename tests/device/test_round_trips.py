@@ -111,7 +111,7 @@ def test_derivatives_that_are_not_finite() -> None:
 def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
     options = {"n_random_models": 0, "queries": [2], "layers": [0]} if name == "profile" else {"query": 2}
     leak = ("blocks.1.hook_resid_pre", lambda tensor: tensor + tensor[:, -1:])
-    said = "lets tokens after position 2 influence"
+    said = "tokens depend on later ones"
     with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):
         getattr(sl, name)(model, IDS, **options)
 

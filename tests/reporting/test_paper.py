@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 
 import squashlens as sl
@@ -197,16 +196,6 @@ def test_wrong_settings_are_refused_and_nothing_is_written(
     with pytest.raises(InputError, match=message):
         sl.paper(tiny, out=tmp_path / "new", **{**QUIET, **options})
     assert not [*tmp_path.iterdir()]
-
-
-def test_hooks_of_which_not_all_is_seen_are_refused(tiny: Any, tmp_path: Path) -> None:
-    generator = torch.Generator()
-
-    def edit(tensor: Any, hook: Any) -> Any:
-        return tensor * generator.initial_seed() ** 0
-
-    with sl.applied(tiny, ("blocks.0.hook_resid_pre", edit)), pytest.raises(InputError, match="A finished figure must"):
-        sl.paper(tiny, out=tmp_path, figures=[9], **QUIET)
 
 
 def test_without_a_browser_one_warning_comes_before_the_work(
