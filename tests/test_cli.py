@@ -47,7 +47,7 @@ def test_an_option_has_the_default_of_the_parameter(name: str) -> None:
         if needed or option.name == "model" or (name, option.name) == ("squash_map", "prompt"):
             continue
         default = str(parameter.default).removeprefix("torch.")
-        stands_for = {str(option.default), "None" if option.default in ("", 0, "none", "{}") else ""}
+        stands_for = {str(option.default), "None" if option.default in ("", 0, "none", "{}", ("", "")) else ""}
         assert {default, f"('{default}',)"} & stands_for, option
 
 
