@@ -122,8 +122,6 @@ def never_decays(stack: Stack) -> bool:
 
 
 TOP, FIRST = {"layer": -1}, {"layer": 0}
-WHERE = {-1: "top layer", 0: "first layer"}
-OF_SLOPES = ("exponent_mean", "exponent_low", "exponent_high", "fit")
 
 
 FEWEST = 3  # points for a fit
