@@ -121,9 +121,6 @@ def never_decays(stack: Stack) -> bool:
     return stack.encoding == "alibi" or stack.window is not None
 
 
-TOP, FIRST = {"layer": -1}, {"layer": 0}
-
-
 FEWEST = 3  # points for a fit
 DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
 

@@ -168,7 +168,7 @@ def verdict() -> Pairs:
     lines = named(sl.figures.verdict_odds(found))
     yield lines["after the first prompt"].y, found["log_odds"]
     yield lines["after the second"].y, found["log_odds_after"]
-    yield lines["lost"].x, np.flatnonzero(found["verdict"] == "lost")
+    yield named(sl.figures.verdict_odds(found), mode="markers")["lost"].x, np.flatnonzero(found["verdict"] == "lost")
     yield named(sl.figures.verdict_margins(found))["3 or 4"].y[:-1], found["margin"].sel(pair=3)
 
 

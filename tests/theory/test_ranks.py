@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import spearmanr
 
-from squashlens.theory.statistics.ranks import mean_interval, share_interval, spearman
+from squashlens.theory.statistics.ranks import (
+    mean_interval,
+    share_interval,
+    spearman,
+)
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
@@ -66,5 +70,5 @@ def test_shares_have_clopper_and_pearsons_interval(n: int, data: st.DataObject) 
     assert (low.item(), high.item()) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_the_share_of_what_is_not_known_is_not_known() -> None:
+def test_a_share_of_something_unknown_is_unknown() -> None:
     assert all(end.isnan() for end in share_interval(torch.tensor([0.0] * 8 + [torch.nan])))
