@@ -1,4 +1,4 @@
-"""Rank correlation and the interval of a mean; exact tests and intervals for a few paired samples."""
+"""Rank correlation, and intervals of a mean and of a share."""
 
 import math
 import warnings
