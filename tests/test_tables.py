@@ -11,7 +11,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.records.results import sealed, signed
-from tests import odd, typeset
+from tests import measurements, typeset
 from tests.test_concatenation import measured
 
 SUMMARISED = ("audit",)
@@ -35,10 +35,10 @@ def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in SUMMARISED])
+@pytest.mark.parametrize("name", [name for name in measurements.results() if name not in SUMMARISED])
 def test_no_number_is_lost_or_repeated(name: str) -> None:
     """Each variable has as many rows as numbers, under its own coordinates, and no provenance."""
-    found = odd.result(name)
+    found = measurements.result(name)
     whole = found if isinstance(found, xr.Dataset) else found.to_dataset(name=found.name)
     numbers = {str(key): values for key, values in whole.data_vars.items() if values.dtype.kind in "biuf"}
     if not numbers:
@@ -96,7 +96,11 @@ def test_models_of_a_joined_result() -> None:
     assert labelled["prompt_"].tolist() == ["short"] * 2 + ["long"] * 3
     assert labelled["prompt"].tolist() == ["xy"] * 2 + ["xyz"] * 3
     sequences = sl.results.table(
-        {"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")}
+        {
+            "a": measurements.result("collapse"),
+            "b": measurements.result("evaluate"),
+            "c": measurements.result("convergence"),
+        }
     )
     assert [*dict.fromkeys(sequences["prompt"])] == ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
     assert [*dict.fromkeys(sequences["model"])] == ["tiny-gemma", ""]
@@ -131,7 +135,7 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
 
 
 def test_summaries_have_a_row_for_each_method_or_design() -> None:
-    audit = sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2)
+    audit = sl.audit(measurements.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2)
     table, swapped = (sl.results.table(audit, reference=one) for one in ("Jacobian", "substitution effect"))
     assert table.index.tolist() == audit["estimate"].values.tolist()
     assert table["raw"].equals(sl.results.table(audit)["raw"])
@@ -145,12 +149,12 @@ def test_summaries_have_a_row_for_each_method_or_design() -> None:
 
 
 def test_what_has_no_table_is_refused() -> None:
-    bound = odd.result("path_bound")
+    bound = measurements.result("path_bound")
     for given, options, message in (
         (bound, {"reference": "Jacobian"}, "reference= is only for results of audit"),
         ({}, {}, "result= is empty"),
-        ((2 * odd.result("collapse")["distance"]).drop_attrs(), {}, "These values have no provenance"),
-        (odd.result("evaluate")[["answer"]], {}, "has no numbers: its variables are texts"),
+        ((2 * measurements.result("collapse")["distance"]).drop_attrs(), {}, "These values have no provenance"),
+        (measurements.result("evaluate")[["answer"]], {}, "has no numbers: its variables are texts"),
     ):
         with pytest.raises(InputError, match=message):
             sl.results.table(given, **options)
@@ -180,7 +184,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     """A long table of hostile texts, and two models side by side, as a reader makes them."""
     long = sl.results.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
     wide = long.pivot(index="token", columns="label", values="value")
-    summary = sl.results.table(odd.result("audit"), escape="latex")
+    summary = sl.results.table(measurements.result("audit"), escape="latex")
     tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
     rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
     assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000
