@@ -383,14 +383,6 @@ ROWS: dict[str, Row] = {
     ),
     "knockout_effect": Row(sl.knockout_effect, {"positions": [3], **ASKED}, ({"kind": "embedding"}, QUERY)),
     "top_tokens": Row(sl.top_tokens, ASKED, recorded=lambda s: {"one": {"k": 5}}),
-    "audit": Row(
-        sl.audit, {"estimates": ["Jacobian"], "n_probes": 1, "n_replacements": 5, **ASKED},
-        of=lambda s: {"prompt": [s.short], "candidates": s.among, "n_probes": 4, "n_replacements": 2},
-        recorded=lambda s: {
-            "one": {"estimates": ["attention edges", "sketch", "substitution", "rollout", "all-ones", "top"]}
-        },
-        kept=lambda found: found.drop_vars(["cost", "seconds"]),
-    ),
     "profile": Row(
         sl.profile, {"prompt": "1 =", **UNTRAINED}, (FROBENIUS, BOUNDED),
         recorded=lambda s: {

@@ -12,10 +12,8 @@ from tests.golden.test_golden import recorded, require_as_recorded
 
 DEFAULT = ("capture",)  # the others are slow
 # Certified bounds are refused; `synthetic` has no model.
-REFUSED = ("certified_bound", "audit")
-CASES = [
-    name for name in measurements.MEASUREMENTS if "tiny-gemma" in recorded(name) and name not in ("runs", "synthetic")
-]
+REFUSED = ("certified_bound",)
+CASES = [name for name in measurements.MEASUREMENTS if "tiny-gemma" in recorded(name) and name != "synthetic"]
 
 
 def spread(ends: str = "lazy:1") -> dict[str, str]:
