@@ -277,9 +277,9 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
 
 
 def test_parts_take_the_first_theme(figure: go.Figure) -> None:
-    dark = sl.figures.styled(sl.figures.of(specimens.MEASUREMENTS["runs"]()), theme="dark")
+    dark = sl.figures.styled(sl.figures.of(specimens.readout()), theme="dark")
     found = sl.figures.panels({"a": figure, "b": dark})
-    assert next(t for t in found.data if t.name == "float32").line.color == "#1d2330"
+    assert next(t for t in found.data if t.name == "R² with random weights").line.color == "#1d2330"
 
 
 def test_annotations_move_with_their_panel() -> None:

@@ -86,7 +86,7 @@ def test_hooks_of_some_results_are_said() -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["sensitivity", "path_bound", "collapse", "compare", "runs", "composition"])
+@pytest.mark.parametrize("name", ["sensitivity", "path_bound", "collapse", "compare", "composition"])
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = measurements.result(name)
     figure: Any = sl.figures.of(sl.results.concat({"first": result, "second": result}, dim="attempt"))
