@@ -247,10 +247,11 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
     assert unbreak(wrap("<br>".join(lines), 3000, 10)) == text
 
 
-def test_parts_take_the_first_theme(figure: go.Figure) -> None:
-    dark = sl.figures.styled(sl.figures.of(specimens.readout()), theme="dark")
-    found = sl.figures.panels({"a": figure, "b": dark})
-    assert next(t for t in found.data if t.name == "R² with random weights").line.color == "#1d2330"
+def test_parts_take_the_first_theme(figure: go.Figure, bars: go.Figure) -> None:
+    light, dark = (sl.figures.styled(bars, theme=theme) for theme in ("notebook", "dark"))
+    expected, found = (as_json(sl.figures.panels({"a": figure, "b": part})) for part in (light, dark))
+    assert found == expected
+    assert as_json(dark) != as_json(light)
 
 
 def test_annotations_move_with_their_panel() -> None:
