@@ -12,7 +12,7 @@ order to read them:
    gives the Jacobian's blocks and their leading directions.
    `profile` measures all queries and layers of a prompt, and `influence_by_distance` how influence falls with distance.
    `substitution_effect` replaces tokens and `knockout_effect` takes them away, `needle` measures one token of many
-   prompts, `audit` compares all of these, and `top_tokens` shows the prediction. `attention_sinks` finds tokens that
+   prompts, and `top_tokens` shows the prediction. `attention_sinks` finds tokens that
    get attention whatever they say, and `attention_heads` describes heads. `paths` has functions for the attention paths
    that the bound sums over. `squash_map` shows all of this as one interactive page.
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds

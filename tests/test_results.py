@@ -14,19 +14,21 @@ import torch
 import xarray as xr
 
 import squashlens as sl
-from tests import odd
+from tests import measurements, odd
 
 # Texts that only a tokenizer read, random stacks without tokens, and counts of answers.
 WITHOUT_IDS = ("splits", "convergence", "softmax_total_variation", "answer_frequencies")
 KINDS: dict[str, Callable[[], Any]] = {
-    **{name: lambda name=name: odd.result(name) for name in odd.result("")},
-    "certified": lambda: sl.certified_bound(odd.model(), "11", to_layer=[1, "y"]),
-    "several prompts": lambda: sl.path_bound(odd.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
-    "unequal prompts": lambda: sl.sensitivity(odd.model(), ["110 =", "How many in 11?"]),
-    "capture": lambda: sl.capture(odd.model(), "110 =", layers=[0, 1]).to_xarray(),
-    "joined": lambda: sl.results.concat({"a": odd.result("collapse"), "b": odd.result("collapse")}, dim="model"),
-    "one number": lambda: sl.path_bound(odd.model(), "110 =")[2],
-    "one row": lambda: odd.result("collapse").isel(layer=-1, length=0),
+    **{name: lambda name=name: measurements.result(name) for name in measurements.results()},
+    "certified": lambda: sl.certified_bound(measurements.model(), "11", to_layer=[1, "y"]),
+    "several prompts": lambda: sl.path_bound(measurements.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
+    "unequal prompts": lambda: sl.sensitivity(measurements.model(), ["110 =", "How many in 11?"]),
+    "capture": lambda: sl.capture(measurements.model(), "110 =", layers=[0, 1]).to_xarray(),
+    "joined": lambda: sl.results.concat(
+        {"a": measurements.result("collapse"), "b": measurements.result("collapse")}, dim="model"
+    ),
+    "one number": lambda: sl.path_bound(measurements.model(), "110 =")[2],
+    "one row": lambda: measurements.result("collapse").isel(layer=-1, length=0),
 }
 
 
@@ -72,7 +74,7 @@ def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> No
 
 def test_no_result_has_far_more_combinations_of_labels_than_numbers() -> None:
     """`to_dataframe` makes a row for each; every variable has its dimensions repeated over all others."""
-    results = {name: odd.result(name) for name in odd.result("")}
+    results = {name: measurements.result(name) for name in measurements.results()}
     datasets = {name: one for name, one in results.items() if isinstance(one, xr.Dataset)}
     rows = {name: math.prod(one.sizes.values()) / max(v.size for v in one.values()) for name, one in datasets.items()}
     assert {name: ratio for name, ratio in rows.items() if ratio > 32} == {}
@@ -86,7 +88,7 @@ def test_every_measurement_is_among_them() -> None:
     returned = {name: inspect.signature(one, eval_str=True).return_annotation for name, one in functions.items()}
     makers = {name for name, hint in returned.items() if re.search(r"xarray.*\.(Dataset|DataArray)", str(hint))}
     assert len(makers) > 30
-    assert {name.split(".")[-1] for name in makers} - {"concat", "open", "pooled", "from_log"} <= {*KINDS}
+    assert {name.split(".")[-1] for name in makers} - {"concat", "open", "from_log"} <= {*KINDS}
 
 
 def test_csv_is_read_as_the_page_says(tmp_path: Path) -> None:

@@ -263,9 +263,10 @@ def require_finite(model: nn.Module, source: str) -> None:
         for part in parts(tensor.detach()):
             if part.numel() == 0 or not part.is_floating_point():
                 continue
-            if torch.stack(torch.aminmax(part)).isfinite().all():  # ten times faster than testing each entry
+            wide = part.float() if part.element_size() == 1 else part  # a quantizer's float8 has no minimum
+            if torch.stack(torch.aminmax(wide)).isfinite().all():  # ten times faster than testing each entry
                 continue
-            wrong = (~torch.isfinite(part)).nonzero()
+            wrong = (~torch.isfinite(wide)).nonzero()
             overflow = "Or load it with dtype=torch.bfloat16 or torch.float32, whose range is larger."
             raise ModelAccessError(
                 f"{name} of {source} has {len(wrong)} NaN or infinite entries of {part.numel()}, the first at "

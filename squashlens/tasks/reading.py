@@ -13,11 +13,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
+from typing_extensions import TypeAliasType
+
 from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, find_numbers, find_stated, unread, value
 
-Why = Literal[
-    "read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut", "retracted"
-]
+Why = TypeAliasType(
+    "Why",
+    Literal[
+        "read", "none", "several", "words", "fraction", "grouping", "long", "digit", "form", "echo", "cut", "retracted"
+    ],
+)
 WHY: dict[str, str] = {
     "read": "read",
     "none": "no number",

@@ -14,10 +14,9 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.axes import set_axis
-from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.text import unbreak, width_of, wrap
-from tests import odd, typeset
+from tests import typeset
 from tests.figures import specimens
 
 SIZE = 10 / 0.85  # of a font whose tick labels have 10 pixels
@@ -139,34 +138,6 @@ def test_different_figures_share_no_scale_and_cannot_be_composed_twice(figure: g
             sl.figures.panels(parts, **options)
 
 
-def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hook: Any) -> Any:
-    return tensor / 2
-
-
-@pytest.mark.slow
-def test_the_line_under_the_title(tiny: Any) -> None:
-    """Model, task, norm, and the hooks that were on the model throughout, not those that were compared."""
-    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
-        under = sl.figures.of(sl.sensitivity(tiny, "110 =")).layout.title.subtitle.text
-    assert under == "tiny-gemma · mask_tokens(1) at 6 points · spectral norm"
-    long = sl.hooks.mask_tokens([*range(1, 40)])
-    with sl.applied(
-        tiny,
-        long,
-        ("blocks.3.attn.hook_z", _halved_with_a_name_that_is_longer_than_a_line_has_room_for),
-        sl.hooks.zero_residual([2], blocks=(1,)),
-    ):
-        under = sl.figures.of(sl.path_bound(tiny, "110 =")).layout.title.subtitle.text
-    names = "mask_tokens(1 … 39, 39 in all, 61847ccd), zero_residual(2), _halved_with_a_name_that_is_longer_than_…"
-    assert under.replace("<br>", " ") == f"tiny-gemma · {names} at 8 points"
-    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
-        hooked = sl.path_bound(tiny, "110 =")
-    joined = sl.results.concat({"hooked": hooked, "plain": sl.path_bound(tiny, "110 =")}, dim="change")
-    assert notes_of(joined) == "tiny-gemma"
-    compared = sl.figures.of(odd.result("compare")).layout.title.subtitle.text
-    assert compared == "tiny-gemma · dots: lengths · rings: medians"
-
-
 @pytest.mark.parametrize("ending", [".html", ".json"])
 def test_files_without_a_browser(figure: go.Figure, tmp_path: Path, ending: str) -> None:
     path = sl.figures.save(figure, tmp_path / f"figure{ending}")
@@ -276,10 +247,11 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
     assert unbreak(wrap("<br>".join(lines), 3000, 10)) == text
 
 
-def test_parts_take_the_first_theme(figure: go.Figure) -> None:
-    dark = sl.figures.styled(sl.figures.of(specimens.MEASUREMENTS["runs"]()), theme="dark")
-    found = sl.figures.panels({"a": figure, "b": dark})
-    assert next(t for t in found.data if t.name == "float32").line.color == "#1d2330"
+def test_parts_take_the_first_theme(figure: go.Figure, bars: go.Figure) -> None:
+    light, dark = (sl.figures.styled(bars, theme=theme) for theme in ("notebook", "dark"))
+    expected, found = (as_json(sl.figures.panels({"a": figure, "b": part})) for part in (light, dark))
+    assert found == expected
+    assert as_json(dark) != as_json(light)
 
 
 def test_annotations_move_with_their_panel() -> None:

@@ -136,6 +136,7 @@ def ratio(found: xr.Dataset) -> Variable:
 
 def mean_by_distance(values: xr.DataArray) -> Float[Tensor, "layer distance"]:
     """The mean over queries at each distance, as in `influence_by_distance`, of what was measured for all of them."""
+    values = values.sortby("query")
     queries, (_, layers, n) = torch.tensor(values["query"].values), values.shape
     sums = ByDistance(n, layers, queries, int(provenance(values).get("bos_count", 0)))
     for layer in range(layers):
