@@ -226,10 +226,8 @@ class _Work:
         """State the size of the result and the number of products, and raise if they do not fit."""
         series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[self.method]
         whole = 0 if self.models else series * len(self.queries) * len(self.layers) * self.n * 8
-        size, name = (
-            whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4,
-            self.session.facts["call"]["function"],
-        )
+        size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
+        name = self.session.facts["call"]["function"]
         less = "Use `influence_by_distance`, fewer queries=, or fewer layers=."
         require_room(size, torch.device("cpu"), f"The result of {name}", less)
         if size > REPORT_ABOVE:

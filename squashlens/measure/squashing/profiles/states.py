@@ -1,7 +1,6 @@
 """What the heads of a prompt look like, block by block, and its residual streams, layer by layer."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -52,18 +51,17 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     """
     session = Session.start(require_sound(model), prompt, "attention_heads")
     session.require_one(tokens=2)
-    seen, n, native = _Seen.of(session), session.positions, _windows(session)
-    blocks, over = range(anatomy.n_blocks(session.model)), ("block", "head")
-    heads = _stack(seen.heads[b] for b in blocks)
-    sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
+    heads, values = (_stack(by_block.values()) for by_block in _seen(session))
+    n, native, over = session.positions, _windows(session), ("block", "head")
+    blocks = range(anatomy.n_blocks(session.model))
     keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + _has_sink(session.model, b) for b in blocks]
     uniform = [each.double().log().mean().item() for each in keys]
     variables: dict[str, Variable] = {
         "sink_rate": (over, heads[..., 0], "mean attention of later tokens to the first token", "1"),
         "attention_entropy": (over, heads[..., 1], "mean entropy of the attention of later tokens", "nat"),
         "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention of later tokens", "nat"),
-        "sink_value_norm": (over, sink, "norm of the first token's value vector", MODEL_UNITS),
-        "value_norm": (over, others, "mean norm of the other tokens' value vectors", MODEL_UNITS),
+        "sink_value_norm": (over, values[..., 0], "norm of the first token's value vector", MODEL_UNITS),
+        "value_norm": (over, values[..., 1], "mean norm of the other tokens' value vectors", MODEL_UNITS),
     }
     coords = {"block": np.arange(len(blocks)), "head": np.arange(heads.shape[1])}
     return session.dataset("attention of the heads of a prompt", coords, variables)
@@ -103,38 +101,29 @@ def _stack(parts: Iterable[Tensor]) -> Tensor:
     return torch.stack(to_cpu(list(parts)))
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What one forward pass shows: statistics of heads and of value vectors by block."""
+def _seen(session: Session) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """Statistics by block of what heads attend to, and of value vectors, from one forward pass."""
+    model, count = session.model, int(session.model.cfg.n_heads)
+    blocks, hooks = range(anatomy.n_blocks(model)), model.hook_dict
+    nothing = torch.full((count, 2), torch.nan, dtype=torch.float64)
+    heads, values = dict.fromkeys(blocks, nothing), dict.fromkeys(blocks, nothing)
 
-    heads: dict[int, Tensor]
-    values: dict[int, tuple[Tensor, Tensor]]
+    def value(block: int, tensor: Tensor) -> None:
+        if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
+            sizes = tensor[0].double().norm(dim=-1).repeat_interleave(count // tensor.shape[2], dim=1)
+            values[block] = torch.stack([sizes[0], sizes[1:].mean(dim=0)], dim=-1)
 
-    @classmethod
-    def of(cls, session: Session) -> "_Seen":
-        model, heads = session.model, int(session.model.cfg.n_heads)
-        blocks, hooks = range(anatomy.n_blocks(model)), model.hook_dict
-        nothing = torch.full((heads,), torch.nan, dtype=torch.float64)
-        none = torch.stack([nothing, nothing], dim=-1)
-        seen = cls(dict.fromkeys(blocks, none), dict.fromkeys(blocks, (nothing, nothing)))
+    def attention(block: int, pattern: Any) -> None:
+        heads[block] = heads_of(pattern, _has_sink(model, block))
 
-        def value(block: int, tensor: Tensor) -> None:
-            if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
-                sizes = tensor[0].double().norm(dim=-1).repeat_interleave(heads // tensor.shape[2], dim=1)
-                seen.values[block] = (sizes[0], sizes[1:].mean(dim=0))
-
-        named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
-        watch = [(name, partial(value, b)) for b, name in named if name in hooks]
-
-        def attention(block: int, pattern: Any) -> None:
-            seen.heads[block] = heads_of(pattern, _has_sink(model, block))
-
-        if why_not_streamed(model, [name for name, _ in watch]) is not None:
-            sites = {block: anatomy.pattern_site(block) for block in blocks}
-            watch += [(site, partial(attention, block)) for block, site in sites.items() if site in hooks]
-        with torch.no_grad():
-            forward(model, session.ids.clone(), watch, on_attention=attention)
-        return seen
+    named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
+    watch = [(name, partial(value, b)) for b, name in named if name in hooks]
+    if why_not_streamed(model, [name for name, _ in watch]) is not None:
+        sites = {block: anatomy.pattern_site(block) for block in blocks}
+        watch += [(site, partial(attention, block)) for block, site in sites.items() if site in hooks]
+    with torch.no_grad():
+        forward(model, session.ids.clone(), watch, on_attention=attention)
+    return heads, values
 
 
 def _distances(session: Session, sites: list[str], last: list[Tensor]) -> dict[str, Variable]:
