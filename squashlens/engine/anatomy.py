@@ -72,7 +72,9 @@ def last_logits(model: Bridge) -> dict[str, Tensor]:
     The position, and not the number 1: for a number, Gemma 4 shortens the blocks that share keys and values, too.
     """
     known = inspect.signature(model.original_model.forward).parameters
-    return {"logits_to_keep": torch.tensor([-1])} if "logits_to_keep" in known else {}
+    devices = {*(getattr(model.original_model, "hf_device_map", None) or {}).values()}
+    # Of a model on several devices accelerate moves the index to the first of them, and the stream ends on the last.
+    return {"logits_to_keep": torch.tensor([-1])} if "logits_to_keep" in known and len(devices) < 2 else {}
 
 
 def quantization(model: Bridge) -> str | None:
