@@ -137,6 +137,11 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(query_has_most: bool
     assert (", with 99.93 % of the paths" in figure.layout.title.subtitle.text) != query_has_most
 
 
+def test_a_range_of_queries_is_not_called_all(tiny: Any) -> None:
+    few = sl.influence_by_distance(tiny, "1101 =", queries=range(-2, 0), method="none", n_random_models=0)
+    assert sl.figures.of(few).layout.title.text.startswith("Queries -2, -1 of a prompt")
+
+
 def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
     every = sl.profile(tiny, "1101 =", queries=[1, 3, 4], method="none")
     found = every["path_bound"]

@@ -200,8 +200,8 @@ class _Work:
         way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "none"))
         session = Session.start(
             model, prompt, function,
-            queries=queries, layers=layers, method=way.method, n_probes=way.n_probes, norm=norm, seed=way.seed,
-            **random,
+            queries=queries if queries == "all" else [*queries], layers=layers, method=way.method,
+            n_probes=way.n_probes, norm=norm, seed=way.seed, **random,
         )  # fmt: skip
         session.require_one(tokens=2)
         places = range(session.positions) if queries == "all" else session.queries(queries, "queries")
