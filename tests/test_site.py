@@ -5,7 +5,6 @@ build. So every page is opened here, wide and light, and narrow and dark.
 """
 
 import os
-import runpy
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -62,15 +61,6 @@ def test_there_is_a_page_for_each_section() -> None:
     assert folders | pages <= set(PAGES)
     contents = [page for page in PAGES if not page.startswith(("_static", "genindex", "search", "py-modindex"))]
     assert 50 < len(contents) <= 60
-
-
-def test_each_script_is_on_one_page(parsed: dict[Path, Page]) -> None:
-    for folder, group in runpy.run_path(str(ROOT / "docs" / "_site" / "scripts.py"))["listed"]().items():
-        for name in group:
-            there = [
-                page for page, found in parsed.items() if f"run-{folder}-{name}".replace("_", "-") in found.anchors
-            ]
-            assert len(there) == 1, name
 
 
 @pytest.mark.parametrize("name", ["squash", "collapse", "ablation"])

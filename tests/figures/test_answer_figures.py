@@ -11,7 +11,6 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, score_answers
-from squashlens.records.joining import joined as put_together
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 
@@ -208,11 +207,3 @@ def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> N
     assert [cells.showscale for cells in sl.figures.probe(twins).data] == [False, True]
     none = restated(twins.assign(r2_random_model_y=("length", [np.nan] * 3)), {})
     assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"
-
-
-def test_dimensions_too_many_are_refused(asked: xr.Dataset) -> None:
-    both = put_together({"one": asked, "two": asked}, "model")
-    with pytest.raises(InputError, match=r"has no 'accuracy' over \(length, mode\)"):
-        sl.figures.accuracy_by_length(both)
-    chosen = sl.figures.accuracy_by_length(both.sel(model="two"))
-    np.testing.assert_array_equal(values(chosen.data[0].y), asked["accuracy"][0])
