@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import nbformat
 import pytest
 
 SITE = os.environ.get("SQUASHLENS_SITE")
@@ -18,7 +17,6 @@ if SITE is None:
     pytest.skip("the site is checked by `make docs`, which builds it", allow_module_level=True)
 
 HTML = Path(SITE).resolve()
-ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html"))
 PATIENCE = 300_000  # milliseconds for a page, of which some have many figures, on a machine that does other things too
 WAYS = {"wide": (1280, "light"), "narrow": (390, "dark")}
@@ -61,12 +59,6 @@ def test_there_is_a_page_for_each_section() -> None:
     assert folders | pages <= set(PAGES)
     contents = [page for page in PAGES if not page.startswith(("_static", "genindex", "search", "py-modindex"))]
     assert 50 < len(contents) <= 60
-
-
-@pytest.mark.parametrize("name", ["squash", "collapse", "ablation"])
-def test_tutorials_can_be_downloaded(parsed: dict[Path, Page], name: str) -> None:
-    assert f"../_static/{name}.ipynb" in parsed[HTML / "learn" / f"{name}.html"].links
-    nbformat.validate(nbformat.read(HTML / "_static" / f"{name}.ipynb", as_version=4))
 
 
 def test_links_resolve_and_pages_name_no_other_host(parsed: dict[Path, Page]) -> None:

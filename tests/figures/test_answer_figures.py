@@ -15,9 +15,7 @@ from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 
 MODES = ("answer_only", "cot", "cot_few_shot")
-TOLD = ["answer only", "chain of thought", "chain of thought, examples"]
 LENGTHS = [5, 10, 40]
-SEEDS = 4
 WHO = {"model": "<i>hosted</i>"}
 
 
@@ -46,12 +44,6 @@ def slipping(question: Any) -> str:
 @pytest.fixture(scope="module")
 def asked() -> xr.Dataset:
     return hosted(slipping)
-
-
-@pytest.fixture(scope="module")
-def counted(tiny: Any) -> xr.Dataset:
-    task = sl.tasks.find("taught_count_bernoulli")
-    return sl.evaluate(tiny, task, lengths=[8, 56], seeds=8)
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ from squashlens.figures.drawing.text import label
 from squashlens.records.joining import restated
 from tests.figures import specimens
 
-LENGTHS = [10, 50, 200, 400, 800]
-
 
 def numbers(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
