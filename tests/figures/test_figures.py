@@ -92,17 +92,6 @@ def test_each_panel_of_ablations_has_the_pair_and_no_colour_twice() -> None:
         sl.figures.from_block_map(found.sel(hook=["zero_values"]))
 
 
-def test_depth_limit_says_why_there_is_no_rate(tiny: Any) -> None:
-    """One token has no later ones, and a token that attends only to itself does not decay."""
-    first = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2]))
-    names = {line.name for line in first.data if line.name}
-    assert names == {f"block {block}: no token after the first one" for block in range(6)}
-    with sl.applied(tiny, sl.hooks.sliding_window(1)):
-        alone: Any = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2, 5, 6]))
-    absorbing = "no predicted rate, later tokens attend only to themselves, observed 1.000"
-    assert alone.data[0].name == f"block 0: {absorbing}"
-
-
 @pytest.mark.parametrize("sinks", [[0], [2], [0, 3], []])
 def test_sinks_are_beyond_the_scale_and_named(sinks: list[int]) -> None:
     """Tokens that are sinks by the stated rule, wherever they are; without one, the largest token is a point."""
