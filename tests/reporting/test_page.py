@@ -158,11 +158,6 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
         assert escape(plain) == plain
 
 
-def test_where_it_cannot_be_written(tiny: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no folder"):
-        sl.report(tiny, out=tmp_path / "missing" / "x.html")
-
-
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
