@@ -27,7 +27,7 @@ MODELS = ("tiny-gemma", *FAMILIES)
 CONFIGS = families.CONFIGS | families.MORE | families.OTHERS
 COUNT = "How many ones are in the following sequence?"
 LENGTHS = [2, 4, 6]
-TASK = sl.tasks.find("taught_count_bernoulli")
+TASK, LAST = (sl.tasks.find(name) for name in ("taught_count_bernoulli", "taught_last_random"))
 
 PROMPT = f"{COUNT} 11 ="
 
@@ -64,10 +64,6 @@ class Subject:
     def pair(self) -> list[list[int]]:
         """The prompt, and another of its length."""
         return [self.prompt, [*self.prompt[:-3], self.prompt[-2], *self.prompt[-2:]]]
-
-    @cached_property
-    def one(self) -> int:
-        return sl.prompts.one_token(self.model, "1" if self.speaks else 7)
 
     @cached_property
     def among(self) -> list[int]:
@@ -144,7 +140,7 @@ def sequence() -> Any:
 
 @cache
 def pairs() -> Any:
-    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2)
+    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2, baselines=["contrast", "unrelated"])
 
 
 def ids(n: int = 6) -> torch.Tensor:
@@ -153,10 +149,6 @@ def ids(n: int = 6) -> torch.Tensor:
 
 def counted(items: tuple[str, ...]) -> str:
     return str(items.count("1"))
-
-
-def stack() -> Any:
-    return sl.synthetic.Stack(width=8)
 
 
 @cache
@@ -410,7 +402,7 @@ ROWS: dict[str, Row] = {
         recorded=lambda s: {"one": {"candidates": s.among, "n_replacements": 2, "seed": 0}},
     ),
     "collapse": Row(
-        sl.collapse, in_pairs(), (L2, RELATIVE, ROUNDED), of=with_suffix,
+        sl.collapse, in_pairs(by_head="value"), ({"by_head": "slice"}, L2, RELATIVE, ROUNDED), of=with_suffix,
         recorded=lambda s: {
             "linf": {"sequence": s.sequence(), "noise_lengths": 2},
             "l1 value": {"by_head": "value", "lengths": LENGTHS, **L1},
@@ -419,7 +411,7 @@ ROWS: dict[str, Row] = {
             "rounded": {"sequence": s.sequence(), "lengths": LENGTHS, **ROUNDED},
         },
     ),
-    "collapse relative": Row(sl.collapse, in_pairs(by_head="slice", **RELATIVE), ({"by_head": "value"},)),
+    "collapse relative": Row(sl.collapse, in_pairs(**RELATIVE)),
     "mechanism": Row(
         sl.mechanism, in_pairs(), (L2,), of=lambda s: {"sequence": s.sequence()},
         recorded=lambda s: {
@@ -455,7 +447,7 @@ ROWS: dict[str, Row] = {
         of=lambda s: {"n": 4, "prefix": COUNT}, recorded=lambda s: {"splits": {}},
     ),
     "compare": Row(
-        sl.compare, in_sequence(**MASKED, n_samples=1, lengths=[3]), NORM_SCALE,
+        sl.compare, in_sequence(**MASKED, answer=counted, n_samples=1, lengths=[3]), NORM_SCALE,
         of=lambda s: {"sequence": s.sequence(), "lengths": LENGTHS},
         recorded=lambda s: {
             "compare": {"interventions": {
@@ -490,12 +482,12 @@ ROWS: dict[str, Row] = {
         recorded=lambda s: {"accuracy": {"answer": counted, "lengths": [4, 8]}}, group="answers", speaks=True,
     ),
     "probe": Row(
-        sl.probe, {"task": sl.tasks.find("taught_last_random"), "lengths": [8], "seeds": 32, **FEW},
+        sl.probe, {"task": LAST, "lengths": [8], "seeds": 32, **FEW},
         of=lambda s: TOLD | FEW | UNTRAINED, group="represented", speaks=True,
         recorded=lambda s: {"probe": {"lengths": [8], "seeds": 48, "direction": "shared"}},
     ),
     "collapse_vs_readout": Row(
-        sl.collapse_vs_readout, {"lengths": [2, 3], "seeds": 1, "n_train": 4, "n_random_models": 1, **TOLD}, (ROUNDED,),
+        sl.collapse_vs_readout, {"task": LAST, "lengths": [8], "seeds": 32, **FEW}, (ROUNDED,),
         of=lambda s: TOLD | FEW, group="represented", speaks=True,
         recorded=lambda s: {"collapse_vs_readout": {"lengths": [4, 8], "seeds": 40}},
     ),

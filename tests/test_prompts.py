@@ -55,12 +55,8 @@ def test_pairs_by_hand(
     assert len(sequence.trunk) == len(prefix) + len(content) + len(breaks)
 
 
-def test_a_neighbour_is_no_pair(tiny: Any) -> None:
+def test_a_pair_repeats_the_last_token(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
-    with pytest.raises(InputError, match="are not a pair"):
-        Pair(ones.trunk[: 1 + 3], ones.trunk[: 1 + 4])  # 111 and 111, – what reading neighbours compares
-    with pytest.raises(InputError, match="suffix=9"):
-        Pair((2, 3), (2, 3, 3), 9)
     v, v_star = ones.pair(3).tensors()
     assert v.tolist() == list(ones.trunk[:4])
     assert v_star.tolist() == [*ones.trunk[:4], ones.trunk[3]]
@@ -106,13 +102,6 @@ def test_a_vocabulary_is_that_of_the_tokens_used(tiny: Any, bridge_of: Any, tmp_
         assert kept.texts[ones.content[0]] == "1"
 
 
-@pytest.mark.parametrize("length", [0, 7, -1, True])
-def test_lengths_outside_are_refused(tiny: Any, length: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 6)
-    with pytest.raises(InputError, match="Lengths run from 1 to 6"):
-        raw(GrowingSequence.pair)(ones, length)
-
-
 def test_text_and_token_space_agree(tiny: Any) -> None:
     cases = {
         f"{QUESTION} 11111 =": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, suffix="="),
@@ -155,6 +144,12 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
             "not increasing numbers from 1 to 2",
         ),
         (lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(1,)), "1 breaks and 0 separators"),
+        *(
+            (lambda m, n=n: raw(GrowingSequence.pair)(sl.prompts.repeated(m, "1", 6), n), "Lengths run from 1 to 6")
+            for n in (0, 7, -1, True)
+        ),
+        (lambda m: Pair((2, 3, 3, 3), (2, 3, 3, 3, 9)), "are not a pair"),
+        (lambda m: Pair((2, 3), (2, 3, 3), 9), "suffix=9"),
     ],
 )
 def test_refusals(tiny: Any, make: Any, message: str) -> None:

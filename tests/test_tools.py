@@ -11,21 +11,13 @@ import torch
 from tests.benchmarks import works as timed_works
 from tests.benchmarks.__main__ import COMPARISONS
 from tests.cuda import works
-from tests.programs import ROOT, printed
-from tests.versions.__main__ import EXTRAS, ranges
+from tests.programs import printed
 
 
 def test_every_side_of_a_benchmark_names_a_work_and_its_arguments() -> None:
     """A run in a process of its own that fails leaves a row, and no error."""
     for side in (side for one in COMPARISONS for side in (one.ours, one.theirs)):
         inspect.signature(getattr(timed_works, side.work)).bind(**side.arguments)
-
-
-def test_the_page_of_versions_is_of_the_present_ranges() -> None:
-    """A range that was changed is tried again: `make versions`."""
-    said = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
-    allowed = ranges((ROOT / "pyproject.toml").read_text(encoding="utf-8"), EXTRAS)
-    assert not [f"{name} {own}" for name, own in allowed.items() if f"| {name} | {own or 'any'} |" not in said]
 
 
 @pytest.mark.slow

@@ -9,11 +9,10 @@ import torch
 import squashlens as sl
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.theory import attention
-from tests.cases import CONFIGS, FREEZE_SETS, MORE, with_freeze_sets
+from tests.cases import CONFIGS, MORE, with_freeze_sets
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5]])
 BOTH = torch.cat([IDS, torch.tensor([[2, 9, 1, 4, 41, 7, 7, 30, 12, 50, 33]])])
-QWEN3_WITH_NORMS = {f"qwen3-{'+'.join(freeze)}" for freeze in FREEZE_SETS if "norms" in freeze}
 
 
 @pytest.mark.few(1)

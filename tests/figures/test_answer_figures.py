@@ -11,14 +11,11 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, score_answers
-from squashlens.records.joining import joined as put_together
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 
 MODES = ("answer_only", "cot", "cot_few_shot")
-TOLD = ["answer only", "chain of thought", "chain of thought, examples"]
 LENGTHS = [5, 10, 40]
-SEEDS = 4
 WHO = {"model": "<i>hosted</i>"}
 
 
@@ -47,12 +44,6 @@ def slipping(question: Any) -> str:
 @pytest.fixture(scope="module")
 def asked() -> xr.Dataset:
     return hosted(slipping)
-
-
-@pytest.fixture(scope="module")
-def counted(tiny: Any) -> xr.Dataset:
-    task = sl.tasks.find("taught_count_bernoulli")
-    return sl.evaluate(tiny, task, lengths=[8, 56], seeds=8)
 
 
 @pytest.fixture(scope="module")
@@ -208,11 +199,3 @@ def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> N
     assert [cells.showscale for cells in sl.figures.probe(twins).data] == [False, True]
     none = restated(twins.assign(r2_random_model_y=("length", [np.nan] * 3)), {})
     assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"
-
-
-def test_dimensions_too_many_are_refused(asked: xr.Dataset) -> None:
-    both = put_together({"one": asked, "two": asked}, "model")
-    with pytest.raises(InputError, match=r"has no 'accuracy' over \(length, mode\)"):
-        sl.figures.accuracy_by_length(both)
-    chosen = sl.figures.accuracy_by_length(both.sel(model="two"))
-    np.testing.assert_array_equal(values(chosen.data[0].y), asked["accuracy"][0])

@@ -13,8 +13,6 @@ from squashlens.figures.drawing.text import label
 from squashlens.records.joining import restated
 from tests.figures import specimens
 
-LENGTHS = [10, 50, 200, 400, 800]
-
 
 def numbers(values: Any) -> np.ndarray:
     return np.asarray(values, dtype=np.float64)
@@ -92,17 +90,6 @@ def test_each_panel_of_ablations_has_the_pair_and_no_colour_twice() -> None:
     assert [note.text for note in alone.layout.annotations] == ["hooks from block 2 on"]
     with pytest.raises(InputError, match="hook='mask' was not measured"):
         sl.figures.from_block_map(found.sel(hook=["zero_values"]))
-
-
-def test_depth_limit_says_why_there_is_no_rate(tiny: Any) -> None:
-    """One token has no later ones, and a token that attends only to itself does not decay."""
-    first = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2]))
-    names = {line.name for line in first.data if line.name}
-    assert names == {f"block {block}: no token after the first one" for block in range(6)}
-    with sl.applied(tiny, sl.hooks.sliding_window(1)):
-        alone: Any = sl.figures.depth_limit(sl.paths.depth_limit(tiny, [2, 5, 6]))
-    absorbing = "no predicted rate, later tokens attend only to themselves, observed 1.000"
-    assert alone.data[0].name == f"block 0: {absorbing}"
 
 
 @pytest.mark.parametrize("sinks", [[0], [2], [0, 3], []])

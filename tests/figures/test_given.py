@@ -123,23 +123,6 @@ def test_a_result_without_one_of_its_dimensions_is_drawn_or_refused(name: str, r
                 assert isinstance(sl.figures.of(part), go.Figure)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("prompts", [["110 =", "0110 ="], ["110 =", "010 ="]])
-def test_several_prompts_have_a_panel_each(prompts: list[str], tiny: Any) -> None:
-    bound, norms = sl.path_bound(tiny, prompts), sl.sensitivity(tiny, prompts)
-    cases: Any = ((bound, sl.figures.by_token, 1), (norms, sl.figures.attribution, 5))
-    for result, draw, lines in cases:
-        figure: Any = sl.figures.of(result)
-        titles = [note.text for note in figure.layout.annotations]
-        assert [title for title in titles if title.startswith("prompt ")] == ["prompt 0", "prompt 1"]
-        drawn = [len(line.x) for line in figure.data if line.mode == "lines+markers"]
-        shown = [sl.prompts.tokenize(tiny, prompt).shape[-1] for prompt in prompts]
-        assert drawn == [count for count in shown for _ in range(lines)]  # without padding
-        with pytest.raises(InputError, match=r"has 2 prompts, and this function takes one. Select one, for .*isel"):
-            draw(result)
-        draw(result.isel(prompt=1))
-
-
 def test_several_layers_have_a_panel_each(tiny: Any) -> None:
     bound = sl.path_bound(tiny, ["110 =", "010 ="], to_layer=[3, "y"])
     figure: Any = sl.figures.of(bound)

@@ -62,19 +62,6 @@ def test_one_quantity_has_one_scale(bounds: dict[str, Any]) -> None:
     assert unit == "upper bound on the influence of each token on the query (‖∂y‖/‖∂v‖)"
 
 
-def test_layers_and_query_are_said(tiny: Any) -> None:
-    def notes(result: Any) -> str:
-        return said(sl.figures.of(result))[1]
-
-    assert notes(sl.jacobian_norms(tiny, PROMPT, from_layer=2, to_layer=4)) == "tiny-gemma · from layer 2 · to layer 4"
-    assert notes(sl.paths.hops(tiny, PROMPT, query=3)) == "tiny-gemma · query at position 3"
-    assert notes(sl.path_bound(tiny, PROMPT)) == "tiny-gemma"
-    several = sl.path_bound(tiny, PROMPT, to_layer=[3, "y"])
-    assert notes(several.isel(to_layer=0)) == "tiny-gemma · to layer 3 · derived values"
-    assert said(sl.figures.of(several))[2] == ["", ""]  # the label of each panel says it
-    assert notes(sl.paths.composition(tiny, PROMPT).isel(layer=2)) == "tiny-gemma · layer 2 · derived values"
-
-
 def test_hooks_of_some_results_are_said() -> None:
     plain: Any = measurements.result("evaluate")
     with sl.applied(measurements.model(), sl.hooks.mask_tokens([1])):

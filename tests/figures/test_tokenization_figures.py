@@ -50,39 +50,9 @@ def test_boxes_spell_every_text(kind: str, repeat: str) -> None:
     assert len({next(iter(found)) for found in colours.values()}) == len(colours)
 
 
-@pytest.mark.slow
-def test_rows_are_as_many_as_can_be_read() -> None:
-    """Eight, if they are short; three, if they are long; and of a selection its own."""
-    ds = splits(splitter("single"), 40)
-    for repeat, counts in (("1", (8, 8, 8, 8)), ("one", (7, 5, 5, 4))):
-        figure: Any = sl.figures.splits(splits(splitter("single"), 40, repeat=repeat))
-        for number, count in enumerate(counts):
-            rows = {int(y) for t in of_panel(figure, number, "bar") for y in t.y}
-            assert rows == set(range(1, 1 + count))
-            assert tuple(figure.layout["yaxis" + str(number + 1) * bool(number)].range) == (count + 0.5, 0.5)
-        low = figure.layout.yaxis.domain[1] - figure.layout.yaxis.domain[0]
-        space = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
-        assert (
-            0.84 * low * space / counts[0] > 1.2 * figure.layout.uniformtext.minsize + 6
-        )  # plotly's space around text
-    assert "of 40 repeats, the first that fit" in figure.layout.title.subtitle.text
-    later = sl.figures.splits(ds.sel(repeats=slice(20, 30)))
-    assert {int(y) for t in of_panel(later, 0, "bar") for y in t.y} == {20, 21, 22}
-    assert tuple(later.layout.yaxis.range) == (22.5, 19.5)
-    hidden = [t for t in later.data if t.type == "bar"]
-    assert all(t.hovertemplate.startswith(t.text[0]) for t in hidden)
-
-
 def test_marks_say_what_one_more_does() -> None:
     ds = splits(splitter("threes"), 7)
     joined = {t.name: list(t.y) for t in of_panel(sl.figures.splits(ds), 0, "scatter")}
     assert joined == {PAIR: [], OTHER: [3, 6], ANEW: [1, 2, 4, 5, 7]}
     spaced = {t.name: list(t.y) for t in of_panel(sl.figures.splits(splits(splitter("merging"), 4)), 1, "scatter")}
     assert spaced == {PAIR: [2, 3, 4], OTHER: [1], ANEW: []}
-
-
-def test_the_legend_names_what_is_drawn_once() -> None:
-    for kind, names in (("single", {PAIR, OTHER}), ("threes", {OTHER, ANEW}), ("merging", {PAIR, OTHER, ANEW})):
-        shown = [t.name for t in sl.figures.splits(splits(splitter(kind), 5)).data if t.showlegend is None]
-        assert len(shown) == len(set(shown))
-        assert set(shown) == names

@@ -11,7 +11,6 @@ import squashlens as sl
 from tests import cases, typeset
 from tests.splitters import splitter
 
-QUESTION = "How many ones are in the following sequence?"
 HOSTILE = ('<img src=x onerror="alert(1)">', "</script><b>", "&lt;b&gt;", "$x$", r"\input{/etc/passwd}", "a_b%#", "=1")
 
 

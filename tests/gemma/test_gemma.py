@@ -230,11 +230,3 @@ def _brute_force(gemma: Any, k: int) -> list[float]:
             for j in range(1, 6)
         }
     return list(itertools.islice(best[5], k))
-
-
-def test_the_report(gemma: Any, tmp_path: Path) -> None:
-    path = sl.report(gemma, prompt=PROMPT, n=6, out=tmp_path / "report.html")
-    page = path.read_text()
-    assert "dequantized from Q4_K_M; not the published weights" in page
-    assert "is an attention sink: it has 99." in page
-    assert "&#39;F32&#39;" not in page, "no dict of Python"

@@ -61,9 +61,8 @@ def record(name: str, root: Path, file: str | None = None) -> None:
                 if len(same) < len(again):
                     print(f"{name} {measurement} {call} {variable}: not recorded, other copies give other shapes")
                     continue
-                half = measurement == "runs"
-                free = numbers.allowed(variable, one, same, half)
-                of_totals = numbers.allowed_totals(one, same, free, half)
+                free = numbers.allowed(variable, one, same)
+                of_totals = numbers.allowed_totals(one, same, free)
                 found[f"{measurement}/{call}/{variable}"] = (one, free, of_totals)
                 out, entries = out + int(np.isinf(free).sum()), entries + free.size
                 if missing := int(np.isinf(free).sum()):

@@ -11,13 +11,11 @@ also made on two copies of the model whose weights are moved by a random 10⁻�
 - **Units in the last place** may move by 1000 of them: the coordinate that they are counted at may be far smaller than
   the vector's largest.
 - **Quotients by a distance** (`share`, `retained`) may move by 0.2 % of themselves, and by at least 0.002.
-- **Rounded runs** (bfloat16, int8): distances may move by 2 % of the vectors' size, since bfloat16 has steps of 0.8 %.
-  Everything else that they give is left out.
 - **Probes at layer 1** are left out: the last token's stream has passed one block there and hardly differs between
   prompts, so that a fit (its R² is −10) makes rounding visible. The other layers are compared.
 - **Noise floors** are rounding noise themselves: only their order of magnitude is compared (a factor of 30).
 - **Discrete entries** (ranks, tokens, flags, texts, whether a number is NaN) must be equal where both copies agree with
-  the model, and are left out where one does not: there the margin is too small to say. Of rounded runs all are.
+  the model, and are left out where one does not: there the margin is too small to say.
 
 What would have to be allowed to move by more than a fifth of the largest entry is left out too. Recording says what is
 left out.
@@ -38,7 +36,7 @@ import squashlens as sl
 FOLDER = Path(__file__).parent
 MOVED = 1e-5  # of their size, the weights of the copies
 COPIES = 2
-NUMBER, DIFFERENCE, ULPS, ROUNDED, FACTOR, MOST = 1e-5, 5e-6, 1000.0, 2e-2, 30.0, 0.2
+NUMBER, DIFFERENCE, ULPS, FACTOR, MOST = 1e-5, 5e-6, 1000.0, 30.0, 0.2
 QUOTIENT, QUOTIENTS = 2e-3, (("mechanism", "share"), ("separator_ablation", "retained"))
 PROBED = 7  # layers of the bundled model, 0 to 6
 KEPT = 160  # entries of an array that are kept one by one; of all others their sum and norm
@@ -100,12 +98,12 @@ def sized(name: str, one: Named, result: Any, streams: torch.Tensor) -> float | 
     return by_layer[:-1].reshape(shape)
 
 
-def allowed(name: str, one: Named, copies: list[np.ndarray], half: bool) -> np.ndarray:
+def allowed(name: str, one: Named, copies: list[np.ndarray]) -> np.ndarray:
     """How far each entry may move: 0 for not at all, infinity where it is left out, −1 for a noise floor."""
     values = one.values
     if one.discrete:
         same = [copy == values for copy in copies]
-        return np.where(np.logical_and.reduce(same), 0.0, np.inf) if not half else np.full(values.shape, np.inf)
+        return np.where(np.logical_and.reduce(same), 0.0, np.inf)
     sure = np.logical_and.reduce([np.isfinite(copy) == np.isfinite(values) for copy in copies])
     if name.startswith("noise_floor"):
         return np.where(sure, -1.0, np.inf)
@@ -115,13 +113,11 @@ def allowed(name: str, one: Named, copies: list[np.ndarray], half: bool) -> np.n
     largest, most = (np.max(x, axis=along, keepdims=True, initial=0.0) for x in (sizes, moved))
     free = np.maximum(NUMBER * largest, 2 * most)
     free = np.maximum(free, DIFFERENCE * one.size)
-    if half:
-        free = np.maximum(free, ROUNDED * np.maximum(largest, one.size))
     out = (free > MOST * largest) & (largest > 0) & (free > DIFFERENCE * np.asarray(one.size))
     return np.where(sure & ~out, np.broadcast_to(free, values.shape), np.inf)
 
 
-def allowed_totals(one: Named, copies: list[np.ndarray], free: np.ndarray, half: bool) -> list[float]:
+def allowed_totals(one: Named, copies: list[np.ndarray], free: np.ndarray) -> list[float]:
     """The same of `totals`, by what they do on the copies; left out where an entry is not sure to be there."""
     found = totals(one.values)
     if not found:
@@ -130,7 +126,6 @@ def allowed_totals(one: Named, copies: list[np.ndarray], free: np.ndarray, half:
         return [0.0 if one.discrete and not free.any() else np.inf] * len(found)
     moved = np.max([np.abs(np.subtract(totals(copy), found)) for copy in copies], axis=0)
     floor = max(NUMBER * found[1], DIFFERENCE * float(np.max(one.size)) * one.values.size**0.5)
-    floor = max(floor, ROUNDED * found[1]) if half else floor
     return [float(max(2 * each, floor)) for each in moved]
 
 
@@ -198,8 +193,6 @@ def allowances(name: str, entry: Mapping[str, Any]) -> np.ndarray:
     measurement, _, variable = name.split("/")
     may, values, shape = entry["moves"].astype(np.float64), entry["values"].astype(np.float64), entry["shape"]
     entries = min(int(np.prod(shape)), KEPT)  # behind them sum and norm
-    if measurement == "runs" and not variable.startswith(DISTANCES):
-        return np.full_like(may, np.inf)
     if measurement == "represented" and len(shape) == 2 and shape[0] == PROBED:
         may[shape[1] : 2 * shape[1]] = np.inf  # layer 1
     if variable.startswith("ulps"):

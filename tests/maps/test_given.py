@@ -9,8 +9,6 @@ import squashlens as sl
 from squashlens.errors import InputError
 from tests.maps.test_payload import numbers
 
-LONG = "x" * 10_000
-
 
 @pytest.fixture(scope="module")
 def found(tiny: Any) -> Any:

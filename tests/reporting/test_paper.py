@@ -215,16 +215,6 @@ def test_without_a_browser_one_warning_comes_before_the_work(
         sl.paper(tiny, out=tmp_path / "new", figures=[9], **QUIET)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("pages")
-def test_captions_say_how_the_answers_were_drawn(tiny: Any, tmp_path: Path) -> None:
-    sl.paper(tiny, out=tmp_path, figures=[2, 3, 4], **QUIET)
-    page = (tmp_path / "README.md").read_text()
-    assert "There is no panel (b), because the model does not know the words of a hint." in page
-    assert "decoded greedily: one at each length, and in (iii) one to each of 2 random sequences" in page
-    assert "Of all answers, 0 % could not be read." in page
-
-
 def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = parts.Settings("", 6, (4,), 2, Prompting(mode=["answer_only"]))
     taught = [part.about["task"] for part in parts.parts_of(3, tiny, chosen)]

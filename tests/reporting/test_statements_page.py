@@ -29,16 +29,6 @@ def test_whatever_is_drawn(seed: int) -> None:
         assert exhibit.broken.verdict == "premise violated"
 
 
-def test_every_statement_has_its_exhibit() -> None:
-    shown = {exhibit.check.__name__ for exhibit in EXHIBITS}
-    functions = {name for name in sl.statements.__all__ if name[0].islower()} - {
-        "gallery",
-        "shares_and_counts",
-        "statements_page",
-    }
-    assert shown == functions
-
-
 def test_the_page_in_the_documents_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "theory.md"
     assert page.read_text(encoding="utf-8") == sl.statements.statements_page(EXHIBITS), COMMAND

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 import squashlens as sl
-from squashlens.errors import InputError
+from squashlens.errors import InputError, SquashlensError
 from squashlens.study.describing.measurements import NOT_GIVEN, function_of, measurements, parameters
 
 SQUARE = "tests.study.fakes:square"
 BOUND = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
+COUNTED = {"model": "tiny-gemma", "task": "taught_count_bernoulli", "lengths": [4]}
+EVALUATED = {"measurement": "evaluate", "arguments": COUNTED}
 
 
 def cells(*grids: Any, store: Path = Path("unused")) -> list[Any]:
@@ -53,8 +55,6 @@ def test_a_keyword_is_varied_by_its_name() -> None:
     grid = {"measurement": "jacobian_norms", "arguments": BOUND["arguments"] | {"method": "sketch"}}
     found = cells(grid | {"each": {"n_probes": [4, 8]}})
     assert [(cell.arguments["method"], cell.arguments["n_probes"]) for cell in found] == [("sketch", 4), ("sketch", 8)]
-    with pytest.raises(InputError, match="jacobian_norms has no argument 'probes'. Similar names: n_probes"):
-        cells(grid | {"each": {"probes": [4]}})
 
 
 def test_a_key_depends_on_what_changes_the_numbers() -> None:
@@ -73,14 +73,10 @@ def test_a_key_depends_on_what_changes_the_numbers() -> None:
 
 
 def test_a_default_that_is_given_leaves_the_key() -> None:
-    common = {"model": "tiny-gemma", "task": "taught_count_bernoulli", "lengths": [4]}
-    grid = {"measurement": "evaluate", "arguments": common}
-    usual, given = cells(grid)[0].key, common | {"mode": "answer_only", "template": "none"}
-    assert cells(grid | {"arguments": given})[0].key == usual
-    steps = cells(grid | {"each": {"mode": ["answer_only", "cot"]}})
+    usual, given = cells(EVALUATED)[0].key, COUNTED | {"mode": "answer_only", "template": "none"}
+    assert cells(EVALUATED | {"arguments": given})[0].key == usual
+    steps = cells(EVALUATED | {"each": {"mode": ["answer_only", "cot"]}})
     assert steps[0].key == usual != steps[1].key
-    with pytest.raises(InputError, match="evaluate: mode='both' is not a choice"):
-        cells(grid | {"arguments": common | {"mode": "both"}})
 
 
 def test_a_synthetic_stack_is_described_by_its_fields() -> None:
@@ -129,18 +125,16 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         ({"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}}, "nothing to be set in"),
         ({"measurement": "collapse", "arguments": {"model": "tiny-gemma", "sequence": "repated"}}, "repeated"),
         ({"measurement": "mechanism", "arguments": {"model": "tiny-gemma", "sequence": {"digits": {"n": 4}}}}, "seed"),
+        (BOUND | {"arguments": {"model": "tiny-gema", "prompt": "11 ="}}, "tiny-gemma"),
+        (BOUND | {"measurement": "jacobian_norms", "each": {"probes": [4]}}, "no argument 'probes'.*n_probes"),
+        (EVALUATED | {"each": {"mode": ["both"]}}, "evaluate: mode='both' is not a choice"),
         ({"measurement": "evaluate", "arguments": {"model": "tiny-gemma", "task": "cuont", "lengths": [4]}}, "count"),
         ({"measurement": "synthetic.convergence", "arguments": {"stack": {"dpth": 1}, "lengths": [4]}}, "dpth"),
     ],
 )  # fmt: skip
 def test_what_cannot_run_is_refused_before_anything_runs(grid: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(SquashlensError, match=words):
         cells(grid)
-
-
-def test_a_model_that_is_not_there_is_refused_before_anything_runs() -> None:
-    with pytest.raises(sl.errors.ModelAccessError, match="tiny-gemma"):
-        cells(BOUND | {"arguments": {"model": "tiny-gema", "prompt": "11 ="}})
 
 
 def test_a_study_needs_a_store_and_different_names() -> None:

@@ -12,7 +12,6 @@ from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.tasks import Task
-from squashlens.tasks.task import Prompting
 from tests.measurements import counted
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
@@ -100,13 +99,6 @@ def test_a_task_without_short_questions_is_refused_with_the_remedy() -> None:
     task = Task("long ones", "How many? {sequence}", draw, lambda items: str(len(items)))
     with pytest.raises(InputError, match="1 to 8 items: .*zero.*n_baseline"):
         task.short()
-
-
-def test_examples_and_a_chain_of_thought_exclude_each_other() -> None:
-    with pytest.raises(InputError, match="cot_few_shot"):
-        Prompting(mode=["answer_only", "cot"], n_examples=2)
-    with pytest.raises(InputError, match="n_baseline=-1"):
-        Prompting(n_baseline=-1)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from squashlens.measure.answers.frequencies import UNREAD, Answer, describe, int
 from squashlens.tasks import Question, Task, reading
 
 COUNT = sl.tasks.find("count_ones")
-BERNOULLI = sl.tasks.find("count_bernoulli")
 OPENING = "The final answer to your maths question is:"
 FACTS = {"model": "scripted", "nested": {"deep": [1, "é"]}}
 Say = Callable[[Question], Answer]

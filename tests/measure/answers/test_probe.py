@@ -226,25 +226,3 @@ def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
     with pytest.raises(CapacityError, match="A second model.*n_random_models=0"):
         with_random_weights(tiny, 0)
-
-
-@pytest.mark.parametrize(
-    ("task", "options", "message"),
-    [
-        ("copy_last", {}, "the same right answer, so that only the length"),
-        ("taught_copy_repeated", {}, "not numbers"),
-        ("taught_count_repeated", {"lengths": [4, 5, 6]}, "only the length can be learned"),
-        ("taught_count_alternating", {"seeds": 20, "lengths": [10, 12]}, "only the length can be learned"),
-        (
-            "taught_count_bernoulli",
-            {"seeds": 3},
-            r"distinct prompts at length \d are too few: a probe needs n_train=64",
-        ),
-        ("taught_count_alternating", {"seeds": 20, "lengths": [9, 12]}, "2 distinct prompts at length 9"),
-        ("taught_count_bernoulli", {"n_train": 1}, "n_train=1"),
-        ("taught_count_bernoulli", {"n_random_models": -1}, "n_random_models=-1"),
-    ],
-)
-def test_what_cannot_be_probed_is_refused(tiny: Any, task: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        sl.probe(tiny, sl.tasks.find(task), **{"lengths": [3, 4, 5]} | options)

@@ -8,7 +8,6 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.errors import InputError
 
 COUNT, LAST = "How many ones are in the following sequence? {} =", "What is the last digit in this sequence? {} ="
 
@@ -79,15 +78,3 @@ def test_random_weights_never_use_an_answer(tiny: Any, seed: int) -> None:
     ones = sl.prompts.repeated(tiny, "1", 12, prefix="How many?", suffix="=")
     found = sl.verdict(untrained, ones, lambda items: str(7 * len(items) % 10), n_random_models=0)
     assert not (found["verdict"] == "used").any()
-
-
-def test_refusals(tiny: Any) -> None:
-    pair = [COUNT.format("1"), COUNT.format("11")]
-    for prompts, answers, words in (
-        (pair, ["1"], "2 prompts and 1 right answers"),
-        (pair[:1], ["1"], "1 prompts"),
-        (pair, ["1", "1"], "same right answer"),
-        (pair, ["1", " "], "texts of the answers"),
-    ):
-        with pytest.raises(InputError, match=words):
-            sl.verdict(tiny, prompts, answers)

@@ -1,7 +1,6 @@
 """tiny-prose is what its card says, reads any text, and is measured like any other model."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from training.prose.evaluate import MEASURED, card, open_reader
 from training.prose.train import HISTORY, Recipe, config
 
 FOLDER = sl.zoo.folder("tiny-prose")
-CORPUS = Path(__file__).parents[3] / "runs" / "prose"
 TEXT = "It was late when the last ferry came in, and the harbour was empty."
 
 

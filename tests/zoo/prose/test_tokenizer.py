@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from squashlens import zoo
-from training.prose.tokenizer import BOS, EOS, VOCABULARY, encode, train_tokenizer
+from training.prose.tokenizer import VOCABULARY, encode, train_tokenizer
 
 BUNDLED: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(zoo.folder("tiny-prose"))
 FRESH = train_tokenizer(["the cat and the dog and the house"], vocabulary=270)
@@ -34,7 +34,3 @@ def test_every_byte_is_a_token() -> None:
 
 def test_digits_stand_alone_and_words_keep_their_space() -> None:
     assert BUNDLED.tokenize("1101, in the") == ["1", "1", "0", "1", ",", "Ġin", "Ġthe"]
-
-
-def test_ids_of_special_tokens_are_gemmas() -> None:
-    assert BUNDLED.convert_tokens_to_ids(["<pad>", EOS, BOS]) == [0, 1, 2]
