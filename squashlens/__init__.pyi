@@ -15,7 +15,6 @@ from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import tokenization
 from .measure.remedies.compare import compare
-from .measure.squashing.audit import audit
 from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
@@ -35,7 +34,6 @@ __all__ = [
     "accuracy",
     "applied",
     "attention_sinks",
-    "audit",
     "capture",
     "certified_bound",
     "collapse",

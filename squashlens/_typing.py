@@ -42,11 +42,7 @@ else:  # the same name for `help`; importing the class itself takes seconds
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
 Method = TypeAliasType("Method", Literal["auto", "exact", "sketch", "sketch_upper", "none"])
-Proxy = Literal["ones", "top_logit"]
 Knockout = Literal["attention", "embedding"]
-Attribution = Literal[
-    "gradient_times_input", "integrated_gradients", "occlusion", "attn_lrp", "value_weighted", "mean_attention"
-]
 AttentionKind = Literal["model", "uniform", "topological"]
 ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words
 Target = int | Literal["y"]

@@ -32,6 +32,7 @@ Number = Annotated[int, arg(metavar="NUMBER")]
 Numbers = Annotated[tuple[T, ...], arg(metavar="NUMBERS")]
 Modes = Annotated[tuple[Mode, ...], arg(metavar="MODES")]
 NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]  # "" stands for the function's own default
+MayBeText = Annotated[str, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")]
 Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
 Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="folder or URL.")]
@@ -66,7 +67,7 @@ class Loading:
 
 
 def report(
-    *, prompt: NotGiven = "", answer: NotGiven = "", instead: TwoTexts = ("", ""),
+    *, prompt: MayBeText = "", answer: MayBeText = "", instead: TwoTexts = ("", ""),
     out: File = Path("report.html"), norm: Norm = "spectral", n: Number = 0, loading: Loading = Loading(),
 ) -> None:  # fmt: skip
     """Write a page: what the model predicts, what became of the right answer, and which tokens it depends on.

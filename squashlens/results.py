@@ -1,7 +1,7 @@
 """What to do with a result: save and open it, read its provenance, join several, and make a table.
 
 `save` and `open` store results without a change, and `provenance` says how one was made. `concat` joins results along a
-new dimension, `pooled` joins audits, `table` makes a table of one or several, and `answer_frequencies` counts the
+new dimension, `table` makes a table of one or several, and `answer_frequencies` counts the
 answers of `evaluate`.
 """
 
@@ -13,15 +13,13 @@ from squashlens.records.results import open, provenance, save
 
 if TYPE_CHECKING:
     from squashlens.measure.answers.frequencies import answer_frequencies
-    from squashlens.measure.squashing.audit import pooled
     from squashlens.tables import table
 
-__all__ = ["answer_frequencies", "concat", "open", "pooled", "provenance", "save", "table"]
+__all__ = ["answer_frequencies", "concat", "open", "provenance", "save", "table"]
 
 # Imported at first use, since they import torch, which takes seconds and is not needed to open a file.
 LATER = {
     "answer_frequencies": "squashlens.measure.answers.frequencies",
-    "pooled": "squashlens.measure.squashing.audit",
     "table": "squashlens.tables",
 }
 

@@ -1,4 +1,4 @@
-"""Results as tables: one row for each number, or a summary of the measurements that compare estimates or separators."""
+"""Results as tables with a row for each number."""
 
 import itertools
 import re
@@ -10,13 +10,11 @@ import xarray as xr
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.measure.squashing.audit import audit_table
 from squashlens.records.facts import joints, read_facts, subjects
-from squashlens.records.results import is_measured, labels_of, provenance, stored_facts
+from squashlens.records.results import is_measured, labels_of, stored_facts
 from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
-SUMMARIES = ("audit",)  # measurements with a table of their own
 FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
 Markup = Literal["latex", "markdown"]
 NUMBER = r"(?i)[-+]?(?=.*\D)(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(inf(inity)?|nan)"  # but whole numbers
@@ -27,17 +25,12 @@ SPACES = re.compile(r"^ +| +$| {2,}")  # which both languages leave out
 def table(
     result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result],
     *,
-    reference: str | None = None,
     escape: Markup | None = None,
 ) -> pd.DataFrame:
     """A result, or several by label, as one table with a row for each number.
 
-    A result of `audit` becomes a summary instead, with a row for each estimate.
-
     Args:
         result: a result of squashlens, or a dict of results by label, which may be of different measurements.
-        reference: estimate with which the estimates of an audit are compared: ``"Jacobian"`` (the default),
-            ``"substitution effect"`` or ``"knockout KL"``.
         escape: language in which all texts of the table, such as tokens and headings, are escaped, so that they look
             there as they are: ``"latex"``, for the `to_latex` of the table, or ``"markdown"``, for its `to_markdown`.
             Nothing is escaped by default.
@@ -51,13 +44,8 @@ def table(
         an underscore, such as labels called `model`. Truth values are 1 and 0. Texts, such as answers, and the padding
         of shorter prompts are left out.
 
-        For an audit, the columns are `tightness` and `over_jacobian` (medians over the content positions), `least` (the
-        smallest tightness; at least 1 for a bound that holds), `raw`, `partial` and `over_null` (rank correlations with
-        `reference`), and `cost` (time divided by that of the exact Jacobian).
-
     Raises:
-        InputError: no results, a result without provenance or without numbers, a summary of results of different
-            measurements, or `reference` for a result that is no audit.
+        InputError: no results, or a result without provenance or without numbers.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -73,41 +61,10 @@ def table(
     several = {"": result} if isinstance(result, Result) else result
     if not several:
         raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
-    made_by = {label: _function(one) for label, one in several.items()}
-    summarised = [name for name in made_by.values() if name in SUMMARIES]
-    if summarised and len(set(made_by.values())) > 1:
-        raise InputError(
-            f"A table of {summarised[0]} is a summary, and some of these results are of other measurements.",
-            "Make a table of each measurement.",
-        )
-    if reference is not None and "audit" not in summarised:
-        raise InputError(
-            f"reference= is only for results of audit, and this is a result of {' and '.join(made_by.values())}.",
-            "Leave reference= out.",
-        )
-    frames = {label: _summary(one, reference) if summarised else _long(one) for label, one in several.items()}
-    if isinstance(result, Result):
-        found = frames[""]
-    elif summarised:
-        found = pd.concat(frames, names=["label"])
-    else:
-        found = _below([frame.assign(label=label) for label, frame in frames.items()])
+    frames = {label: _long(one) for label, one in several.items()}
+    labelled = [frame.assign(label=label) for label, frame in frames.items()]
+    found = frames[""] if isinstance(result, Result) else _below(labelled)
     return found if escape is None else _escape(found, escape)
-
-
-def _function(result: Result) -> str:
-    """The measurement that made a result; of pooled audits, the function that pooled them."""
-    call = provenance(result).get("call")
-    name = str(call.get("function") if isinstance(call, dict) else None)
-    if name == "audit" and "gain" in result:
-        return "results.pooled"
-    return name
-
-
-def _summary(result: Any, reference: str | None) -> pd.DataFrame:
-    if stored_facts(result).get("joined", {}).get("dim") is not None:
-        raise InputError("This result joins several.", "Give a dict of the results that were joined.")
-    return audit_table(result) if reference is None else audit_table(result, reference)
 
 
 def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:

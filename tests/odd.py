@@ -139,7 +139,6 @@ def _measured(name: str) -> Any:
         ),
         "knockout_effect": lambda: sl.knockout_effect(m, PROMPT, positions=[3]),
         "top_tokens": lambda: sl.top_tokens(m, PROMPT),
-        "audit": lambda: sl.audit(m, PROMPT, estimates=["Jacobian"], n_probes=1, **few),
         "profile": lambda: sl.profile(m, PROMPT, method="none", n_random_models=0),
         "needle": lambda: sl.needle(m, [ids().tolist()], [2], [("a", 1)], **few),
         "collapse": lambda: sl.collapse(m, pairs()),

@@ -11,11 +11,9 @@ from scipy.stats import binomtest, t
 
 import squashlens as sl
 from analyses.tables.claims import ANSWERS, claims, claims_page, question, read_claims, untrained
-from analyses.tables.estimators import advice, estimator_table, estimators_page
 
 DATA = Path(__file__).parents[1] / "docs" / "data"
 ANALYSES = Path(__file__).parents[1] / "analyses"
-SAVED = {file.stem.replace("_", " "): file for file in sorted(DATA.glob("*_of_*.nc"))}
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +86,6 @@ def test_questions_and_the_untrained_model(tiny: Any) -> None:
     assert not np.allclose(sl.path_bound(twin, "110 ="), sl.path_bound(tiny, "110 ="))
 
 
-def test_the_best_estimate_and_the_cheapest_that_is_as_good_are_named(tiny: Any) -> None:
-    texts = ["1101101 =", "10110 =", "111010011 =", "00101 ="]
-    names = ["paper form", "top-logit gradient", "sketch of 64", "knockout KL"]
-    pool = sl.results.pooled([sl.audit(tiny, text, estimates=names, n_probes=64, seed=0) for text in texts])
-    (said,) = advice(pool)
-    own = (
-        pool["agreement"].sel(reference="knockout KL", way="raw").drop_sel(estimate=["knockout KL", "null", "Jacobian"])
-    )
-    best = str(own["estimate"].values[own.values.argmax()])
-    assert f"{best.replace('paper form', 'path bound as printed')}" in said
-    assert len(estimator_table(pool).splitlines()) == 2 + len(pool["estimate"])
-
-
 def analysis(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", [name, *arguments])
     monkeypatch.syspath_prepend(ANALYSES)
@@ -108,16 +93,15 @@ def analysis(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the tests run without the documentation")
-@pytest.mark.parametrize("name", ["gemma.py", "estimators.py"])
 def test_saved_results_are_under_the_name_of_their_model_and_leave_no_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    analysis(name, "--saved", monkeypatch=monkeypatch)
+    analysis("gemma.py", "--saved", monkeypatch=monkeypatch)
     assert "gemma-3-270m" in capsys.readouterr().out
     assert not [*tmp_path.iterdir()]
     with pytest.raises(SystemExit):
-        analysis(name, "--saved", "--model", "tiny-gemma", monkeypatch=monkeypatch)
+        analysis("gemma.py", "--saved", "--model", "tiny-gemma", monkeypatch=monkeypatch)
     assert "not allowed with argument --saved" in capsys.readouterr().err
 
 
@@ -145,10 +129,7 @@ def test_a_part_that_was_interrupted_is_measured_again_and_runs_do_not_mix(
 
 @pytest.mark.skipif(not DATA.exists(), reason="the tests run without the documentation")
 def test_pages_show_the_numbers_of_their_files() -> None:
-    """`analyses/gemma.py --saved` and `analyses/estimators.py --saved` print these."""
+    """`analyses/gemma.py --saved` prints these."""
     assert (DATA / "gemma_claims.md").read_text("utf-8") == claims_page(
         read_claims(DATA / "gemma_claims.csv"), "gemma-3-270m"
     )
-    assert len(SAVED) == 5
-    found = {title: sl.results.open(file) for title, file in SAVED.items()}
-    assert (DATA / "estimators.md").read_text("utf-8") == estimators_page(found)

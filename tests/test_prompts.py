@@ -82,7 +82,6 @@ def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
         lambda: sl.capture(prose, other.every(2, own.separators[0])),
         lambda: sl.accuracy(prose, [own, other], len, n_baseline=0),
         lambda: sl.compare(prose, own, {"another sequence": lambda _: other}),
-        lambda: sl.compare(prose, digits, {"a comma": lambda sequence: sequence.every(2, own.separators[0])}),
         lambda: sl.separator_ablation(prose, own, kinds=["mean_residual"], source=[other] * 2),
         lambda: sl.collapse(prose, dataclasses.replace(own, alphabet=digits.alphabet, texts=own.texts | digits.texts)),
     ]

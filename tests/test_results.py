@@ -76,7 +76,7 @@ def test_every_measurement_is_among_them() -> None:
     returned = {name: inspect.signature(one, eval_str=True).return_annotation for name, one in functions.items()}
     makers = {name for name, hint in returned.items() if re.search(r"xarray.*\.(Dataset|DataArray)", str(hint))}
     assert len(makers) > 30
-    assert {name.split(".")[-1] for name in makers} - {"concat", "open", "pooled", "from_log"} <= {*KINDS}
+    assert {name.split(".")[-1] for name in makers} - {"concat", "open", "from_log"} <= {*KINDS}
 
 
 def test_csv_is_read_as_the_page_says(tmp_path: Path) -> None:

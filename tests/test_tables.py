@@ -14,7 +14,6 @@ from squashlens.records.results import sealed, signed
 from tests import odd, typeset
 from tests.test_concatenation import measured
 
-SUMMARISED = ("audit",)
 HOSTILE = [
     "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
     "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",
@@ -35,7 +34,7 @@ def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in SUMMARISED])
+@pytest.mark.parametrize("name", odd.result(""))
 def test_no_number_is_lost_or_repeated(name: str) -> None:
     """Each variable has as many rows as numbers, under its own coordinates, and no provenance."""
     found = odd.result(name)
@@ -130,30 +129,14 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
     assert table["label_"].tolist()[2:] == [10, 20]
 
 
-def test_summaries_have_a_row_for_each_method_or_design() -> None:
-    audit = sl.audit(odd.model(), "11010 = 2", estimates=["rollout", "substitution"], n_replacements=2)
-    table, swapped = (sl.results.table(audit, reference=one) for one in ("Jacobian", "substitution effect"))
-    assert table.index.tolist() == audit["estimate"].values.tolist()
-    assert table["raw"].equals(sl.results.table(audit)["raw"])
-    expected = audit["agreement"].sel(reference="substitution effect", way="raw").values
-    assert swapped["raw"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
-    two = sl.results.table({"a": audit, "b": audit}, reference="substitution effect")
-    assert two.loc["a"].equals(swapped)
-    assert two.loc["b"].equals(swapped)
-    with pytest.raises(InputError, match="joins several. Give a dict of the results"):
-        sl.results.table(sl.results.concat({"a": audit, "b": audit}, dim="model"))
-
-
 def test_what_has_no_table_is_refused() -> None:
-    bound = odd.result("path_bound")
-    for given, options, message in (
-        (bound, {"reference": "Jacobian"}, "reference= is only for results of audit"),
-        ({}, {}, "result= is empty"),
-        ((2 * odd.result("collapse")["distance"]).drop_attrs(), {}, "These values have no provenance"),
-        (odd.result("evaluate")[["answer"]], {}, "has no numbers: its variables are texts"),
+    for given, message in (
+        ({}, "result= is empty"),
+        ((2 * odd.result("collapse")["distance"]).drop_attrs(), "These values have no provenance"),
+        (odd.result("evaluate")[["answer"]], "has no numbers: its variables are texts"),
     ):
         with pytest.raises(InputError, match=message):
-            sl.results.table(given, **options)
+            sl.results.table(given)
 
 
 def hostile() -> xr.DataArray:
@@ -180,7 +163,6 @@ def test_latex_compiles(tmp_path: Path) -> None:
     """A long table of hostile texts, and two models side by side, as a reader makes them."""
     long = sl.results.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
     wide = long.pivot(index="token", columns="label", values="value")
-    summary = sl.results.table(odd.result("audit"), escape="latex")
-    tables = "\n\n".join(table.to_latex() for table in (long, wide, summary))
+    tables = "\n\n".join(table.to_latex() for table in (long, wide))
     rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
     assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000

@@ -105,12 +105,3 @@ def relative_distance(collapse: xr.Dataset) -> xr.DataArray:
     """The distances of v and v* in units of rms(v), whichever their scale."""
     distance = collapse["distance"]
     return distance if is_relative(distance) else (distance / collapse["rms"]).assign_attrs(units="1")
-
-
-def require_reference(audit: xr.Dataset, reference: str) -> None:
-    """Raise an error for a reference that is not in an audit."""
-    references = [str(name) for name in audit["reference"].values]
-    if reference not in references:
-        raise InputError(
-            f"reference={short_repr(reference)} is not in this audit.", f"Use one of {listed(references)}."
-        )

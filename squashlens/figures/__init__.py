@@ -7,7 +7,7 @@ it as PDF, SVG, PNG, HTML or JSON.
 
 from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
-from squashlens.figures.comparisons import audit, changes
+from squashlens.figures.comparisons import changes
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
 from squashlens.figures.influence import (
@@ -32,7 +32,6 @@ __all__ = [
     "answer_frequencies",
     "attention_sinks",
     "attribution",
-    "audit",
     "by_token",
     "changes",
     "collapse_curve",

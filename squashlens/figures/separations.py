@@ -88,17 +88,21 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
     x = [*found["layer"].values, top + 1]
     for number, pair in enumerate(found["pair"].values):
         one, (colour, dash, symbol) = found.sel(pair=pair), series(number)
-        label = escape(f"{one['answer'].item()} or {one['answer_after'].item()}")
+        label = f"{one['answer'].item()} or {one['answer_after'].item()}" if "answer" in one.coords else f"pair {pair}"
         style: dict[str, Any] = {
             "colour": colour,
             "symbol": symbol,
             "hover": f"{label}, layer %{{x}}: %{{y:.3g}}",
             "log": True,
         }
-        figure.add_trace(curve(x, np.append(one["margin"].values, one["margin_y"].values), label, dash=dash, **style))
+        figure.add_trace(
+            curve(x, np.append(one["margin"].values, one["margin_y"].values), escape(label), dash=dash, **style)
+        )
         if "margin_random" in found:
             random = np.append(one["margin_random"].values[0], one["margin_random_y"].values[0])
-            figure.add_trace(curve(x, random, f"{label}, random weights", dash="dot", width=1.2, size=4, **style))
+            figure.add_trace(
+                curve(x, random, f"{escape(label)}, random weights", dash="dot", width=1.2, size=4, **style)
+            )
     figure.add_hline(y=1, line={"color": FAINT, "width": 2})
     figure.update_xaxes(LAYERS | {"dtick": max(1, (top + 1) // 10), "title": f"layer ℓ ({top + 1}: y)"})
     figure.update_yaxes(type="log", title="distance ÷ rounding")

@@ -206,7 +206,7 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
     }
     dtypes = ("bfloat16", "float32") if isinstance(source, str | Path) else None
     subject: Any = source if dtypes else model
-    apart = {texts[letter]: separation(subject, panels[letter], runs=dtypes, n_random_models=0) for letter in texts}
+    apart = separation(subject, panels["c"], runs=dtypes, n_random_models=0)
     return [
         Section(
             "Collapse: ones with and without commas (figure 5 c, d)",
@@ -219,9 +219,9 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
         Section(
             "Which lengths can be told apart",
             figures.separation_curve(apart),
-            tuple(f"{name[0].upper()}{name[1:]}. {collapse_sentences.recovers(one)}" for name, one in apart.items()),
-            "Every length is run in three groupings into passes. A length is recovered if the nearest representation "
-            "of another run is its own.",
+            (collapse_sentences.recovers(apart),),
+            "Ones to copy, without commas. Every length is run in three groupings into passes. A length is recovered "
+            "if the nearest representation of another run is its own.",
             False,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Sentences on numbers: trends, differences and agreements, with their size first and then how sure it is.
+"""Sentences on numbers: sizes, differences and agreements, with their size first and then how sure it is.
 
 Intervals and p-values are part of the results; nothing is estimated here.
 """
@@ -68,23 +68,6 @@ def beside(value: float, reference: float) -> str:
     return f"{times(ratio)} as large" if ratio > 1 else f"{times(1 / ratio)} smaller"
 
 
-def among(levels: dict[str, float]) -> str:
-    """Several sizes by name: about equal, or which is the lowest, with all of them.
-
-    >>> among({"first": 0.249, "middle": 0.258, "last": 0.247})
-    'about equal (first 0.249, middle 0.258, last 0.247)'
-    >>> among({"first": 0.2, "last": 0.8})
-    'lowest in the first, 4 times below the highest (first 0.2, last 0.8)'
-    """
-    each = ", ".join(f"{name} {number(value)}" for name, value in levels.items())
-    lowest, most = min(levels, key=lambda name: levels[name]), max(levels.values())
-    if levels[lowest] == 0:
-        return f"0 in the {lowest} ({each})"
-    if most / levels[lowest] < EQUAL:
-        return f"about equal ({each})"
-    return f"lowest in the {lowest}, {times(most / levels[lowest])} below the highest ({each})"
-
-
 def sentence(clause: str) -> str:
     """A clause with its first letter large."""
     return clause[:1].upper() + clause[1:]
@@ -133,37 +116,6 @@ class Rank:
         p = "p below 0.001" if self.p < 0.001 else f"p = {near_edge(self.p, TEST, 3)}"
         text = f"Spearman ρ = {rho}, 95 % interval {low} to {high}, {p}"
         return f"{text} after correction for the tests made together" if self.decided and self.p >= TEST else text
-
-    def trend(self, rises: str = "rises", ends: tuple[float, float] | None = None) -> str:
-        """A verb phrase for the trend: its direction, its size if the two `ends` of the series are given, its numbers.
-
-        >>> Rank(-0.83, -0.98, -0.14, 0.01).trend(ends=(119.0, 1.0))
-        'falls 119-fold (Spearman ρ = −0.83, 95 % interval −0.98 to −0.14, p = 0.010)'
-        """
-        if math.isnan(self.rho):
-            return "is constant"
-        if not self.measured:
-            return f"has too few values for a trend (ρ = {number(self.rho)})"
-        falls = self.rho < 0
-        verb = "falls" if falls else rises
-        if ends is None or not (ends[0] > 0 and ends[1] > 0):
-            if self.absent:
-                return f"has at most a negligible trend ({self.numbers})"
-            if not self.decided:
-                return f"shows no clear trend ({self.numbers})"
-            return f"{verb} ({self.strength} trend, {self.numbers})"
-        ratio = ends[1] / ends[0]
-        size = f"{max(ratio, 1 / ratio):.3g}-fold"
-        beyond = "lower" if ratio < 1 else "higher"
-        equal, against = max(ratio, 1 / ratio) < EQUAL, (ratio < 1) != falls
-        if not self.decided:
-            said = "stays about equal" if equal else f"ends {size} {beyond}"
-            return f"{said}, without a clear trend ({self.numbers})"
-        if equal:
-            return f"{verb} slightly, and its ends are about equal ({self.numbers})"
-        if against:
-            return f"{verb} over most of the range and ends {size} {beyond} ({self.numbers})"
-        return f"{verb} {size} ({self.numbers})"
 
     def agreement(self, what: str) -> str:
         """A clause on whether two quantities rank alike; `what` names them, as the subject."""

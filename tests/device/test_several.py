@@ -12,7 +12,7 @@ from tests.golden.test_golden import recorded, require_as_recorded
 
 DEFAULT = ("capture",)  # the others are slow
 # Certified bounds are refused; `runs` and `synthetic` load their models themselves.
-REFUSED = ("certified_bound", "audit")
+REFUSED = ("certified_bound",)
 CASES = [name for name in cases.MEASUREMENTS if "tiny-gemma" in recorded(name) and name not in ("runs", "synthetic")]
 
 

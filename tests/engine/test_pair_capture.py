@@ -1,5 +1,6 @@
 """A growing sequence that is run once: what is measured of it runs nothing, and says what the sequence says."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 
 import squashlens as sl
 from squashlens.engine.running import forward
-from squashlens.errors import StaleCaptureError
+from squashlens.errors import InputError, StaleCaptureError
 
 REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "collapse": sl.collapse,
@@ -95,6 +97,22 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
         "baselines": ["contrast", "unrelated"], "tokens_per_pass": None, "n_samples": 3, "passes": "auto",
         "noise_lengths": 4, "seed": 0,
     }  # fmt: skip
+
+
+def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_capture(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    how: dict[str, Any] = {
+        "lengths": [2, 5, 8], "baselines": ["contrast", "unrelated"], "n_samples": 2, "noise_lengths": 2,
+        "passes": "separate", "tokens_per_pass": 64, "seed": 4,
+    }  # fmt: skip
+    pairs = sl.capture(model, tail(model), keep="residuals", **how)
+    xr.testing.assert_identical(sl.collapse(model, tail(model), **how), sl.collapse(model, pairs))
+    for measure in (sl.collapse, sl.mechanism):
+        own = inspect.signature(measure).parameters
+        for name in how.keys() & own.keys():
+            for value in (how[name], own[name].default):  # a default that is given is an option too
+                with pytest.raises(InputError, match=f"^{name}= .* Give {name}= to `capture`"):
+                    measure(model, pairs, **{name: value})
 
 
 @pytest.mark.few(2)

@@ -144,17 +144,6 @@ def depth_limit() -> xr.Dataset:
     return restated(found.assign(rest=rest), {})
 
 
-def audit() -> xr.Dataset:
-    names = [f"{name}, {at} heads, a long name" for at, name in enumerate(("null", "bound") * 10)]
-    coords = {"estimate": names, "prompt": range(3), "position": range(20), "reference": ["Jacobian"]}
-    found = made(
-        coords | {"way": ["raw", "partial", "over_null"]}, "value over_jacobian: estimate prompt position",
-        "cost: estimate", f"{ends('agreement')}: estimate reference way", share="agreement",
-    )  # fmt: skip
-    kinds = ("printed", "bound", "proxy", "derivative", "swap") * 4
-    return found.assign_coords(content=("position", np.arange(20) > 0), kind=("estimate", list(kinds)))
-
-
 def needle() -> xr.Dataset:
     names = ("jacobian", "path_bound", "bound_over_null", "effect", "kl")
     variables = " ".join(f"{name}_{side}" for name in names for side in ("mean", "low", "high"))
@@ -291,7 +280,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "certified_bound": lambda: bound(20),
     "composition": lambda: composition(20),
     "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
-    "attention_sinks": sinks, "audit": audit, "profile": profile, "needle": needle, "collapse": collapse,
+    "attention_sinks": sinks, "profile": profile, "needle": needle, "collapse": collapse,
     "mechanism": lambda: made(
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),

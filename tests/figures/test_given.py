@@ -11,13 +11,11 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.squashing.audit import audit_table
 from tests import odd
 
 # Results that are what a figure draws: its usual one, and others with the same variables.
 NOT_OF_ONE = ("statements", "of", "panels", "save", "styled")
 TABLES = {
-    "audit_table": audit_table,
     "answer_frequencies": sl.results.answer_frequencies,
 }
 

@@ -20,8 +20,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "slides": {"theme": "slides"},
 }
 TOO_WIDE = {
-    ("small", "audit"),
-    *(("full", name) for name in ("audit", "statements", "mixture")),
+    *(("full", name) for name in ("statements", "mixture")),
 }  # for a column; they say the width that they need
 NEAR = 25.0  # of 100: two greys that are nearer can be confused in print
 APART = 15.0  # CIE76: two colours that are nearer can be confused; 2.3 is just noticeable side by side
@@ -124,7 +123,7 @@ def test_entries_that_look_alike_differ_in_dash_or_mark(sight: str) -> None:
     for name, figure in drawn("full").items():
         for first, second in itertools.combinations(listed(figure), 2):
             one, two = style_of(first), style_of(second)
-            ordered = "block" in first.name or name == "audit"  # blocks have an order, and rows of estimates a name
+            ordered = "block" in first.name  # blocks have an order
             if one[1:] != two[1:] or first.yaxis != second.yaxis or ordered:
                 continue
             near = (

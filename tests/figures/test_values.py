@@ -168,7 +168,7 @@ def verdict() -> Pairs:
     lines = named(sl.figures.verdict_odds(found))
     yield lines["after the first prompt"].y, found["log_odds"]
     yield lines["after the second"].y, found["log_odds_after"]
-    yield lines["lost"].x, np.flatnonzero(found["verdict"] == "lost")
+    yield named(sl.figures.verdict_odds(found), mode="markers")["lost"].x, np.flatnonzero(found["verdict"] == "lost")
     yield named(sl.figures.verdict_margins(found))["3 or 4"].y[:-1], found["margin"].sel(pair=3)
 
 
@@ -210,19 +210,6 @@ def changes() -> Pairs:
             yield dots.x, own
             yield dots.y, np.full(len(own), row)
             yield (mark.x[0], mark.y[0]), (np.median(own), row)
-
-
-def audit() -> Pairs:
-    found = specimens.audit()
-    inner = found.isel(position=found["content"].values)
-    wanted = {
-        "x": inner["over_jacobian"].median(("prompt", "position")), "x3": found["cost"],
-        "x2": found["agreement"].sel(reference="Jacobian", way="partial"),
-    }  # fmt: skip
-    for mark in sl.figures.audit(found).data:
-        if mark.xaxis != "x2" or mark.marker.symbol == "circle":
-            names = [one if isinstance(one, str) else one[0] for one in mark.customdata]
-            yield mark.x, wanted[mark.xaxis].sel(estimate=names)
 
 
 def accuracy() -> Pairs:
@@ -315,7 +302,7 @@ def lines() -> Pairs:
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
     collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
-    changes, audit, accuracy, errors, frequencies, readout, probe, top_tokens,
+    changes, accuracy, errors, frequencies, readout, probe, top_tokens,
     total_variation, tokenization, lines,
 ]  # fmt: skip
 

@@ -235,26 +235,6 @@ def substitution_effect(s: Subject) -> Calls:
 
 
 @measurement
-def audit(s: Subject) -> Calls:
-    """Methods that no other measurement here has, beside those that each of them is compared with."""
-    estimates = ["attention edges", "sketch", "substitution", "rollout", "all-ones", "top"]
-
-    def measured() -> Any:
-        found = sl.audit(
-            s.model,
-            [s.short],
-            estimates=estimates,
-            n_probes=4,
-            n_replacements=2,
-            candidates=s.among,
-            seed=0,
-        )
-        return found.drop_vars(["cost", "seconds"])
-
-    return {"one": measured}
-
-
-@measurement
 def needle(s: Subject) -> Calls:
     prompts = [ids[-6:] for ids in s.pair] + [s.prompt[-5:]]
     return {

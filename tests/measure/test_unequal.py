@@ -69,6 +69,22 @@ def test_the_next_tokens_of_several_prompts_are_those_of_each(prompts: list[str]
     assert len(getattr(sl.figures.of(found), "data", ())) == len(prompts)
 
 
+def test_a_measurement_of_one_prompt_measures_equal_ones_one_by_one(tiny: Any) -> None:
+    found = sl.sensitivity(tiny, ["110 =", "011 ="], norm="frobenius")
+    for number, prompt in enumerate(("110 =", "011 =")):
+        np.testing.assert_array_equal(
+            found["path_bound"][number], sl.sensitivity(tiny, prompt, norm="frobenius")["path_bound"]
+        )
+    assert "unequal_lengths" not in sl.results.provenance(found)
+
+
+def test_how_a_sequence_is_run_is_not_said_beside_its_capture(tiny: Any) -> None:
+    pairs = sl.capture(tiny, sl.prompts.repeated(tiny, "1", 4), lengths=[2, 4])
+    for given in ((tiny, pairs), (tiny,)):
+        with pytest.raises(InputError, match="lengths= says how a sequence is run, and a capture was given"):
+            sl.collapse(*given, lengths=[2], **({} if len(given) == 2 else {"sequence": pairs}))
+
+
 def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a refusal in the middle says which prompt it is about."""
     from squashlens.measure.squashing import bound
@@ -93,7 +109,7 @@ def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> Non
     ones = sl.prompts.repeated(tiny, "1", 4)
     pairs = sl.capture(tiny, ones)
     of_prompts: list[Any] = [
-        sl.path_bound, sl.jacobian_norms, sl.sensitivity, sl.substitution_effect, sl.audit, sl.top_tokens,
+        sl.path_bound, sl.jacobian_norms, sl.sensitivity, sl.substitution_effect, sl.top_tokens,
         sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit,
     ]  # fmt: skip
     for measure in of_prompts:

@@ -11,18 +11,19 @@ from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from squashlens.records.results import sealed
 from squashlens.reporting import report_page
-from squashlens.reporting.prompt_sentences import Evidence
-from squashlens.reporting.report_page import render
+from squashlens.reporting.first_screen import Evidence
+from squashlens.reporting.report_page import Asked, Section, render
 from tests.references import process_state
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
+ASKED: dict[str, Any] = {"prompt": PROMPT, "answer": "9", "instead": (PROMPT.replace("110", "111", 1), "10")}
 
 
 @pytest.fixture(scope="module")
 def report(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
     """A report, and the state of the process before and after it."""
     out, before = tmp_path_factory.mktemp("page") / "report.html", process_state()
-    return sl.report(tiny, prompt=PROMPT, out=out, n=6), before, process_state()
+    return sl.report(tiny, **ASKED, out=out, n=6), before, process_state()
 
 
 @pytest.fixture
@@ -62,31 +63,49 @@ def test_it_reads_as_an_argument(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
     headings = re.findall(r"<h[12][^>]*>(.*?)</h[12]>", text)
     assert headings == [
-        "What is lost on the way to the last token?",
+        "What becomes of a prompt on the way to its last token",
         "What did the model predict?",
-        "Which tokens did that depend on, and how sure is that?",
-        "Is something lost or close to it, and where?",
-        "What would help?",
+        "What became of the right answer?",
+        "Which tokens does the prediction depend on?",
+        "Collapse: ones with and without commas (figure 5 c, d)",
+        "Which lengths can be told apart",
+        "The two prompts by layer",
         "Path bound, null and Jacobian by token",
-        "Paths to the last token, by layer",
-        "Representational collapse, as in figure 5",
-        "Collapse by layer",
-        "Why representations become similar",
-        "Effect of separators by layer",
-        "Presence and content of separators",
-        "Blocks in which separators matter",
-        "Terms and assumptions",
+        "Terms",
         "How to reproduce this page",
         "Provenance",
-        "Contents",
     ]
-    assert text.count("Plotly.newPlot(") == 8
+    assert "Used: each prompt prefers its own answer." in text
+    assert text.count("Plotly.newPlot(") == 4
 
 
-def test_counting_is_measured_only_when_asked(tiny: Any) -> None:
-    text = page_of(tiny, "110 =", None)
-    assert text.count("Plotly.newPlot(") == 2
-    assert "figure5" not in text
+def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
+    text = page_of(tiny, "110 =")
+    assert "No verdict: no right answer was given." in text
+    assert "lost" not in re.sub(r"<(script|style).*?</\1>|<details id=.terms.*?</details>", "", text, flags=re.DOTALL)
+    assert text.count("Plotly.newPlot(") == 1
+
+
+def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
+    text = sl.report(out=tmp_path / "page.html").read_text(encoding="utf-8")
+    for words in ("“4”, with a probability of over 99.9 %", "Present, not used.", "No single token matters."):
+        assert words in text
+    assert re.search(
+        r"n and n \+ 1 ones get their own answers for n = 1, 2, 4, 8, 16, 32.*From n = \d+ on they do not", text
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"answer": "9"}, "belong together"),
+        ({"answer": "9", "instead": ["10"]}, "is not a prompt and its answer"),
+        ({"n": 3}, "a curve needs several lengths"),
+    ],
+)
+def test_refusals(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        sl.report("tiny-gemma", prompt="110 =", **asked)
 
 
 def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
@@ -94,10 +113,10 @@ def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
     assert Path(report_page._source(bridge_of("llama"))).is_dir()
     facts = {"dtype": "float32", "quantized": None, "revision": None, "proof": "verified", "call": {"norm": "spectral"}}
     other = facts | {"dtype": "bfloat16", "quantized": "int8", "revision": "abc", "proof": "unverified"}
-    code = report_page._code(other, "org/m", "1", 8)
+    code = report_page._code(other, "org/m", Asked("1"), 8)
     assert "sl.load('org/m', dtype='bfloat16', quantize='int8', revision='abc', verify=False)" in code
     for one in (facts, facts | {"quantized": "gptq"}):  # the checkpoint is, not the loading
-        assert "sl.load('./gpt2')" in report_page._code(one, "./gpt2", "1", 8)
+        assert "sl.load('./gpt2')" in report_page._code(one, "./gpt2", Asked("1"), 8)
 
 
 def test_nothing_is_fetched(written: Path) -> None:
@@ -109,7 +128,7 @@ def test_nothing_is_fetched(written: Path) -> None:
 def test_the_contents_are_complete(written: Path) -> None:
     text = written.read_text(encoding="utf-8")
     targets = re.findall(r'href="#([^"]+)"', text)
-    assert len(targets) == 14
+    assert len(targets) == 9
     assert all(text.count(f'id="{target}"') == 1 for target in targets)
 
 
@@ -118,18 +137,17 @@ def test_the_answers_are_on_the_first_screen(desk: Opened) -> None:
     desk.page.set_viewport_size({"width": 1200, "height": 900})
     ends = desk.page.eval_on_selector_all(".answers section", "all => all.map(e => e.getBoundingClientRect().bottom)")
     desk.page.set_viewport_size({"width": 1280, "height": 900})
-    assert len(ends) == 4
+    assert len(ends) == 3
     assert max(ends) <= 900
 
 
 def page_of(
-    tiny: Any, prompt: str, findings: Any, change: Any = lambda one: one, source: str = "m", shown: str = ""
+    tiny: Any, prompt: str, parts: Any = (), change: Any = lambda one: one, source: str = "m", shown: str = ""
 ) -> str:
     """The page for results of a prompt of which `change` was made."""
-    measured, shares = change(sl.sensitivity(tiny, prompt)), change(sl.paths.composition(tiny, prompt))
-    view = sl.squash_map(tiny, prompt)
-    evidence = Evidence(change(sl.top_tokens(tiny, prompt)), measured, view.result)
-    return render(evidence, shares, findings, view, source=source, prompt=shown or prompt, n=findings and 9)
+    measured, view = change(sl.sensitivity(tiny, prompt)), sl.squash_map(tiny, prompt)
+    evidence = Evidence(change(sl.top_tokens(tiny, prompt)), measured)
+    return render(evidence, parts, view, Asked(shown or prompt), source=source)
 
 
 @pytest.mark.slow
@@ -148,7 +166,7 @@ def test_token_text_is_escaped(tiny: Any) -> None:
         result["token"][0 if "rank" in result.dims else 1] = evil
         return result
 
-    text = page_of(tiny, "110 =", InputError(f"{evil} is 2 tokens.", "Use another."), change, evil, f"'{evil}'")
+    text = page_of(tiny, "110 =", [Section(evil, None, (f"{evil} is 2 tokens.",))], change, evil, f"'{evil}'")
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
@@ -160,7 +178,7 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     def change(result: Any) -> Any:
         return sealed(result, sl.results.provenance(result) | {"model": f"m{NASTY}"})
 
-    text = page_of(tiny, "110 =", InputError("Too long.", "Use another."), change, f"m{NASTY}", NASTY)
+    text = page_of(tiny, "110 =", (), change, f"m{NASTY}", NASTY)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     for part in re.findall(r"<pre[^>]*>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
         plain = part.replace("\n", "") if "import squashlens" in part else part
@@ -180,7 +198,7 @@ def test_in_a_browser(browser: Any, desk: Opened, written: Path, width: int) -> 
     assert one.complaints == []
     assert one.requests == [written.as_uri()]
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert one.page.locator(".js-plotly-plot").count() == 8
+    assert one.page.locator(".js-plotly-plot").count() == 4
     if one is not desk:
         one.page.close()
 
@@ -207,9 +225,11 @@ def test_figures_fit_on_paper(desk: Opened) -> None:
 @pytest.mark.browser
 def test_hover_shows_the_datasets_value(desk: Opened, tiny: Any) -> None:
     ds, page = sl.sensitivity(tiny, PROMPT), desk.page
-    names = page.evaluate("document.querySelector('.js-plotly-plot').data.map(t => t.name)")
+    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    drawn = page.locator(".js-plotly-plot").last
+    names = drawn.evaluate("one => one.data.map(t => t.name)")
     trace, place = names.index("true Jacobian"), 11
-    point = page.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place)
+    point = drawn.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place)
     point.scroll_into_view_if_needed()
     box = point.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)

@@ -14,6 +14,7 @@ import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.reporting.markup import latex, markdown
 from squashlens.reporting.paper import parts, write
+from squashlens.reporting.sentences import number
 from squashlens.tasks.task import Prompting
 from tests import typeset
 
@@ -70,8 +71,8 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
         rows = [row for row in csv.DictReader(file) if row["variable"] == "distance"]
     assert [float(row["value"]) for row in rows] == expected["distance"].values[-1].tolist()
     page = (folder / "README.md").read_text()
-    first, last = (f"{float(expected['distance'][-1, at]):.3g}" for at in (0, -1))
-    assert f"{first} at 1 and {last} at 6 content tokens" in page
+    slope = number(float(expected["length_slope"][-1]))
+    assert f"log-log slope {slope} over 6 lengths" in page
     assert "Model: tiny-gemma in float32" in page
     assert sl.results.provenance(kept)["fingerprint"] in page
     tex = (folder / "figures.tex").read_text()

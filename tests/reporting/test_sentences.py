@@ -7,134 +7,125 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from squashlens.measure.squashing.sensitivity import ESTIMATES
+from squashlens.reporting import collapse_sentences as collapse
+from squashlens.reporting import first_screen as screen
 from squashlens.reporting import prompt_sentences as say
 from squashlens.reporting.sentences import Rank
 
-Rho = tuple[float, float, float, float]  # ρ, the ends of its interval, p
-Given = dict[str, Rho] | None
-NOTHING = (float("nan"),) * 4
+TOKENS = [f"t{i}" for i in range(20)]
 
 
-def dataset(
-    n: int = 20, agreement: Given = None, trend: Given = None, over_null: Any = NOTHING[:3], **values: Any
-) -> xr.Dataset:
-    base: dict[str, Any] = dict.fromkeys(ESTIMATES, np.ones(n)) | values
+def measured(compared: int = 18, **values: Any) -> xr.Dataset:
+    """What `sensitivity` gives for 20 tokens, of which some are compared."""
+    names = ("path_bound", "null", "jacobian", "jacobian_frozen")
+    base: dict[str, Any] = dict.fromkeys(names, np.ones(20)) | values
     ds = xr.Dataset(
         {name: ("position", np.asarray(v, dtype=float)) for name, v in base.items()},
-        coords={"position": range(n), "token": ("position", [f"t{i}" for i in range(n)]), "estimate": list(ESTIMATES)},
+        coords={"position": range(20), "token": ("position", TOKENS)},
     )
-    for variable, given in (("rank_agreement", agreement), ("position_trend", trend)):
-        for place, end in enumerate(("", "_low", "_high", "_p")):
-            ds[variable + end] = ("estimate", [(given or {}).get(name, NOTHING)[place] for name in ESTIMATES])
-    for end, value in zip(("", "_low", "_high"), over_null, strict=True):
-        ds[f"agreement_over_null{end}"] = ((), value)
-    ds["compared_tokens"] = ((), n - 1)
-    return ds
+    ranks = ("rank_agreement", [0.8, 0.2]), ("rank_agreement_low", [0.45, -0.1]), ("rank_agreement_high", [0.92, 0.5])
+    for name, both in (*ranks, ("rank_agreement_p", [0.01, 0.4])):
+        ds[name] = ("estimate", both)
+    return ds.assign_coords(estimate=["path_bound", "null"]).assign(compared_tokens=compared)
 
 
-@pytest.mark.parametrize(
-    ("rho", "expected"),
-    [
-        ((0.95, 0.91, 0.98, 1e-6), "Path bound and true Jacobian rank alike, with very strong agreement (Spearman "
-         "ρ = 0.95, 95 % interval 0.91 to 0.98, p below 0.001); tokens compared: 299"),
-        ((0.8, 0.45, 0.92, 0.01), "rank alike, with moderate to very strong agreement"),
-        ((0.12, 0.02, 0.23, 0.06), "negligible to weak agreement (Spearman ρ = 0.12, 95 % interval 0.02 to 0.23, "
-         "p = 0.060 after correction for the tests made together)"),
-        ((0.12, 0.02, 0.23, 0.0499996), "95 % interval 0.02 to 0.23, p = 0.0499996)"),
-        ((0.5, -0.1, 0.8, 0.01), "rank alike is undecided (Spearman ρ = 0.50, 95 % interval −0.10 to 0.80, p = 0.010)"),
-        ((0.03, -0.05, 0.09, 0.6), "do not rank alike: agreement is negligible"),
-        ((-0.9, -0.99, -0.7, 1e-3), "rank oppositely, with strong to very strong disagreement"),
-    ],
-)  # fmt: skip
-def test_agreement(rho: Rho, expected: str) -> None:
-    assert expected in say.agreement(dataset(n=300, agreement={"path_bound": rho}))
+def moved(*shares: float) -> xr.Dataset:
+    """What `knockout_effect` gives if hiding the first tokens moves these shares of the probability."""
+    values = np.zeros(20)
+    values[1 : 1 + len(shares)] = 2 * np.array(shares)  # stored as L1
+    return xr.Dataset({"total_variation": ("position", values)})
 
 
-FALL = (-0.83, -0.98, -0.14, 0.08)
+def judged(verdict: str, **numbers: float) -> xr.Dataset:
+    """One pair of a result of `verdict`."""
+    base = {"log_odds": 0.3, "log_odds_after": 0.1, "log_odds_noise": 1e-6, "probability": 0.0004, "rank": 7}
+    values = base | {"margin_y": 300.0, "margin_random_y": 4.0} | numbers
+    ds = xr.Dataset({name: ("pair", [value]) for name, value in values.items()})
+    ds["margin"] = (("pair", "layer"), [[0.0, 2.0, 0.5]])
+    labels = {"answer": "90", "answer_after": "91", "verdict": verdict}
+    return ds.assign_coords({name: ("pair", [text]) for name, text in labels.items()})
 
 
-@pytest.mark.parametrize(
-    ("rho", "ends", "expected"),
-    [
-        (
-            FALL,
-            (119.0, 1.0),
-            "falls 119-fold (Spearman ρ = −0.83, 95 % interval −0.98 to −0.14, p = 0.080 after correct",
-        ),
-        (FALL, (1.2, 1.0), "falls slightly, and its ends are about equal"),
-        (FALL, (1.0, 3.0), "falls over most of the range and ends 3-fold higher"),
-        (FALL, None, "falls (weak to very strong trend"),
-        (FALL, (0.0, 1.0), "falls (weak to very strong trend"),
-        ((0.7, 0.0, 0.94, 0.05), (1.0, 4.0), "ends 4-fold higher, without a clear trend"),
-        ((0.1, -0.3, 0.5, 0.5), (1.0, 1.1), "stays about equal, without a clear trend"),
-        ((0.1, -0.3, 0.5, 0.5), None, "shows no clear trend"),
-        ((0.01, -0.05, 0.06, 0.5), None, "has at most a negligible trend"),
-        ((0.9, 0.8, 0.95, 0.001), (1.0, 4.0), "rises 4-fold"),
-        (NOTHING, None, "is constant"),
-        ((0.9, float("nan"), 1.0, 0.1), None, "has too few values for a trend"),
-    ],
+def answers(**given: Any) -> dict[str, str]:
+    top = xr.DataArray([0.7, 0.2], dims="rank", coords={"token": ("rank", ["4", " 5"])})
+    evidence = screen.Evidence(top, measured(), **{"knockout": moved(0.3, 0.1)} | given)
+    return {one.question: " ".join([one.verdict, *one.details]) for one in screen.first_answers(evidence)}
+
+
+BECAME, DEPENDS, HELPS = (
+    "What became of the right answer?",
+    "Which tokens does the prediction depend on?",
+    "What helps?",
 )
-def test_trends_say_size_first(rho: Rho, ends: tuple[float, float] | None, expected: str) -> None:
-    assert Rank(*rho).trend(ends=ends).startswith(expected)
-
-
-TREND: Given = {
-    "jacobian": (-0.8, -0.85, -0.72, 0.01), "path_bound": (0.8, 0.5, 0.95, 0.01), "null": (-1, -1, -0.99, 0.01),
-}  # fmt: skip
-
-
-def with_sinks(places: list[int]) -> xr.Dataset:
-    sink = np.isin(range(5), places).astype(float)
-    ds = dataset(n=5, path_bound=[97, 0, 1, 1, 1])
-    return ds.assign(sink=("position", sink), compared_tokens=4 - len(places))
-
-
-def beside_null(*over_null: float) -> str:
-    both = {"path_bound": (0.6, 0.4, 0.8, 0.001), "null": (0.2, -0.1, 0.5, 0.4)}
-    return say.agreement(dataset(agreement=both, over_null=over_null))
-
-
-def along(*ratio: float) -> str:
-    return say.position(dataset(trend={**TREND, "bound_over_null": ratio}))  # type: ignore[dict-item]
-
-
-def bounding(**values: list[int]) -> str:
-    return say.is_it_a_bound(dataset(n=4, **values))
-
-
-SAID: list[tuple[Callable[[], str], str]] = [
-    (lambda: beside_null(0.4, 0.1, 0.7), "reaches ρ = 0.20; the path bound agrees better (difference 0.40, 95 % "
-     "interval 0.10 to 0.70)"),
-    (lambda: beside_null(-0.4, -0.7, -0.1), "the path bound agrees worse"),
-    (lambda: beside_null(0.0, 0.0, 0.0), "reaches ρ = 0.20; the path bound agrees exactly as well."),
-    (lambda: say.beside_sink(with_sinks([])), ""),
-    (lambda: say.beside_sink(with_sinks([0])), "“t0” at position 0 is an attention sink: it has 97 % of the summed "
-     "path bound, 20 % of the null, and 20 % of the summed Jacobian norms. Trends and agreement are those"),
-    (lambda: say.beside_sink(with_sinks([0, 2])), "“t0” at position 0, “t2” at position 2 are attention sinks: they "
-     "have 98 % of the summed path bound, 40 % of the null"),
-    (lambda: beside_null(0.1, -0.2, 0.4), "whether the path bound agrees better is undecided"),
-    (lambda: beside_null(0.1, 0.0004, 0.4), "agrees better (difference 0.10, 95 % interval 0.0004 to 0.40)"),
-    (lambda: say.agreement(dataset(n=2)), "cannot be compared"),
-    (lambda: say.agreement(dataset(n=20)), "cannot be compared"),  # all constant: ρ is not a number
-    (lambda: along(-0.9, -0.97, -0.6, 0.001), "favours early tokens beyond what causality alone does"),
-    (lambda: along(0.9, 0.6, 0.97, 0.001), "favours late tokens beyond what causality alone does"),
-    (lambda: along(0.1, -0.3, 0.5, 0.5), "is undecided on this prompt"),
-    (lambda: along(0.01, -0.06, 0.08, 0.5), "favours neither early nor late tokens"),
-    (lambda: along(0.1, -0.3, 0.5, 0.5), "19 compared tokens, without BOS and the last token, the true sensitivity "
-     "falls slightly, and its ends are about equal (Spearman ρ = −0.80, 95 % interval −0.85 to −0.72, p = 0.010) and"),
-    (lambda: bounding(path_bound=[1, 1, 5, 5], jacobian=[2] * 4), "not a bound for this model: it lies below the true "
-     "Jacobian norm at 2 of 4 tokens (it is 0.5 times to 2.5 times the Jacobian norm, median 1.5 times)"),
-    (lambda: bounding(path_bound=[4] * 4, jacobian=[2] * 4), "Nothing guarantees that"),
-    (lambda: bounding(jacobian=[0] * 4), "cannot be compared"),
-    (lambda: freezing(0.5), "sensitivity is 2 times smaller (0.5 to 0.5 times by token)"),
-    (lambda: freezing(2.0), "sensitivity is 2 times as large"),
-    (lambda: freezing(1.0), "sensitivity is about equal (1 times)"),
+PREDICTED = "What did the model predict?"
+SCREEN: list[tuple[dict[str, Any], str, str]] = [
+    ({}, PREDICTED, "“4”, with a probability of 70 %. Next: “␣5” 20 %."),
+    ({"judged": judged("used")}, PREDICTED, "“90” has under 0.1 %; its first token has rank 7"),
+    ({}, BECAME, "No verdict: no right answer was given."),
+    ({"judged": judged("used")}, BECAME, "Used: each prompt prefers its own answer."),
+    ({"judged": judged("present, not used")}, BECAME,
+     "Present, not used. The log-odds of “90” and “91” are 0.3 nats after this prompt and 0.1 after the other one; "
+     "rounding in  moves them by 1e−06. Yet at y the two prompts are 300 times (random weights: 4 times) as far apart"),
+    ({"judged": judged("present, not used", margin_y=0.5)}, BECAME, "Up to layer 1 the two prompts are further apart"),
+    ({"judged": judged("lost", margin_y=0.5).assign(margin=(("pair", "layer"), [[0.0, 0.2, 0.5]]))}, BECAME,
+     "At no layer the two prompts are further apart than rounding; at y they are 0.5 times"),
+    ({"judged": judged("not resolved", log_odds_noise=0.1)}, BECAME, "They differ by 2 times the rounding."),
+    ({}, DEPENDS, "Most on “t1” at position 1. Probability that moves if no later token can read it: 30 % without"),
+    ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves at most "
+     "under 0.1 % of the probability (“t1” at position 1)."),
+    ({"knockout": None}, DEPENDS, "by the Jacobian norm"),
+    ({"helped": {"sharper": judged("used", probability=0.9)}}, HELPS,
+     "Sharper. Tried on both prompts: with sharper: used, the right answer has 90 %."),
+    ({"helped": {"sharper": judged("present, not used")}}, HELPS, "None of the changes that were tried."),
 ]  # fmt: skip
 
 
-def freezing(frozen: float) -> str:
-    return say.freezing(dataset(n=5, jacobian_frozen=[frozen] * 5))
+@pytest.mark.parametrize(("given", "question", "expected"), SCREEN)
+def test_the_first_screen(given: dict[str, Any], question: str, expected: str) -> None:
+    assert expected in answers(**given)[question]
+
+
+def test_help_is_a_question_only_of_what_was_tried() -> None:
+    assert [*answers()] == [PREDICTED, BECAME, DEPENDS]
+
+
+def pairs(distance: Any, contrast: Any = None) -> xr.Dataset:
+    """What `collapse` gives at the last layer."""
+    n = len(distance)
+    slope = np.polyfit(np.log(range(1, n + 1)), np.log(distance), 1)[0] if n > 1 and min(distance) > 0 else np.nan
+    both = {"distance": distance} | ({} if contrast is None else {"contrast": contrast})
+    ds = xr.Dataset({name: (("layer", "length"), [values]) for name, values in both.items()})
+    return ds.assign(length_slope=("layer", [slope])).assign_coords(length=range(1, n + 1))
+
+
+def apart(share: float, step: float, **more: Any) -> xr.Dataset:
+    ds = xr.Dataset({"recovery_y": share, "chance": 0.01, "step_y": ("length", [step] * 5)} | more)
+    return ds.assign_coords(length=range(5))
+
+
+PLATEAU = [100.0, 20, 8, 4, *[3.0] * 60]
+SAID: list[tuple[Callable[[], str], str]] = [
+    # A fall that ends in a plateau falls, and is below its contrast, whatever a rank correlation says.
+    (lambda: collapse.collapses(pairs(PLATEAU, [50.0] * 64)), "falls with length: log-log slope −0.361"),
+    (lambda: collapse.collapses(pairs(PLATEAU, [50.0] * 64)), "at 63 of 64 lengths (median ratio 0.06)"),
+    (lambda: collapse.falls(pairs([5.0, 5.1, 4.9, 5.0, 5.1])), "neither falls nor grows"),
+    (lambda: collapse.falls(pairs([1.0, 2, 3, 4])), "grows with length: log-log slope 1 over 4 lengths"),
+    (lambda: collapse.falls(pairs([2.0, 0, 0, 0])), "is 0 (median over 4 lengths)"),
+    (lambda: collapse.against_contrast(pairs([1.0] * 5)), ""),
+    (lambda: collapse.recovers(apart(0.44, 1.03)), "44 % of 5 lengths are recovered from y; one more token moves y by "
+     "1.03 times what rounding does (median). By chance 1 % would be."),
+    (lambda: say.is_it_a_bound(measured(path_bound=[1] * 10 + [5] * 10, jacobian=[2] * 20)),
+     "0.5 times to 2.5 times the Jacobian norm, below it at 10 of 20 tokens. Nothing guarantees either"),
+    (lambda: say.is_it_a_bound(measured(jacobian=[0] * 20)), "cannot be compared"),
+    (lambda: say.freezing(measured(jacobian_frozen=[0.5] * 20)), "median token's sensitivity is 2 times smaller"),
+    (lambda: say.ranks(measured()), "Path bound and Jacobian norm rank alike, with moderate to very strong agreement"),
+    (lambda: say.sinks(measured(path_bound=[81] + [1] * 19).assign(sink=("position", [1] + [0] * 19))),
+     "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %"),
+    (lambda: Rank(0.5, -0.1, 0.8, 0.01).agreement("a and b"), "whether a and b rank alike is undecided"),
+    (lambda: Rank(0.03, -0.05, 0.09, 0.6).agreement("a and b"), "do not rank alike: agreement is negligible"),
+    (lambda: Rank(-0.9, -0.99, -0.7, 1e-3).agreement("a and b"), "rank oppositely, with strong to very strong"),
+    (lambda: Rank(0.12, 0.02, 0.23, 0.06).agreement("a and b"), "p = 0.060 after correction"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "expected"), SAID)
@@ -142,17 +133,6 @@ def test_what_is_said(said: Callable[[], str], expected: str) -> None:
     assert expected in said()
 
 
-def test_spread() -> None:
-    shares = xr.DataArray(
-        [[0.7, 0.2, 0.05, 0.03, 0.02], [0, 0, 0, 0, 1.0]],
-        dims=("layer", "position"),
-        coords={"layer": [0, 1], "position": range(5), "token": ("position", list("abcde"))},
-    )
-    assert say.spread(shares, with_sinks([])) == (
-        "Composed over all blocks, 70 % of the paths start at “a” at position 0 and 2 % never leave the last token; "
-        "90 % start at 2 of the 5 tokens."
-    )
-    assert say.spread(shares, with_sinks([0])) == (
-        "Composed over all blocks, 70 % of the paths start at “t0” at position 0. Of the other paths, 66.7 % start at "
-        "“b” at position 1 and 6.67 % never leave the last token; 90 % start at 3 of the 4 other tokens."
-    )
+def test_ranks_are_not_said_of_few_tokens_nor_sinks_where_there_are_none() -> None:
+    assert say.ranks(measured(14)) == ""
+    assert say.sinks(measured().assign(sink=("position", [0] * 20))) == ""

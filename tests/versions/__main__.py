@@ -26,7 +26,7 @@ from tests.programs import ROOT, printed
 
 FOLDER, PAGE = ROOT / "runs" / "versions", ROOT / "docs" / "versions.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-# `lxt`, which comes with a torchvision, has `make compare`; a cluster has `make engines`.
+# A cluster has `make engines`.
 EXTRAS = ("eval", "figures", "notebook", "quant", "ray", "slurm", "study")
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout")
 SMOKE = ("tests/test_smoke.py",)

@@ -86,7 +86,6 @@ class Plan:
         return max(map(len, self.branches))
 
 
-# More than ten parameters: what is read and under which hooks, and the options of `capture` that choose the passes.
 def read(
     model: Bridge,
     trunk: Ids,

@@ -18,7 +18,6 @@ from squashlens.figures.drawing.themes import PATTERNS
 LAYERS: dict[str, Any] = {"title": "layer ℓ", "dtick": 1}  # an axis of layers
 
 
-# More than ten parameters, since each is one property of plotly's trace.
 def curve(
     x: Any, y: Any, name: str = "", *, colour: str, dash: str = "solid", symbol: Any = "circle", width: float = 2.0,
     size: Any = 6, mode: str = "lines+markers", hover: str = "", log: bool = False, **trace: Any,

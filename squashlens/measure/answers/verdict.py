@@ -36,7 +36,7 @@ PREFERRED = math.log(2)  # least log-odds of a preferred answer: with random wei
 USED, UNRESOLVED, PRESENT, LOST, UNDECIDED = "used", "not resolved", "present, not used", "lost", "undecided"
 
 
-@measurement()
+@measurement("verdict_odds", "verdict_margins")
 def verdict(
     model: Bridge,
     prompts: Sequence[str] | GrowingSequence,

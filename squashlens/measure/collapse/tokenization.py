@@ -150,7 +150,8 @@ def held_by(given: Any) -> Bridge:
             f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
             "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
         )
-    return cast(Bridge, SimpleNamespace(tokenizer=given, cfg=SimpleNamespace(d_vocab=len(given))))
+    size = SimpleNamespace(d_vocab=len(cast(Any, given)))
+    return cast(Bridge, SimpleNamespace(tokenizer=given, cfg=size))
 
 
 def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str) -> dict[str, list[Text]]:

@@ -23,12 +23,12 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.attributions import EMBEDDING
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.records.results import MODEL_UNITS
 from squashlens.theory.distances import distance, divergence, total_variation
 
+EMBEDDING = "embed.hook_out"
 WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
 
 

@@ -85,10 +85,8 @@ def jacobian(
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
-    session = Session.start(
-        model, prompt, "jacobian",
-        query=query, positions=given, k=k, freeze=parts, from_layer=from_layer, to_layer=to_layer,
-    )  # fmt: skip
+    how = {"query": query, "positions": given, "k": k, "freeze": parts, "from_layer": from_layer, "to_layer": to_layer}
+    session = Session.start(model, prompt, "jacobian", **how)
     session.require_one()
     n, d = session.query(query), width(session.model)
     places = sorted(range(n + 1) if given is None else given)
