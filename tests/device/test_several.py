@@ -11,9 +11,9 @@ from tests.golden import cases
 from tests.golden.test_golden import recorded, require_as_recorded
 
 DEFAULT = ("capture",)  # the others are slow
-# Certified bounds are refused; `runs` and `synthetic` load their models themselves.
+# Certified bounds are refused; `synthetic` has no model.
 REFUSED = ("certified_bound",)
-CASES = [name for name in cases.MEASUREMENTS if "tiny-gemma" in recorded(name) and name not in ("runs", "synthetic")]
+CASES = [name for name in cases.MEASUREMENTS if "tiny-gemma" in recorded(name) and name != "synthetic"]
 
 
 def spread(ends: str = "lazy:1") -> dict[str, str]:
