@@ -158,7 +158,7 @@ def gemma() -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def _results_of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A folder for the results that many tests look at (see `tests.odd.result`)."""
+    """A folder for the results that many tests look at (see `tests.measurements.result`)."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = tmp_path_factory.getbasetemp().parent / "results"  # which the workers share
         folder.mkdir(exist_ok=True)

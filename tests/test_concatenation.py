@@ -10,7 +10,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.records.results import sealed, signed
-from tests import odd
+from tests import measurements
 
 MODELS = ("a", "b")
 
@@ -124,7 +124,7 @@ def test_a_selected_part_can_be_joined_again() -> None:
     ("results", "dim", "message"),
     [
         (lambda: {}, "model", "result= is empty"),
-        (lambda: odd.result("collapse"), "model", "result= is one result"),
+        (lambda: measurements.result("collapse"), "model", "result= is one result"),
         (lambda: {"a": measured(), 1: measured()}, "model", "Some labels of result= are text and some are numbers"),
         (lambda: {"a": measured(), "b": measured(function="g")}, "model", "of f; and .* of g"),
         (lambda: {"a": measured(), "b": measured(units="model units")}, "model", r"bound \(1\) .*bound \(model"),
@@ -142,7 +142,7 @@ def test_what_is_not_one_measurement_is_refused(results: Any, dim: str, message:
 
 
 def test_attributes_that_differ_are_not_those_of_the_first() -> None:
-    one, two = (odd.result("path_bound").assign_attrs(estimated_tightness=t, mine=t) for t in (2.5, 2.8))
+    one, two = (measurements.result("path_bound").assign_attrs(estimated_tightness=t, mine=t) for t in (2.5, 2.8))
     one.attrs |= {"rounding": 1e-9, "failure_probability": 1e-6}
     two.attrs |= {"rounding": 1e-8, "failure_probability": 2e-6}
     both = sl.results.concat({"one": one, "two": two}, dim="run")

@@ -9,7 +9,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests.golden import cases
+from tests import measurements
 from tests.references import fingerprint, process_state
 
 PROMPT, OTHER = (
@@ -56,16 +56,16 @@ DEFAULT = ("capture", "path_bound", "sensitivity", "substitution_effect")
 
 
 @pytest.mark.parametrize(
-    "measurement", [m if m in DEFAULT else pytest.param(m, marks=pytest.mark.slow) for m in cases.MEASUREMENTS]
+    "measurement", [m if m in DEFAULT else pytest.param(m, marks=pytest.mark.slow) for m in measurements.MEASUREMENTS]
 )
 def test_model_and_process_are_as_before(own: Any, measurement: str) -> None:
     """After `run_with_cache` and under an own hook, which the provenance names."""
     ids = sl.prompts.tokenize(own, PROMPT)
     own.run_with_cache(ids)
-    subject = cases.Subject("tiny-gemma", own, "tiny-gemma")
+    subject = measurements.bundled(own)
     with sl.applied(own, ("blocks.1.attn.hook_z", nudge)):
         before, process, logits = state(own), process_state(), own(ids)
-        for call, result in cases.results(subject, measurement):
+        for call, result in measurements.calls(subject, measurement):
             assert state(own) == before, call
             assert process_state() == process, call
             of_a_model = isinstance(result, xr.Dataset | xr.DataArray) and measurement not in ("runs", "synthetic")

@@ -13,14 +13,13 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-import torch
 import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests.golden import cases as golden
+from tests.measurements import ROWS, bundled, model, others, result, returns
+from tests.measurements import usual as with_arguments
 
-PROMPT = "110 ="
 # What is measured, and labels of the result: their values are coordinates or in the provenance.
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
@@ -35,73 +34,10 @@ ESTIMATE = {
 }  # fmt: skip
 # How much of a result is kept: its labels say it.
 EXTENT = {"k", "keep", "baselines"}
-LABELS: set[tuple[str, str]] = set()
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
          "prefill", "temperature", "direction"}  # fmt: skip
 KNOWN = SUBJECT | ESTIMATE | EXTENT | PLACE
-
-
-@cache
-def model() -> Any:
-    return sl.load("tiny-gemma")
-
-
-@cache
-def pairs() -> Any:
-    return sl.capture(model(), sl.prompts.repeated(model(), "1", 5), baselines=["contrast", "unrelated"])
-
-
-def digits() -> Any:
-    return sl.prompts.bernoulli(model(), 6, seed=1)
-
-
-def commas() -> Any:
-    return sl.prompts.repeated(model(), "1", 6, separator=",")
-
-
-def function_of(name: str) -> Callable[..., Any]:
-    name = name.partition(",")[0]
-    return getattr(sl, name, None) or getattr(sl.paths, name)
-
-
-QUERY, PLACES = ({"query": 2},), ({"query": 2}, {"from_layer": 2}, {"to_layer": 3})
-NORM_SCALE = ({"norm": "l2"}, {"scale": "absolute"})
-UNIFORM = {"attention": "uniform"}
-WINDOW = {"w": sl.hooks.sliding_window(3)}
-# A measurement: what is measured, options that it has here, and each other value of an option.
-CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], tuple[dict[str, Any], ...]]] = {
-    "path_bound": ((PROMPT,), {}, (
-        {"beta1": 2.0}, {"beta2": 2.0, "beta3": 0.5}, {"sigma_psi": 0.0},
-        UNIFORM, {"attention": "topological"}, *PLACES,
-    )),
-    "certified_bound": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"n_composed": 2}, *PLACES)),
-    "jacobian_norms": ((PROMPT,), {}, (
-        {"norm": "frobenius"}, {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}, *PLACES,
-    )),
-    "jacobian": ((PROMPT,), {}, ({"freeze": ["attention"]}, {"freeze": ["norms", "gates"]}, *PLACES[:2])),
-    "sensitivity": ((PROMPT,), {}, ({"norm": "frobenius"}, *QUERY, {"method": "sketch"})),
-    "substitution_effect": ((PROMPT,), {}, ({"candidates": [5, 6, 7]}, *PLACES[::2])),
-    "knockout_effect": ((PROMPT,), {}, ({"kind": "embedding"}, *QUERY)),
-    "composition": ((PROMPT,), {}, (UNIFORM, *QUERY)),
-    "hops": ((PROMPT,), {}, (UNIFORM, {"attention": "topological"}, *PLACES)),
-    "strongest_paths": ((PROMPT,), {}, (UNIFORM, {"avoid": [0]}, *PLACES)),
-    "depth_limit": ((PROMPT,), {}, ({"depth": 8}, *QUERY)),
-    "profile": (("1 =",), {"n_random_models": 0}, ({"norm": "frobenius"}, {"method": "sketch_upper"})),
-    "needle": (([[2, 5, 6, 7, 8]], [2], [("a", 1)]), {}, ({"norm": "spectral"}, {"candidates": [9, 10, 11]})),
-    "collapse": ((pairs,), {}, ({"norm": "l2"}, {"scale": "relative"}, {"round_to": torch.bfloat16})),
-    "collapse, heads": ((pairs,), {"by_head": "slice"}, ({"by_head": "value"},)),
-    "mechanism": ((pairs,), {}, ({"norm": "l2"},)),
-    "separator_ablation": (
-        (commas,), {"kinds": ["substitute", "mask"], "from_blocks": [0, 5]},
-        ({"norm": "l2"}, {"scale": "relative"}, {"substitute": "0"}),
-    ),
-    "tokenization": ((3,), {}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"})),
-    "compare": ((digits, WINDOW), {"lengths": [6]}, NORM_SCALE),
-    "collapse_vs_readout": (
-        (sl.tasks.find("taught_count_bernoulli"),), {"lengths": [4, 6], "seeds": 2}, ({"round_to": torch.bfloat16},)
-    ),
-}  # fmt: skip
 
 
 def choices(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
@@ -111,24 +47,26 @@ def choices(function: Callable[..., Any]) -> Iterator[dict[str, Any]]:
             yield from ({name: value} for value in get_args(one.annotation) if value != one.default)
 
 
-NEW = [name for name in golden.others() if hasattr(sl, name) and name not in CASES]
-EACH = [(name, *other.items()) for name, (_, _, others) in CASES.items() for other in others]
-EACH += [(name, *other.items()) for name in NEW for other in choices(function_of(name))]
+def function_of(name: str) -> Any:
+    public = getattr(sl, name, None) or getattr(sl.paths, name, None)
+    return ROWS[name].function if name in ROWS else public
+
+
+NEW = [name for name in others() if hasattr(sl, name) and not (name in ROWS and ROWS[name].varied)]
+EACH = [(name, option) for name, row in ROWS.items() for option in row.varied]
+EACH += [(name, option) for name in NEW for option in choices(function_of(name))]
 
 
 @cache
 def usual(name: str) -> Any:
-    return called(name, {})
+    return result(name) if name in ROWS else called(name, {})
 
 
 def called(name: str, option: dict[str, Any]) -> Any:
     """The result with another value of an option."""
-    function = function_of(name)
-    if name in NEW:
-        return golden.usual(golden.Subject("tiny-gemma", model(), "tiny-gemma"), function, **option)
-    measured, options, _ = CASES[name]
-    given = [one() if callable(one) and not isinstance(one, sl.tasks.Task) else one for one in measured]
-    return function(model(), *given, **options | option)
+    if name in ROWS:
+        return ROWS[name].called(**option)
+    return with_arguments(bundled(model()), function_of(name), **option)
 
 
 @cache
@@ -159,9 +97,7 @@ def drawn(figure: go.Figure) -> list[str]:
 
 
 @pytest.mark.few(5)
-@pytest.mark.parametrize(
-    ("name", "option"), [(name, option) for name, *options in EACH for option in [dict(options)]], ids=str
-)
+@pytest.mark.parametrize(("name", "option"), EACH, ids=str)
 def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str, Any]) -> None:
     one, other = usual(name), called(name, option)
     here, there = numbers(one), numbers(other)
@@ -185,7 +121,7 @@ def test_an_option_that_changes_the_numbers_is_told(name: str, option: dict[str,
 
 
 def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
-    one, other = usual("sensitivity"), sl.sensitivity(model(), PROMPT, norm="frobenius")
+    one, other = usual("sensitivity"), called("sensitivity", {"norm": "frobenius"})
     with pytest.raises(InputError) as caught:
         sl.results.concat({"a": one, "b": other}, dim="norm")
     left_out = re.search(r"drop_vars\((\[.*?\])\)", caught.value.remedy)
@@ -198,16 +134,16 @@ def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
 def measurements() -> dict[str, Any]:
     public = {name: getattr(sl, name) for name in sl.__all__} | {n: getattr(sl.paths, n) for n in sl.paths.__all__}
     functions = {name: one for name, one in public.items() if inspect.isfunction(one)}
-    return {name: one for name, one in functions.items() if golden.returns(one) in ("DataArray", "Dataset")}
+    return {name: one for name, one in functions.items() if returns(one) in ("DataArray", "Dataset")}
 
 
 @pytest.mark.parametrize("name", [*measurements()])
 def test_every_parameter_is_varied_or_has_its_kind(name: str) -> None:
     """A new option whose values have no names must be said to be an estimate's or a place's, or be varied above."""
-    varied = {option for case, *options in EACH if case.split(",")[0] == name for option, _ in options}
-    known = varied | KNOWN | {option for case, option in LABELS if case == name}
+    varied = {key for row, options in EACH if function_of(row).__name__ == name for key in options}
+    known = varied | KNOWN
     new = [*inspect.signature(measurements()[name]).parameters.keys() - known]
     assert not new, (
         f"{name}: what does {new} change? Add it in tests/test_options.py: to ESTIMATE if only how a quantity is "
-        "computed; to PLACE if where it is measured; or, if what is measured, as values to try to CASES."
+        "computed; to PLACE if where it is measured; or, if what is measured, as values to try to its row."
     )

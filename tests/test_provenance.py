@@ -16,7 +16,7 @@ from squashlens.errors import InputError
 from squashlens.records import facts
 from squashlens.records.joining import joined
 from squashlens.records.results import sealed
-from tests import odd
+from tests import measurements
 
 
 def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
@@ -33,8 +33,8 @@ def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
         assert sl.results.provenance(found)["call"]["prompt"] == recorded
     apart = sl.path_bound(tiny, ["110 =", "0 ="])
     assert sl.results.provenance(apart.sel(prompt=1))["call"]["prompt"] == "0 ="
-    assert "prompt" not in sl.results.provenance(odd.result("collapse"))["call"]  # it has a sequence
-    assert sl.results.provenance(odd.result("needle"))["call"]["prompt"] == [odd.ids().tolist()]
+    assert "prompt" not in sl.results.provenance(measurements.result("collapse"))["call"]  # it has a sequence
+    assert sl.results.provenance(measurements.result("needle"))["call"]["prompt"] == [measurements.ids().tolist()]
 
 
 def test_the_repr_begins_with_model_and_prompt(tiny: Any) -> None:
@@ -43,9 +43,9 @@ def test_the_repr_begins_with_model_and_prompt(tiny: Any) -> None:
     assert found.attrs["model"] == "tiny-gemma"
     assert found.attrs["prompt"].startswith("'110 =\\n110")
     assert len(found.attrs["prompt"]) <= 80
-    collapse = odd.result("collapse").attrs
+    collapse = measurements.result("collapse").attrs
     assert (collapse["sequence"], "units" in collapse) == ("Bernoulli(0.7), seed 0", False)
-    assert odd.result("evaluate").attrs["task"] == "taught_count_bernoulli"
+    assert measurements.result("evaluate").attrs["task"] == "taught_count_bernoulli"
 
 
 def values_of(result: Any) -> str:
@@ -54,7 +54,7 @@ def values_of(result: Any) -> str:
 
 def test_what_a_measurement_gave_is_measured(tiny: Any, tmp_path: Path) -> None:
     """Also a copy, a variable of it, and what comes back from a file, whoever wrote it."""
-    bound, collapse = sl.path_bound(tiny, ["110 =", "011 ="], to_layer=[2, "y"]), odd.result("collapse")
+    bound, collapse = sl.path_bound(tiny, ["110 =", "011 ="], to_layer=[2, "y"]), measurements.result("collapse")
     bound.to_netcdf(tmp_path / "plain.nc", engine="h5netcdf")
     for one in (
         bound, bound.copy(), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound)),  # noqa: S301
@@ -102,7 +102,7 @@ UNSAVED = ("stacked",)
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", CHANGES)
 def test_everything_else_is_derived_and_says_what_from(name: str, tmp_path: Path) -> None:
-    collapse = odd.result("collapse")
+    collapse = measurements.result("collapse")
     changed = CHANGES[name](collapse)
     expected = sl.results.provenance(collapse) | {"values": "derived"}
     for one in (changed, pickle.loads(pickle.dumps(changed))):  # noqa: S301
@@ -172,7 +172,7 @@ def test_stored_facts_of_parts_come_back_unchanged() -> None:
 
 def test_the_content_of_a_sequence_stands_in_its_results() -> None:
     """Two sequences with one name are told apart, and can be built again."""
-    model = odd.model()
+    model = measurements.model()
     first, second = (sl.prompts.words(model, 4, words, seed=0, suffix="=") for words in ("01", "23"))
     held = [sl.results.provenance(sl.collapse(model, one))["sequence"] for one in (first, second)]
     assert held[0]["name"] == held[1]["name"]

@@ -13,19 +13,21 @@ import torch
 import xarray as xr
 
 import squashlens as sl
-from tests import odd
+from tests import measurements, odd
 
 # Texts that only a tokenizer read, random stacks without tokens, and counts of answers.
 WITHOUT_IDS = ("splits", "convergence", "softmax_total_variation", "answer_frequencies")
 KINDS: dict[str, Callable[[], Any]] = {
-    **{name: lambda name=name: odd.result(name) for name in odd.result("")},
-    "certified": lambda: sl.certified_bound(odd.model(), "11", to_layer=[1, "y"]),
-    "several prompts": lambda: sl.path_bound(odd.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
-    "unequal prompts": lambda: sl.sensitivity(odd.model(), ["110 =", "How many in 11?"]),
-    "capture": lambda: sl.capture(odd.model(), "110 =", layers=[0, 1]).to_xarray(),
-    "joined": lambda: sl.results.concat({"a": odd.result("collapse"), "b": odd.result("collapse")}, dim="model"),
-    "one number": lambda: sl.path_bound(odd.model(), "110 =")[2],
-    "one row": lambda: odd.result("collapse").isel(layer=-1, length=0),
+    **{name: lambda name=name: measurements.result(name) for name in measurements.results()},
+    "certified": lambda: sl.certified_bound(measurements.model(), "11", to_layer=[1, "y"]),
+    "several prompts": lambda: sl.path_bound(measurements.model(), ["110 =", "011 ="], to_layer=[1, "y"]),
+    "unequal prompts": lambda: sl.sensitivity(measurements.model(), ["110 =", "How many in 11?"]),
+    "capture": lambda: sl.capture(measurements.model(), "110 =", layers=[0, 1]).to_xarray(),
+    "joined": lambda: sl.results.concat(
+        {"a": measurements.result("collapse"), "b": measurements.result("collapse")}, dim="model"
+    ),
+    "one number": lambda: sl.path_bound(measurements.model(), "110 =")[2],
+    "one row": lambda: measurements.result("collapse").isel(layer=-1, length=0),
 }
 
 

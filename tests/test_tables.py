@@ -11,7 +11,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.records.results import sealed, signed
-from tests import odd, typeset
+from tests import measurements, typeset
 from tests.test_concatenation import measured
 
 HOSTILE = [
@@ -34,10 +34,10 @@ def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("name", odd.result(""))
+@pytest.mark.parametrize("name", measurements.results())
 def test_no_number_is_lost_or_repeated(name: str) -> None:
     """Each variable has as many rows as numbers, under its own coordinates, and no provenance."""
-    found = odd.result(name)
+    found = measurements.result(name)
     whole = found if isinstance(found, xr.Dataset) else found.to_dataset(name=found.name)
     numbers = {str(key): values for key, values in whole.data_vars.items() if values.dtype.kind in "biuf"}
     if not numbers:
@@ -94,9 +94,7 @@ def test_models_of_a_joined_result() -> None:
     labelled = sl.results.table(sl.results.concat({"short": measured("xy"), "long": measured("xyz")}, dim="prompt"))
     assert labelled["prompt_"].tolist() == ["short"] * 2 + ["long"] * 3
     assert labelled["prompt"].tolist() == ["xy"] * 2 + ["xyz"] * 3
-    sequences = sl.results.table(
-        {"a": odd.result("collapse"), "b": odd.result("evaluate"), "c": odd.result("convergence")}
-    )
+    sequences = sl.results.table({name: measurements.result(name) for name in ("collapse", "evaluate", "convergence")})
     assert [*dict.fromkeys(sequences["prompt"])] == ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
     assert [*dict.fromkeys(sequences["model"])] == ["tiny-gemma", ""]
 
@@ -132,8 +130,8 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
 def test_what_has_no_table_is_refused() -> None:
     for given, message in (
         ({}, "result= is empty"),
-        ((2 * odd.result("collapse")["distance"]).drop_attrs(), "These values have no provenance"),
-        (odd.result("evaluate")[["answer"]], "has no numbers: its variables are texts"),
+        ((2 * measurements.result("collapse")["distance"]).drop_attrs(), "These values have no provenance"),
+        (measurements.result("evaluate")[["answer"]], "has no numbers: its variables are texts"),
     ):
         with pytest.raises(InputError, match=message):
             sl.results.table(given)

@@ -30,7 +30,6 @@ NAMES = {
     "resample_residual": "residual streams of another prompt",
 }
 WIDE = ("none", "separators")
-DIVERGING = [[0, "#0072B2"], [0.5, "#f4f5f7"], [1, "#D55E00"]]
 RETAINED = [[0, "#0072B2"], [1 / 3, "#d9dce1"], [2 / 3, COLOURS["separators"]], [1, "#5c2600"]]
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition
 

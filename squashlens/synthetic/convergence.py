@@ -121,11 +121,6 @@ def never_decays(stack: Stack) -> bool:
     return stack.encoding == "alibi" or stack.window is not None
 
 
-TOP, FIRST = {"layer": -1}, {"layer": 0}
-WHERE = {-1: "top layer", 0: "first layer"}
-OF_SLOPES = ("exponent_mean", "exponent_low", "exponent_high", "fit")
-
-
 FEWEST = 3  # points for a fit
 DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
 

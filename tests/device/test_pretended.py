@@ -12,8 +12,7 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from tests import odd
-from tests.golden import cases
+from tests import measurements, odd
 from tests.golden.test_golden import recorded, require_as_recorded
 
 DEVICE = "lazy:0"
@@ -21,7 +20,7 @@ DEVICE = "lazy:0"
 DEFAULT = [("gemma2", "capture"), ("gemma2", "jacobian_norms")]
 CASES = [
     pytest.param(model, measurement, marks=[pytest.mark.slow] * ((model, measurement) not in DEFAULT))
-    for measurement in cases.MEASUREMENTS
+    for measurement in measurements.MEASUREMENTS
     for model in recorded(measurement)
     if model != "tiny-gemma" or measurement != "certified_bound"  # which takes minutes
 ]
@@ -29,7 +28,7 @@ STACK = sl.synthetic.Stack(depth=1, heads=2, width=8)
 LENGTHS = [8, 12, 16, 24, 32, 48, 64]
 
 
-def stored(s: cases.Subject, folder: Path) -> Any:
+def stored(s: measurements.Subject, folder: Path) -> Any:
     """What a study stores of one cell, read back; the model is loaded by the study's own worker."""
     grid = {"measurement": "path_bound", "arguments": {"model": str(s.opened)}, "each": {"prompt": {"ids": [s.short]}}}
     study = sl.Study(grid, store=folder / "store")
@@ -37,14 +36,14 @@ def stored(s: cases.Subject, folder: Path) -> Any:
     return study.combine().load()
 
 
-def page(s: cases.Subject, folder: Path) -> Any:
+def page(s: measurements.Subject, folder: Path) -> Any:
     """The report's numbers are those of the measurements that it makes: only that it is written is compared."""
     written = sl.report(s.model, prompt="110 =", out=folder / "report.html")
     return xr.DataArray(written.stat().st_size > 0)
 
 
 # What the record does not have: calls with files, with a device= of their own, and those without golden numbers.
-MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
+MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
     "a capture on disk": lambda s, f: sl.capture(s.model, [s.short], out=f / "capture").to_xarray(),
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
     "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
@@ -67,18 +66,18 @@ MORE: dict[str, Callable[[cases.Subject, Path], Any]] = {
         sl.synthetic.last_tokens(STACK, [4, 8], seeds=2, device=device_of(s)).star.cpu().numpy()
     ),
     "convergence": lambda s, f: sl.synthetic.convergence(STACK, LENGTHS, seeds=2, device=device_of(s)),
-} | {name: lambda s, f, call=call: call(s) for name, call in cases.others().items()}
+} | {name: lambda s, f, call=call: call(s) for name, call in measurements.others().items()}
 
 
-def device_of(s: cases.Subject) -> Any:
+def device_of(s: measurements.Subject) -> Any:
     return str(next(s.model.parameters()).device)
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], cases.Subject]:
+def there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], measurements.Subject]:
     """A model on the pretended device."""
     root = tmp_path_factory.mktemp("pretended")
-    return cache(lambda name: cases.subject(name, root, DEVICE))
+    return cache(lambda name: measurements.subject(name, root, DEVICE))
 
 
 @pytest.mark.parametrize(("model", "measurement"), CASES)
@@ -90,7 +89,7 @@ def test_the_numbers_are_those_on_record(model: str, measurement: str, there: An
 @pytest.mark.parametrize("call", MORE)
 def test_other_calls_give_the_cpus_numbers(call: str, tiny: Any, there: Any, tmp_path: Path) -> None:
     results = []
-    for place, subject in enumerate((cases.Subject("tiny-gemma", tiny, "tiny-gemma"), there("tiny-gemma"))):
+    for place, subject in enumerate((measurements.bundled(tiny), there("tiny-gemma"))):
         folder = tmp_path / str(place)
         folder.mkdir()
         results.append(MORE[call](subject, folder))
@@ -110,9 +109,9 @@ def require_equal(cpu: Any, device: Any) -> None:
 
 
 def test_every_public_function_that_takes_a_model_or_a_device_and_every_hook_is_called() -> None:
-    text = "".join(Path(str(file)).read_text(encoding="utf-8") for file in (cases.__file__, __file__))
+    text = "".join(Path(str(file)).read_text(encoding="utf-8") for file in (measurements.__file__, __file__))
     takes = {name for name, function in odd.public().items() if {"model", "device"} & parameters(function)}
-    called = {name for name in takes if re.search(rf"\b(sl|captured)\.{name}\(", text)}
+    called = {name for name in takes if re.search(rf"\bsl\.{name}\b", text)}
     elsewhere = {name for name in takes if name.startswith(("prompts.", "hooks.", "hosted."))} | {"paper"}
     assert takes - called - elsewhere - {*MORE} == set()
     hooks = {name for name in sl.hooks.__all__ if f"hooks.{name}(" not in text}

@@ -6,14 +6,14 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, ModelAccessError
+from tests import measurements
 from tests.device.test_pretended import require_equal
-from tests.golden import cases
 from tests.golden.test_golden import recorded, require_as_recorded
 
 DEFAULT = ("capture",)  # the others are slow
 # Certified bounds are refused; `synthetic` has no model.
 REFUSED = ("certified_bound",)
-CASES = [name for name in cases.MEASUREMENTS if "tiny-gemma" in recorded(name) and name != "synthetic"]
+CASES = [name for name in measurements.MEASUREMENTS if "tiny-gemma" in recorded(name) and name != "synthetic"]
 
 
 def spread(ends: str = "lazy:1") -> dict[str, str]:
@@ -23,21 +23,21 @@ def spread(ends: str = "lazy:1") -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def subject() -> cases.Subject:
+def subject() -> measurements.Subject:
     model = sl.load("tiny-gemma", device=spread())
     assert {str(parameter.device) for parameter in model.parameters()} == {"lazy:0", "lazy:1"}
-    return cases.Subject("tiny-gemma", model, "tiny-gemma")
+    return measurements.bundled(model)
 
 
 @pytest.mark.parametrize("name", [c if c in DEFAULT else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
-def test_the_numbers_are_those_on_record(name: str, subject: cases.Subject) -> None:
+def test_the_numbers_are_those_on_record(name: str, subject: measurements.Subject) -> None:
     if name in REFUSED:
-        assert {result for _, result in cases.results(subject, name)} == {"InputError"}
+        assert {result for _, result in measurements.calls(subject, name)} == {"InputError"}
     else:
         require_as_recorded(subject, name)
 
 
-def test_certificates_are_refused(subject: cases.Subject) -> None:
+def test_certificates_are_refused(subject: measurements.Subject) -> None:
     said = r"The weights are on lazy:0, lazy:1, and a certified bound needs all of them on one device\. Load the model"
     with pytest.raises(InputError, match=said):
         sl.certified_bound(subject.model, [subject.short])
@@ -46,7 +46,9 @@ def test_certificates_are_refused(subject: cases.Subject) -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("under", ["nothing", "a hook"])
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
-def test_cotangents_are_on_the_device_of_the_output(norm: Any, under: str, tiny: Any, subject: cases.Subject) -> None:
+def test_cotangents_are_on_the_device_of_the_output(
+    norm: Any, under: str, tiny: Any, subject: measurements.Subject
+) -> None:
     """Block by block, and on the whole graph, which a hook needs: the output is not where the input is."""
     found = []
     for model in (tiny, subject.model):

@@ -15,7 +15,7 @@ from squashlens.checks.results import dims_by_name
 from squashlens.figures.drawing import decorator
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
-from tests import odd
+from tests import measurements
 
 WORDS = ("The", " quick", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")
 LONG = "meta-llama/Llama-3.1-70B-Instruct, 4-bit"
@@ -25,7 +25,7 @@ LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
 def small() -> dict[str, go.Figure]:
     """The usual figure of one result of every measurement."""
-    results = {name: odd.result(name) for name in odd.result("") if name not in NO_FIGURE}
+    results = {name: measurements.result(name) for name in measurements.results() if name not in NO_FIGURE}
     results["substitution_effect"] = results["substitution_effect"]["effect"]
     found = {name: sl.figures.of(one) for name, one in results.items()}
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(results["collapse relative"])
@@ -47,7 +47,7 @@ def full() -> dict[str, go.Figure]:
         "composition 250": composition(250), "jacobian 250": jacobian(250),
         "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
         "answer_frequencies": {name: frequencies(at) for at, name in enumerate(labels(2))},
-        "convergence": {f"depth {d}, MLP": odd.result("convergence") for d in (1, 2, 4, 8, 16)},
+        "convergence": {f"depth {d}, MLP": measurements.result("convergence") for d in (1, 2, 4, 8, 16)},
         "two prompts": {"first": sensitivity(20), LONG: sensitivity(60)},
         "four maps": {name: composition(12) for name in labels(4)},
     }  # fmt: skip
@@ -161,7 +161,7 @@ def collapse() -> xr.Dataset:
 
 
 def relative(found: xr.Dataset) -> xr.Dataset:
-    found["distance"].attrs["units"] = odd.result("collapse relative")["distance"].attrs["units"]
+    found["distance"].attrs["units"] = measurements.result("collapse relative")["distance"].attrs["units"]
     return restated(found, {})
 
 
@@ -174,7 +174,7 @@ def ablation() -> xr.Dataset:
 
 
 def tokenization() -> xr.Dataset:
-    joined = {name: odd.result("tokenization").isel(form=0) for name in "abcdef"}
+    joined = {name: measurements.result("tokenization").isel(form=0) for name in "abcdef"}
     found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop").drop_vars("between")
     return found.assign_coords(form=labels(6))
 
@@ -247,7 +247,7 @@ def frequencies(seed: int) -> xr.Dataset:
 
 
 def readout() -> xr.Dataset:
-    found = odd.result("collapse_vs_readout").isel(length=[0] * 8).assign_coords(length=list(LENGTHS[:8]))
+    found = measurements.result("collapse_vs_readout").isel(length=[0] * 8).assign_coords(length=list(LENGTHS[:8]))
     said = ["read out", "represented, not read out", "partly represented, not read out", "collapsed"]
     probes = dict.fromkeys(("r2_y", "r2_control_y", "r2_random_model_y", "probe_right_y"), np.linspace(1, 0, 8))
     found = found.assign(verdict=("length", said * 2), **{name: ("length", values) for name, values in probes.items()})
@@ -290,7 +290,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     ),
     "verdict": judged,
     "separator_ablation": ablation,
-    "tokenization": tokenization, "splits": lambda: sl.tokenization(odd.model().tokenizer, 40),
+    "tokenization": tokenization, "splits": lambda: sl.tokenization(measurements.model().tokenizer, 40),
     "compare": compare,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
     "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),

@@ -17,7 +17,7 @@ from squashlens.figures.drawing.axes import set_axis
 from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.text import unbreak, width_of, wrap
-from tests import odd, typeset
+from tests import measurements, typeset
 from tests.figures import specimens
 
 SIZE = 10 / 0.85  # of a font whose tick labels have 10 pixels
@@ -163,7 +163,7 @@ def test_the_line_under_the_title(tiny: Any) -> None:
         hooked = sl.path_bound(tiny, "110 =")
     joined = sl.results.concat({"hooked": hooked, "plain": sl.path_bound(tiny, "110 =")}, dim="change")
     assert notes_of(joined) == "tiny-gemma"
-    compared = sl.figures.of(odd.result("compare")).layout.title.subtitle.text
+    compared = sl.figures.of(measurements.result("compare")).layout.title.subtitle.text
     assert compared == "tiny-gemma · dots: lengths · rings: medians"
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests import odd
+from tests import measurements
 
 # Results that are what a figure draws: its usual one, and others with the same variables.
 NOT_OF_ONE = ("statements", "of", "panels", "save", "styled")
@@ -22,7 +22,7 @@ TABLES = {
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
-    found = {name: odd.result(name) for name in odd.result("")}
+    found = {name: measurements.result(name) for name in measurements.results()}
     return found | {"profile of one query": found["profile"]["path_bound"].isel(query=-1)}
 
 
@@ -114,7 +114,7 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", sorted(odd.result(""), key="jacobian".__ne__))
+@pytest.mark.parametrize("name", sorted(measurements.results(), key="jacobian".__ne__))
 def test_a_result_without_one_of_its_dimensions_is_drawn_or_refused(name: str, results: dict[str, Any]) -> None:
     result = results[name]
     for dim in result.dims:

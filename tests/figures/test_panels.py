@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from tests import odd
+from tests import measurements
 from tests.figures import specimens
 
 PROMPT = "1101 ="
@@ -76,10 +76,10 @@ def test_layers_and_query_are_said(tiny: Any) -> None:
 
 
 def test_hooks_of_some_results_are_said() -> None:
-    plain: Any = odd.result("evaluate")
-    with sl.applied(odd.model(), sl.hooks.mask_tokens([1])):
+    plain: Any = measurements.result("evaluate")
+    with sl.applied(measurements.model(), sl.hooks.mask_tokens([1])):
         task = sl.tasks.find("taught_count_bernoulli")
-        hooked = sl.evaluate(odd.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2)
+        hooked = sl.evaluate(measurements.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2)
     notes = said(sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked}))[1]
     assert "mask_tokens(1) at 6 points in 1 of 2 results" in notes
     assert "in 1 of" not in said(sl.figures.accuracy_by_length({"a": hooked, "b": hooked}))[1]
@@ -88,7 +88,7 @@ def test_hooks_of_some_results_are_said() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["sensitivity", "path_bound", "collapse", "compare", "composition"])
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
-    result: Any = odd.result(name)
+    result: Any = measurements.result(name)
     figure: Any = sl.figures.of(sl.results.concat({"first": result, "second": result}, dim="attempt"))
     titles = [note.text for note in figure.layout.annotations if (note.name or "").startswith("block title")]
     assert titles == ["attempt first", "attempt second"]

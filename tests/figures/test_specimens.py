@@ -8,9 +8,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.figures.usual import _fits, usual_figures
-from tests import odd
+from tests import measurements
 from tests.figures import specimens
-from tests.golden import cases
 
 NO_DRAWING = {"of", "panels", "save", "styled", "statements"}  # the last is drawn elsewhere
 # Drawn as they are measured, or like another.
@@ -22,26 +21,26 @@ def test_every_figure_has_a_specimen(kind: str) -> None:
     assert {*sl.figures.__all__} - specimens.drawn(kind)[1] <= NO_DRAWING
 
 
-@pytest.mark.parametrize("name", [name for name in odd.result("") if name not in specimens.NO_FIGURE])
+@pytest.mark.parametrize("name", [name for name in measurements.results() if name not in specimens.NO_FIGURE])
 def test_every_measurement_has_a_specimen(name: str) -> None:
     """A measurement that is new has only its own result, and what its figure asks for."""
-    assert (name in specimens.MEASUREMENTS) != (name in NOT_MADE_UP) or name in cases.others()
+    assert (name in specimens.MEASUREMENTS) != (name in NOT_MADE_UP) or name in measurements.others()
 
 
 def test_each_result_has_the_figure_that_its_measurement_names() -> None:
     """The first that `@measurement` says is what `of` draws."""
-    for name in {*odd.result("")} - {*specimens.NO_FIGURE}:
+    for name in {*measurements.results()} - {*specimens.NO_FIGURE}:
         measures = getattr(getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None)
         if measures is not None:
-            fitting = [figure.__name__ for figure in usual_figures() if _fits(odd.result(name), figure)]
+            fitting = [figure.__name__ for figure in usual_figures() if _fits(measurements.result(name), figure)]
             assert fitting[:1] == [*measures.figures[:1]], name
 
 
 def richer() -> dict[str, Callable[[], Any]]:
     """Real results with what can be asked for besides."""
-    model, sequence, baselines = odd.model(), odd.sequence(), {"baselines": ["contrast", "unrelated"]}
+    model, sequence, baselines = measurements.model(), measurements.sequence(), {"baselines": ["contrast", "unrelated"]}
     pairs: dict[str, Any] = {"lengths": [2, 3], "noise_lengths": 2, **baselines}
-    asked: dict[str, Any] = {"lengths": [3], "answer": odd.counted}
+    asked: dict[str, Any] = {"lengths": [3], "answer": measurements.counted}
     masked, once = {"a": sl.hooks.mask_tokens([1])}, {"n_samples": 1}
     task, probing = sl.tasks.find("taught_last_random"), {"n_train": 16, "n_random_models": 1}
     return {
@@ -56,7 +55,7 @@ def richer() -> dict[str, Callable[[], Any]]:
 def test_specimens_have_the_dimensions_of_real_results(name: str) -> None:
     """A variable with other dimensions than the measured one would hide what its figure cannot draw."""
     ours = specimens.MEASUREMENTS[name]()
-    real = richer().get(name, lambda: odd.result(name))()
+    real = richer().get(name, lambda: measurements.result(name))()
     assert dimensions(ours).items() <= dimensions(real).items()
 
 

@@ -18,18 +18,21 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from tests.golden import cases, numbers
+from tests import measurements
+from tests.golden import numbers
 
 
 def main() -> None:
     """Record some models, all if none is named."""
-    verb, models = sys.argv[1], sys.argv[2:] or cases.MODELS
+    verb, models = sys.argv[1], sys.argv[2:] or measurements.MODELS
     warnings.simplefilter("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     for name in models:
         with tempfile.TemporaryDirectory() as root:
             if verb == "add":
-                cases.MEASUREMENTS = {name: lambda s, name=name: {"usual": lambda: cases.others()[name](s)}}
+                measurements.MEASUREMENTS = {
+                    name: lambda s, name=name: {"usual": lambda: measurements.others()[name](s)}
+                }
                 record("tiny-gemma", Path(root), name)
             else:
                 record(name, Path(root))
@@ -37,18 +40,18 @@ def main() -> None:
 
 def record(name: str, root: Path, file: str | None = None) -> None:
     """The numbers of one model, and what they may move by, into its file."""
-    subject = cases.subject(name, root)
+    subject = measurements.subject(name, root)
     copies = [moved(subject, root / f"{name} {seed}", seed) for seed in range(numbers.COPIES)]
     run = sl.capture(subject.model, [subject.prompt], keep="residuals")
     assert run.y is not None
     streams = torch.stack([*(run.residuals[layer][0] for layer in sorted(run.residuals)), run.y[0]]).double()
     found, out, entries = {}, 0, 0
-    for measurement in cases.MEASUREMENTS:
-        for call, result in cases.results(subject, measurement):
+    for measurement in measurements.MEASUREMENTS:
+        for call, result in measurements.calls(subject, measurement):
             if isinstance(result, Exception):
                 print(f"{name} {measurement} {call}: not recorded, {type(result).__name__}: {result}")
                 continue
-            others = [cases.one(copy, measurement, call) for copy in copies]
+            others = [measurements.one(copy, measurement, call) for copy in copies]
             again = [numbers.arrays(other) for other in others]
             for variable, array in numbers.arrays(result).items():
                 one = numbers.Named(array.values, array.dims, numbers.sized(variable, array, result, streams))
@@ -69,7 +72,7 @@ def record(name: str, root: Path, file: str | None = None) -> None:
     print(f"{name}: {len(found)} arrays, {entries} entries, {out} left out, {path.stat().st_size} bytes", flush=True)
 
 
-def moved(subject: cases.Subject, folder: Path, seed: int) -> cases.Subject:
+def moved(subject: measurements.Subject, folder: Path, seed: int) -> measurements.Subject:
     """The model with every weight moved a little."""
     source = sl.zoo.folder(subject.name) if subject.speaks else subject.opened
     folder.mkdir()
@@ -81,7 +84,7 @@ def moved(subject: cases.Subject, folder: Path, seed: int) -> cases.Subject:
         for parameter in plain.parameters():
             parameter.mul_(1 + numbers.MOVED * torch.randn(parameter.shape, generator=generator))
     plain.save_pretrained(folder)
-    return cases.Subject(subject.name, sl.load(folder, device="cpu"), folder)
+    return measurements.Subject(subject.name, sl.load(folder, device="cpu"), folder)
 
 
 if __name__ == "__main__":

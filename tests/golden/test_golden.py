@@ -8,37 +8,40 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.golden import cases, numbers
+from tests import measurements
+from tests.golden import numbers
 
 kept = cache(numbers.read)
 
 
 def recorded(measurement: str) -> list[str]:
     """The models that have it on record."""
-    return [model for model in cases.MODELS if any(name.startswith(f"{measurement}/") for name in kept(model))]
+    return [model for model in measurements.MODELS if any(name.startswith(f"{measurement}/") for name in kept(model))]
 
 
 def by_default(model: str, measurement: str) -> bool:
     """One random family for each measurement in turn, and the bundled model for what needs words; `slow` has all."""
-    families = [name for name in recorded(measurement) if name in cases.FAMILIES]
-    place = list(cases.MEASUREMENTS).index(measurement)
+    families = [name for name in recorded(measurement) if name in measurements.FAMILIES]
+    place = list(measurements.MEASUREMENTS).index(measurement)
     return model == (families[place % len(families)] if families else recorded(measurement)[0])
 
 
 CASES = [
     pytest.param(model, measurement, marks=() if by_default(model, measurement) else pytest.mark.slow)
-    for measurement in cases.MEASUREMENTS
+    for measurement in measurements.MEASUREMENTS
     for model in recorded(measurement)
 ]
 
 
 @pytest.fixture(scope="module")
-def subject_of(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], cases.Subject]:
+def subject_of(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], measurements.Subject]:
     root = tmp_path_factory.mktemp("golden")
 
     @cache
-    def subject(name: str) -> cases.Subject:
-        return cases.Subject(name, tiny, name) if name == "tiny-gemma" else cases.subject(name, Path(root))
+    def subject(name: str) -> measurements.Subject:
+        return (
+            measurements.Subject(name, tiny, name) if name == "tiny-gemma" else measurements.subject(name, Path(root))
+        )
 
     return subject
 
@@ -48,12 +51,12 @@ def test_numbers_are_those_on_record(model: str, measurement: str, subject_of: A
     require_as_recorded(subject_of(model), measurement)
 
 
-def require_as_recorded(subject: cases.Subject, measurement: str) -> None:
+def require_as_recorded(subject: measurements.Subject, measurement: str) -> None:
     """Fail where a number is not as on record."""
     entries = {name: entry for name, entry in kept(subject.name).items() if name.startswith(f"{measurement}/")}
     found = {
         f"{measurement}/{call}/{variable}": array.values
-        for call, result in cases.results(subject, measurement)
+        for call, result in measurements.calls(subject, measurement)
         if not isinstance(result, Exception)
         for variable, array in numbers.arrays(result).items()
     }
@@ -65,17 +68,17 @@ def require_as_recorded(subject: cases.Subject, measurement: str) -> None:
     )
 
 
-@pytest.mark.parametrize("measurement", cases.others())
+@pytest.mark.parametrize("measurement", measurements.others())
 def test_a_new_measurement_is_on_record(measurement: str, tiny: Any) -> None:
     record = numbers.FOLDER / f"{measurement}.npz"
     assert record.exists(), f"Run `python -m tests.golden add {measurement}`, and commit the file that it writes."
-    subject = cases.Subject("tiny-gemma", tiny, "tiny-gemma")
-    found = numbers.arrays(cases.others()[measurement](subject))
+    subject = measurements.bundled(tiny)
+    found = numbers.arrays(measurements.others()[measurement](subject))
     for name, entry in numbers.read(measurement).items():
         assert not numbers.differences(name, entry, found[name.rsplit("/", 1)[1]].values)
 
 
-@pytest.mark.parametrize("model", cases.MODELS)
+@pytest.mark.parametrize("model", measurements.MODELS)
 def test_an_entry_that_moves_is_noticed(model: str) -> None:
     """Of every seventh number that is compared: most by one percent of the array's largest, all by NaN."""
     noticed = compared = 0

@@ -162,13 +162,13 @@ test("CSV of interventions keeps full numbers, and a spreadsheet executes no nam
       ],
     },
   ];
-  const text = changesCsv([{ family: "-f", length: 3, about: "", changes: ["as it is", '=x"'], columns }]);
+  const text = changesCsv([{ length: 3, about: "", changes: ["as it is", '=x"'], columns }]);
   assert.deepEqual(text.split("\n"), [
-    "family,length,change,quantity,unit,value,low,high",
-    `"'-f",3,"as it is","D","1",${1 / 3},,`,
-    `"'-f",3,"as it is","ratio","nats",1,,`,
-    `"'-f",3,"'=x""","D","1",,,`,
-    `"'-f",3,"'=x""","ratio","nats",Infinity,0.5,Infinity`,
+    "length,change,quantity,unit,value,low,high",
+    `3,"as it is","D","1",${1 / 3},,`,
+    `3,"as it is","ratio","nats",1,,`,
+    `3,"'=x""","D","1",,,`,
+    `3,"'=x""","ratio","nats",Infinity,0.5,Infinity`,
     "",
   ]);
 });

@@ -70,10 +70,10 @@ def test_the_numbers_of_one_sequence(watched: Any, found: Any, one: Any, tmp_pat
     assert len(lines) == 3 * len(expected)
     for k, line in enumerate(lines):
         values = expected[k % len(expected)]
-        assert line[2] == ["as it is", "window of 3", f"'{NAME}"][k // len(expected)]
-        assert line[4] == values.attrs["units"]
-        assert float(line[5]) == float(values[k // len(expected)])  # in full, and not as it is shown
-        assert line[6:] == ["", ""]
+        assert line[1] == ["as it is", "window of 3", f"'{NAME}"][k // len(expected)]
+        assert line[3] == values.attrs["units"]
+        assert float(line[4]) == float(values[k // len(expected)])  # in full, and not as it is shown
+        assert line[5:] == ["", ""]
     assert here.said == []
     assert page.locator(".sl-map b").count() == 0
 

@@ -43,8 +43,8 @@ class Hook:
     Pass hooks to `squashlens.applied`.
 
     Args:
-        name: name in the provenance of results. A search can be resumed under hooks of the same names, so the name
-            should state everything that the edit depends on.
+        name: name in the provenance of results. A file is resumed only under hooks of the same names and source code,
+            so the name should state what else the edit depends on.
         site: hook point. With ``{block}`` in it, the hook acts at this point in each of `blocks`.
         edit: called as ``edit(tensor)`` or ``edit(tensor, hook=point)``, as its signature allows. It returns the
             replacement, a tensor of the same shape, dtype and device, or None to keep the activation.

@@ -227,11 +227,6 @@ def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[F
         yield found
 
 
-def most_likely(model: Bridge, y: Float[Tensor, "branch d"]) -> Int[Tensor, " branch"]:
-    """The most likely next token for each row of y, on the CPU."""
-    return torch.cat([rows.argmax(dim=-1).cpu() for rows in log_probabilities(model, y)])
-
-
 def require_understood(model: Bridge) -> None:
     """Raise an error if the model's logits are not those computed here from y; tested once for each model state."""
     if not proved(model, "logits from y", lambda: _understood(model)):

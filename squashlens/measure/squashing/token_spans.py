@@ -82,11 +82,6 @@ class Spans:
         """The positions of each span under a name that no other has, as an argument `spans`."""
         return {str(k): inside for k, inside in enumerate(self.positions)}
 
-    def inside(self, first: int, stop: int) -> "Spans":
-        """The spans of which all tokens are from `first` to before `stop`."""
-        kept = [k for k, places in enumerate(self.positions) if all(first <= i < stop for i in places)]
-        return Spans([self.names[k] for k in kept], [self.positions[k] for k in kept])
-
     def and_all(self, n: int) -> "Spans":
         """The same spans, and one of all n positions."""
         return Spans([*self.names, ""], [*self.positions, list(range(n))])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from tests.golden.cases import hooks_with
+from tests.measurements import hooks_with
 
 GLASSES = ("gemma", "gemma2", "gemma3", "llama", "mistral", "qwen3", "gpt2")
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
