@@ -106,16 +106,6 @@ def traces(figure: go.Figure, yaxis: str, mode: str = "lines+markers") -> list[A
     return [trace for trace in figure.data if trace.yaxis == yaxis and trace.mode == mode]
 
 
-def test_accuracy_says_what_each_point_is(asked: xr.Dataset) -> None:
-    figure = sl.figures.accuracy_by_length(asked)
-    assert [trace.name for trace in figure.data] == TOLD
-    assert figure.data[0].text[0] == (
-        "answer only, 5 items<br>50 % right of 4 answers to 1 prompt (95 % interval 15 % to 85 %)"
-        "<br>50 % in the requested form<br>50 % not read: no number 50 %"
-    )
-    assert figure.layout.title.subtitle.text == "&lt;i&gt;hosted&lt;/i&gt; · sum"
-
-
 def test_answers_in_another_form_have_a_line_of_their_own() -> None:
     """Where both shares are the same there is one line."""
     found = hosted(lambda q: f"There are {q.truth} ones." if q.seed else q.truth, mode=["cot"])
@@ -125,20 +115,6 @@ def test_answers_in_another_form_have_a_line_of_their_own() -> None:
     assert values(figure.data[1].y).tolist() == found["accuracy_strict"].values[0].tolist() == [0.25] * 3
     assert "25 % right of 4 answers" in figure.data[1].text[0]
     assert "100 % right of 4 answers" in figure.data[0].text[0]
-
-
-def test_answers_to_fewer_prompts_are_told(asked: xr.Dataset) -> None:
-    """Draws that came out the same are still draws: the interval stands, and says to how many prompts."""
-    few = hosted(lambda q: "1", task="taught_last_alternating", lengths=[1, 76], seeds=16, mode=["answer_only"])
-    assert few["prompts"].values.tolist() == [[2, 2]]
-    (line,) = sl.figures.accuracy_by_length(few).data
-    assert " right of 16 answers to 2 prompts (95 % interval " in line.text[1]
-    one = sl.figures.accuracy_by_length(asked)  # of ones, which are not drawn: what a temperature would give
-    assert " right of 4 answers to 1 prompt (95 %" in one.data[0].text[0]
-    every = hosted(lambda q: "1", task="count_bernoulli", lengths=[50], mode=["cot"])
-    assert every["prompts"].values.tolist() == [[SEEDS]]
-    for found in (every, few.drop_vars("prompts")):  # a result from before they were counted
-        assert " to " not in sl.figures.accuracy_by_length(found).data[0].text[0].partition(" (")[0]
 
 
 def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset) -> None:

@@ -14,10 +14,9 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.axes import set_axis
-from squashlens.figures.drawing.notes import notes_of
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.text import unbreak, width_of, wrap
-from tests import measurements, typeset
+from tests import typeset
 from tests.figures import specimens
 
 SIZE = 10 / 0.85  # of a font whose tick labels have 10 pixels
@@ -137,34 +136,6 @@ def test_different_figures_share_no_scale_and_cannot_be_composed_twice(figure: g
     ):  # fmt: skip
         with pytest.raises(InputError, match=complaint):
             sl.figures.panels(parts, **options)
-
-
-def _halved_with_a_name_that_is_longer_than_a_line_has_room_for(tensor: Any, hook: Any) -> Any:
-    return tensor / 2
-
-
-@pytest.mark.slow
-def test_the_line_under_the_title(tiny: Any) -> None:
-    """Model, task, norm, and the hooks that were on the model throughout, not those that were compared."""
-    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
-        under = sl.figures.of(sl.sensitivity(tiny, "110 =")).layout.title.subtitle.text
-    assert under == "tiny-gemma · mask_tokens(1) at 6 points · spectral norm"
-    long = sl.hooks.mask_tokens([*range(1, 40)])
-    with sl.applied(
-        tiny,
-        long,
-        ("blocks.3.attn.hook_z", _halved_with_a_name_that_is_longer_than_a_line_has_room_for),
-        sl.hooks.zero_residual([2], blocks=(1,)),
-    ):
-        under = sl.figures.of(sl.path_bound(tiny, "110 =")).layout.title.subtitle.text
-    names = "mask_tokens(1 … 39, 39 in all, 61847ccd), zero_residual(2), _halved_with_a_name_that_is_longer_than_…"
-    assert under.replace("<br>", " ") == f"tiny-gemma · {names} at 8 points"
-    with sl.applied(tiny, sl.hooks.mask_tokens([1])):
-        hooked = sl.path_bound(tiny, "110 =")
-    joined = sl.results.concat({"hooked": hooked, "plain": sl.path_bound(tiny, "110 =")}, dim="change")
-    assert notes_of(joined) == "tiny-gemma"
-    compared = sl.figures.of(measurements.result("compare")).layout.title.subtitle.text
-    assert compared == "tiny-gemma · dots: lengths · rings: medians"
 
 
 @pytest.mark.parametrize("ending", [".html", ".json"])

@@ -59,26 +59,6 @@ def test_it_leaves_the_process_as_it_was(report: tuple[Path, Any, Any]) -> None:
     assert after == before
 
 
-def test_it_reads_as_an_argument(written: Path) -> None:
-    text = written.read_text(encoding="utf-8")
-    headings = re.findall(r"<h[12][^>]*>(.*?)</h[12]>", text)
-    assert headings == [
-        "What becomes of a prompt on the way to its last token",
-        "What did the model predict?",
-        "What became of the right answer?",
-        "Which tokens does the prediction depend on?",
-        "Collapse: ones with and without commas (figure 5 c, d)",
-        "Which lengths can be told apart",
-        "The two prompts by layer",
-        "Path bound, null and Jacobian by token",
-        "Terms",
-        "How to reproduce this page",
-        "Provenance",
-    ]
-    assert "Used: each prompt prefers its own answer." in text
-    assert text.count("Plotly.newPlot(") == 4
-
-
 def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
     text = page_of(tiny, "110 =")
     assert "No verdict: no right answer was given." in text

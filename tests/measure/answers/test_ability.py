@@ -13,7 +13,7 @@ from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.tasks import Task
 from squashlens.tasks.task import Prompting
-from tests.odd import counted
+from tests.measurements import counted
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
 LATER = "longer lengths cannot be judged"

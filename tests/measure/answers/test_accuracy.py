@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import squashlens as sl
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, few, random_model
-from tests.odd import counted
+from tests.measurements import counted
 from tests.references import raw
 
 COUNT = "How many ones are in the following sequence?"

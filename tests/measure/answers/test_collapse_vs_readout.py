@@ -11,7 +11,7 @@ from squashlens.errors import InputError
 from squashlens.measure.answers import collapse_vs_readout as module
 from squashlens.measure.answers.collapse_vs_readout import more
 from squashlens.tasks import Task
-from tests.odd import together
+from tests.measurements import together
 
 BERNOULLI, REPEATED = (sl.tasks.find(f"taught_count_{pattern}") for pattern in ("bernoulli", "repeated"))
 LENGTHS = [8, 24]

@@ -9,7 +9,7 @@ import torch
 from transformers import GPT2Config
 
 import squashlens as sl
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import UnsoundModelError
 from squashlens.measure.collapse import metric as _metric
 from squashlens.prompts import GrowingSequence
 from tests.cases import CONTENT, FAMILIES, few, random_model, sequence_for
@@ -232,16 +232,3 @@ def test_lengths_in_any_order_are_measured_in_ascending_order(tiny: Any) -> None
     ones = PANELS["a"](tiny, 6)
     found, expected = (sl.collapse(tiny, ones, lengths=lengths) for lengths in ([5, 2], [2, 5]))
     assert found.identical(expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_samples": 0}, "n_samples=0"),
-        ({"lengths": [3, 3]}, "a number twice"),
-        ({"lengths": [99]}, "Lengths run from 1 to 9"),
-    ],
-)
-def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        sl.collapse(tiny, PANELS["a"](tiny, 9), **options)

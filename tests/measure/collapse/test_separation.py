@@ -10,7 +10,6 @@ from transformers import DynamicCache
 
 import squashlens as sl
 from squashlens.engine.running.groupings import grouped_streams
-from squashlens.errors import InputError
 from tests.cases import CONFIGS, DISTINCT, EXPERTS, MORE, VARIABLE, loaded
 
 COUNT = "How many ones are in the following sequence?"
@@ -83,15 +82,3 @@ def test_runs_are_models_of_their_dtypes() -> None:
     assert found["run"].values.tolist() == ["float32", "bfloat16"]
     assert (found["noise_y"].sel(run="bfloat16") > 1000 * found["noise_y"].sel(run="float32")).all()
     assert found["recovery_random_y"].shape == (2, 1)
-
-
-def test_refusals(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 4)
-    for call, words in {
-        (tiny, None, (3,)): "nothing to tell it from",
-        ("tiny-gemma", None, None): "without runs=",
-        (tiny, "float32", None): "a loaded model has one",
-    }.items():
-        model, runs, lengths = call
-        with pytest.raises(InputError, match=words):
-            sl.separation(model, ones, runs=runs, lengths=lengths)

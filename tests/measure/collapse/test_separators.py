@@ -10,7 +10,7 @@ from transformers import XGLMConfig
 
 import squashlens as sl
 from squashlens.engine.running.streamed import patterns_written
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import UnsoundModelError
 from tests.cases import FAMILIES, OTHERS, few, save_random, sequence_for
 from tests.references import distances_equal, model_with_streams, model_without
 
@@ -203,22 +203,6 @@ def test_dead_hooks_are_refused(tmp_path: Any) -> None:
         sl.separator_ablation(model, sequence, kinds=["mask"])
     with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, sl.hooks.mask_tokens([3])):
         pass
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"from_blocks": [6]}, "Use blocks 0 to 5"),
-        ({"from_blocks": [1, 1]}, "not different blocks of this model"),
-        ({"substitute": "zebra"}, "not in this model's vocabulary"),
-        ({"lengths": [1, 2, 3]}, "no separators to ablate"),
-        ({"kinds": ["mean_residual"], "source": []}, "Stack at least one sequence"),
-    ],
-)
-def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
-    with pytest.raises(InputError, match=message):
-        sl.separator_ablation(tiny, ones, **options)
 
 
 @pytest.mark.few(1)

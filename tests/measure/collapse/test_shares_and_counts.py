@@ -10,9 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import UnsoundModelError
 from tests.cases import OTHERS, few, save_random
-from tests.references import raw
 
 FAMILIES = ["gemma", "gemma2", "llama", "qwen3", "gpt2", "neox", "mistral", "olmo2"]
 
@@ -72,17 +71,6 @@ def test_behind_one_block_a_causal_mask_alone_parts_them(tiny: Any) -> None:
     ds = sl.statements.shares_and_counts(tiny).sel(mask="causal", positions="none")
     assert ds["distance"].sel(layer=0) == 0
     assert ds["distance"].sel(layer=1) > 1e-3
-
-
-def test_more_than_a_window_holds_is_refused(bridge_of: Callable[..., Any]) -> None:
-    with pytest.raises(InputError, match="6 tokens do not fit into this model's sliding window of 5"):
-        sl.statements.shares_and_counts(bridge_of("mistral", torch.float64), [7, 9], times=3)
-
-
-def test_what_is_no_other_count_is_refused(tiny: Any) -> None:
-    for arguments in ((["1"], 1), ([], 2), (["1"], 0)):
-        with pytest.raises(InputError):
-            raw(sl.statements.shares_and_counts)(tiny, arguments[0], times=arguments[1])
 
 
 def test_a_model_that_takes_no_mask_of_queries_and_keys_is_named(tmp_path: Path) -> None:

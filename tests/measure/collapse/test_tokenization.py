@@ -12,7 +12,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.measure.collapse.tokenization import FORMS, tokenization
 from tests.references import last_streams
 from tests.splitters import KINDS, save_random_with, splitter
@@ -165,45 +164,3 @@ def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: s
                         gap = np.linalg.norm((v - to).numpy(), ord=norms[norm], axis=-1)
                         values = ds_of[name].sel(form=form, repeats=n)
                         np.testing.assert_allclose(values, gap[:-1], atol=2e-5 * max(1.0, gap.max()))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n": 0}, "n=0"),
-        ({"repeat": " "}, "not non-empty text"),
-        ({"separator": {}}, "has no forms"),
-        (
-            {"separator": {"it": " 1 "}},
-            "The form 'it' of separator= writes two repeats as '1 1 1', which has more than two '1'",
-        ),
-        (
-            {"repeat": "car"},
-            "The form 'joined' of separator= cannot be tokenized: The word 'carcar'.*leave the form out",
-        ),
-        ({"prefix": "zebra "}, "'zebra' is not in this model's vocabulary"),
-    ],
-)
-def test_refusals(tiny: Any, options: dict[str, Any], message: str) -> None:
-    for of in (tiny, tiny.tokenizer):
-        with pytest.raises(InputError, match=message):
-            tokenization(of, **options)
-
-
-def test_what_has_no_tokenizer_is_refused(bridge_of: Any) -> None:
-    with pytest.raises(InputError, match="has no tokenizer"):
-        tokenization(bridge_of("llama"))
-    with pytest.raises(InputError, match="Tokenizer, neither a model with a tokenizer.*PreTrainedTokenizerFast"):
-        tokenization(splitter("single").backend_tokenizer)
-    with pytest.raises(InputError, match="neither a model with a tokenizer"):
-        tokenization("tiny-gemma")
-
-
-def test_what_a_tokenizer_drops_is_refused() -> None:
-    """Without bytes to fall back on, BPE leaves out what it has not seen: a repeat of nothing, a form without marks."""
-    with pytest.raises(InputError, match="'joined' of separator= cannot be tokenized: 'é' has no tokens"):
-        tokenization(splitter("single"), repeat="é", separator={"joined": ""})
-    with pytest.raises(InputError, match="'éé?' adds no token to the prefix"):
-        tokenization(splitter("single"), repeat="é", prefix="count", separator={"joined": ""})
-    with pytest.raises(InputError, match="'dots' of separator= cannot be tokenized: '…'.*leave the form out"):
-        tokenization(splitter("single"), separator={"dots": "…"})

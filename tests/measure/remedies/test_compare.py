@@ -14,7 +14,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with, stated
 from squashlens.sequences import GrowingSequence
-from tests.odd import counted, together
+from tests.measurements import counted, together
 from tests.references import distances_equal, fingerprint, raw
 
 COUNT = "How many ones are in the following sequence?"

@@ -72,7 +72,6 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
     equal_to_the_norm(model, IDS, freeze=freeze)
 
 
-@pytest.mark.slow
 def test_composed_blocks_are_counted_from_the_top(bridge_of: Callable[..., Any]) -> None:
     """Two of three blocks: the lowest by itself, the upper two and the final norm together."""
     model = bridge_of("gemma2", torch.float64)
