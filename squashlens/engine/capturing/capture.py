@@ -150,7 +150,6 @@ def capture(
     model: Bridge, prompt: Prompts, *, keep: Kept = ..., layers: Iterable[int] | None = ...,
     out: str | Path | None = ...,
 ) -> Capture: ...  # fmt: skip
-# More than ten parameters: some are of prompts and some of growing sequences, as the overloads say.
 @measured
 def capture(
     model: Bridge,

@@ -37,7 +37,6 @@ from squashlens.theory.distances import identical
 __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
-# More than ten parameters: those of `evaluate`, `probe` and `collapse`, all of which it calls.
 # Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
 @measurement("collapse_vs_readout", "probe")
 def collapse_vs_readout(

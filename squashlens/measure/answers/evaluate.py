@@ -85,7 +85,6 @@ def answers_file(session: Session, task: Task, path: str | Path | None, temperat
     return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
 
 
-# More than ten parameters: the form of the prompts, their number, and how an answer is generated.
 @measurement("accuracy_by_length", "error_by_length", "answer_frequencies")
 def evaluate(
     model: Bridge,

@@ -35,7 +35,6 @@ N_SEEDS = 128  # default number of samples at each length
 N_RANDOM_MODELS = 4
 
 
-# More than ten parameters: the form of the prompts, their number, and how the probe is fitted.
 @measurement("probe")
 def probe(
     model: Bridge,

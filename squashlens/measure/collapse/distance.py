@@ -60,7 +60,6 @@ COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
 MOVED = {"total_variation": ("total variation", "1"), "log_odds": ("log odds", "nats")}  # by rounding
 
 
-# More than ten parameters: the distance, what is measured beside it, and the passes of `capture`.
 @measurement("collapse_curve", "collapse_heatmap", captured=True)
 def collapse(
     model: Bridge,

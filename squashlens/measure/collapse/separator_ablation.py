@@ -46,7 +46,6 @@ GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
 
-# More than ten parameters: the ablations, what they put in place, and the distance.
 @measurement("layer_trace", "from_block_map", "retained_by_kind")
 def separator_ablation(
     model: Bridge,

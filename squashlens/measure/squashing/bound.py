@@ -29,7 +29,6 @@ LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "�
 PAPER = dict.fromkeys(LETTERS, 1.0)
 
 
-# More than ten parameters: four are the constants of Theorem 5.1.
 @measurement("by_token", prompts="equal")
 def path_bound(
     model: Bridge,

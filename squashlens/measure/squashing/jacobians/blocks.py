@@ -97,7 +97,11 @@ def jacobian(
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
     pullback = Pullback(session, [from_layer], freezing(parts), top, to_layer, vjp_batch_size)
-    blocks = _blocks(Products(pullback, n), places, d)
+    blocks = torch.empty(len(places), d, d, dtype=torch.float64)
+    done = 0
+    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64)):
+        blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
+        done += len(rows)
     left, values, right = _leading(blocks, k)
     shares = values.square() / blocks.square().sum(dim=(1, 2))[:, None]  # NaN for a block of zeros
     held = and_frozen(parts)
@@ -124,16 +128,6 @@ def jacobian(
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
     ran = {"attention_implementation": pullback.attention, "unembedded": why or "yes"}
     return session.knowing(**ran).dataset("Jacobian of the query's representation", coords, variables)
-
-
-def _blocks(products: Products, places: list[int], d: int) -> Float[Tensor, "place out in"]:
-    """The Jacobian of the output with respect to each of some tokens, row by row."""
-    blocks = torch.empty(len(places), d, d, dtype=torch.float64)
-    done = 0
-    for rows in products.along(torch.eye(d, dtype=torch.float64)):
-        blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
-        done += len(rows)
-    return blocks
 
 
 def _leading(

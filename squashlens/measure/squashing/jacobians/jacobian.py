@@ -29,7 +29,6 @@ from squashlens.remarks import remark
 STATED = ("rounding", "failure_probability", "estimated_tightness")  # by the attributes of a certified bound
 
 
-# More than ten parameters: the norm, what is frozen, from where to where, and how it is estimated.
 @measurement("by_token", prompts="equal")
 def jacobian_norms(
     model: Bridge,
