@@ -29,7 +29,7 @@ ONES = {"token": "1", "n": 64}
 SEQUENCES = {"ones": {"repeated": ONES}, "with commas": {"repeated": {**ONES, "separator": ",", "every": 3}}}
 STUDY = {
     "collapse": ({"scale": "relative"}, {"sequence": SEQUENCES}),
-    "profile": ({"prompt": sl.zoo.EXAMPLE_PROMPT, "method": "none", "n_random_models": 0}, {}),
+    "attention_heads": ({"prompt": sl.zoo.EXAMPLE_PROMPT}, {}),
     "sensitivity": ({}, {"prompt": TEXTS}),
 }
 WEIGHTS = {"untrained": {"trained": None, "random": 0}}
@@ -46,7 +46,7 @@ for label, given in models.items():
         continue
     found = {name: study.combine(name) for name in STUDY if done[name]}
     numbers = {f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[:, -1] for one in SEQUENCES}
-    numbers["attention to the first token"] = found["profile"]["sink_rate"].max("head")
+    numbers["attention to the first token"] = found["attention_heads"]["sink_rate"].max("head")
     if "sensitivity" in found:  # tiny-gemma does not know the words
         agreement = found["sensitivity"]["rank_agreement"].drop_sel(estimate="jacobian")
         numbers |= {f"{one.item()} as the Jacobian": agreement.sel(estimate=one) for one in agreement["estimate"]}

@@ -28,10 +28,12 @@ lines = args.sentences.read_text("utf-8").splitlines() if args.sentences else OW
 model = sl.load("tiny-prose")
 models = {"trained": model, "untrained": with_random_weights(model, seed=0)}
 
-whole = sl.profile(model, " ".join(OWN), queries=range(-args.queries, 0), norm="frobenius")
-sl.results.save(whole, args.out / "profile.nc")
-sl.figures.save(sl.figures.profile(whole), args.out / "profile.html")
-print("mean attention of later tokens to BOS\n", whole["sink_rate"].to_pandas().round(3).to_string())
+whole = sl.influence_by_distance(model, " ".join(OWN), queries=range(-args.queries, 0), norm="frobenius")
+heads = sl.attention_heads(model, " ".join(OWN))
+sl.results.save(whole, args.out / "influence_by_distance.nc")
+both = sl.figures.panels({"influence": whole, "heads": heads}, columns=1)
+sl.figures.save(both, args.out / "influence.html")
+print("mean attention of later tokens to BOS\n", heads["sink_rate"].to_pandas().round(3).to_string())
 print(whole[["exponent", "exponent_low", "exponent_high"]].isel(layer=0, drop=True).to_dataframe().round(2))
 agreement, losses = {}, {}
 for line in lines:

@@ -10,10 +10,11 @@ order to read them:
 2. **Over-squashing**: how much each token of a prompt influences the last one. `path_bound` is the sum over
    attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `sensitivity` compares the two. `jacobian`
    gives the Jacobian's blocks and their leading directions.
-   `profile` measures all queries and layers of a prompt, `substitution_effect` replaces tokens and `knockout_effect`
-   takes them away, `needle` measures one token of many prompts, and `top_tokens` shows
-   the prediction. `attention_sinks` finds tokens that get attention whatever they say. `paths` has functions for the
-   attention paths that the bound sums over. `squash_map` shows all of this as one interactive page.
+   `profile` measures all queries and layers of a prompt, and `influence_by_distance` how influence falls with distance.
+   `substitution_effect` replaces tokens and `knockout_effect` takes them away, `needle` measures one token of many
+   prompts, and `top_tokens` shows the prediction. `attention_sinks` finds tokens that
+   get attention whatever they say, and `attention_heads` describes heads. `paths` has functions for the attention paths
+   that the bound sums over. `squash_map` shows all of this as one interactive page.
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds
    sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `mechanism` the steps of its
    proof. `separator_ablation` shows what separators do; `tokenization` tests whether repeated text is a repeated

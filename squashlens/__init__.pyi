@@ -19,7 +19,8 @@ from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.knockout import knockout_effect
-from .measure.squashing.profiles.profile import profile
+from .measure.squashing.profiles.profile import influence_by_distance, profile
+from .measure.squashing.profiles.states import attention_heads
 from .measure.squashing.sensitivity import needle, sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .measure.squashing.walks import attention_sinks
@@ -33,6 +34,7 @@ __all__ = [
     "Study",
     "accuracy",
     "applied",
+    "attention_heads",
     "attention_sinks",
     "capture",
     "certified_bound",
@@ -43,6 +45,7 @@ __all__ = [
     "evaluate",
     "figures",
     "hooks",
+    "influence_by_distance",
     "jacobian",
     "jacobian_norms",
     "knockout_effect",

@@ -125,7 +125,7 @@ TRIED: dict[str, Callable[[Any], object]] = {
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
     "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),
     "substitution_effect": lambda model: sl.substitution_effect(model, IDS),
-    "profile": lambda model: sl.profile(model, IDS, n_random_models=0),
+    "profile": lambda model: sl.profile(model, IDS),
     "mask_tokens": _mask,
     "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms"),
 }

@@ -323,6 +323,12 @@ RANDOMLY: dict[str, Any] = {"seeds": 2, "tail": 0.9}
 MASKED = {"interventions": {"a": sl.hooks.mask_tokens([1])}}
 STACK = sl.synthetic.Stack(depth=2, heads=2, width=16, encoding="rope", mlp=2)
 
+
+def profiled(s: Subject) -> dict[str, Options]:
+    few = {"prompt": [s.short], "queries": [2, -1], "layers": [0, 2]}
+    return {"bounds": {"method": "none"}, "norms": {**few, **FROBENIUS}}
+
+
 ROWS: dict[str, Row] = {
     "sensitivity": Row(sl.sensitivity, ASKED, (FROBENIUS, QUERY, SKETCHED), recorded=lambda s: {"one": {}}),
     "composition": Row(
@@ -384,11 +390,14 @@ ROWS: dict[str, Row] = {
     "knockout_effect": Row(sl.knockout_effect, {"positions": [3], **ASKED}, ({"kind": "embedding"}, QUERY)),
     "top_tokens": Row(sl.top_tokens, ASKED, recorded=lambda s: {"one": {"k": 5}}),
     "profile": Row(
-        sl.profile, {"prompt": "1 =", **UNTRAINED}, (FROBENIUS, BOUNDED),
-        recorded=lambda s: {
-            "bounds": {"method": "none", **UNTRAINED},
-            "norms": {"prompt": [s.short], "queries": [2, -1], "layers": [0, 2], **FROBENIUS, **UNTRAINED},
-        },
+        sl.profile, {"prompt": "1 ="}, (FROBENIUS, BOUNDED), recorded=profiled,
+    ),
+    "influence_by_distance": Row(
+        sl.influence_by_distance, {"prompt": "1 =", **UNTRAINED}, (FROBENIUS, BOUNDED),
+        recorded=lambda s: {name: {**options, **UNTRAINED} for name, options in profiled(s).items()},
+    ),
+    "attention_heads": Row(
+        sl.attention_heads, ASKED, recorded=lambda s: {"bounds": {}, "norms": {"prompt": [s.short]}}
     ),
     "needle": Row(
         sl.needle,

@@ -120,7 +120,7 @@ def test_the_caption_of_the_readmes_figure_has_the_numbers_of_its_panels(
     null = sl.path_bound(gemma, drawn.SENTENCE, attention="uniform").values
     shares = [f"{100 * one[0] / one.sum():.1f} %" for one in (bound, null)]
     assert f"It has {shares[0]} of the path bound, and {shares[1]} of the null" in text
-    paid = sl.profile(gemma, drawn.SENTENCE, method="none")["sink_rate"].mean().item()
+    paid = sl.attention_heads(gemma, drawn.SENTENCE)["sink_rate"].mean().item()
     even = sum(1 / n for n in range(2, len(bound) + 1)) / (len(bound) - 1)
     assert f"give it {100 * paid:.0f} % of their attention, where uniform attention gives {100 * even:.0f} %" in text
     first, last = (float(found["distance_y"].sel(length=n)) for n in (1, 64))

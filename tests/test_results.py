@@ -1,6 +1,7 @@
 """Results come back from their files as they were, and carry what made them."""
 
 import inspect
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,15 @@ def test_every_result_survives_files_and_tables(kind: str, tmp_path: Path) -> No
             np.testing.assert_allclose(np.sort(found), np.sort(expected.astype(float)), rtol=4 * precision)
         of_pandas = values.to_dataframe() if values.ndim else values.expand_dims("scalar").to_dataframe()
         np.testing.assert_array_equal(of_pandas[name].to_numpy(dtype=values.dtype), expected)
+
+
+def test_no_result_has_far_more_combinations_of_labels_than_numbers() -> None:
+    """`to_dataframe` makes a row for each; every variable has its dimensions repeated over all others."""
+    results = {name: measurements.result(name) for name in measurements.results()}
+    datasets = {name: one for name, one in results.items() if isinstance(one, xr.Dataset)}
+    rows = {name: math.prod(one.sizes.values()) / max(v.size for v in one.values()) for name, one in datasets.items()}
+    assert {name: ratio for name, ratio in rows.items() if ratio > 32} == {}
+    assert len(rows) > 10
 
 
 def test_every_measurement_is_among_them() -> None:

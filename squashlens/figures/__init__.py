@@ -11,12 +11,13 @@ from squashlens.figures.comparisons import changes
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
 from squashlens.figures.influence import (
+    attention_heads,
     attention_sinks,
     composition,
     depth_limit,
     hops,
+    influence_by_distance,
     needle,
-    profile,
     strongest_paths,
 )
 from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, mechanism
@@ -24,12 +25,21 @@ from squashlens.figures.readouts import collapse_vs_readout, probe
 from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
 from squashlens.figures.synthetic import statements, synthetic_convergence, synthetic_total_variation
 from squashlens.figures.texts import splits, tokenization
-from squashlens.figures.token_values import attribution, by_token, jacobian, substitution, token_map, top_tokens
+from squashlens.figures.token_values import (
+    attribution,
+    by_token,
+    jacobian,
+    profile,
+    substitution,
+    token_map,
+    top_tokens,
+)
 from squashlens.figures.usual import of, panels
 
 __all__ = [
     "accuracy_by_length",
     "answer_frequencies",
+    "attention_heads",
     "attention_sinks",
     "attribution",
     "by_token",
@@ -42,6 +52,7 @@ __all__ = [
     "error_by_length",
     "from_block_map",
     "hops",
+    "influence_by_distance",
     "jacobian",
     "layer_trace",
     "mechanism",

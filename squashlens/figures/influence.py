@@ -1,4 +1,4 @@
-"""All queries and layers of a prompt, and the sensitivity to one token of many prompts."""
+"""Influence by distance and along paths, what heads attend to, and the sensitivity to one token of many prompts."""
 
 from typing import Any
 
@@ -33,14 +33,12 @@ PANELS = {
 
 
 @draws(
-    "squashlens.profile",
+    "squashlens.influence_by_distance",
     "influence: quantity layer distance",
     "floor amplitude exponent exponent_low exponent_high exponent_at_end: quantity layer",
-    "sink_rate: block head",
-    "effective_rank: layer",
 )
-def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
-    """Draw influence by distance with the fitted law, its exponent by layer, sinks by block, and effective rank.
+def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
+    """Draw influence by distance with the fitted law, and its exponent by layer.
 
     Influence is divided by its mean, so that different quantities have one scale.
 
@@ -51,28 +49,15 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
         InputError: if this layer was not measured.
     """
     at = chosen(found, "layer", int(found["layer"].values[0]) if layer is None else layer)
-    titles = [
-        f"influence by distance, from layer {at}", "exponent p by layer", "attention to the first token",
-        "effective rank of the representations",
-    ]  # fmt: skip
-    figure, (first, upper, lower, last) = grid(titles, 2)
+    figure, (first, second) = grid([f"influence by distance, from layer {at}", "exponent p by layer"], 2)
     for name in map(str, found["quantity"].values):
         one = found.sel(quantity=name)
         for trace in _influence(one.sel(layer=at), *NAMES[name]):
             figure.add_trace(trace, **first)
-        figure.add_trace(_exponent(one, *NAMES[name]), **upper)
-    rates, rank = found["sink_rate"], found["effective_rank"]
-    for head in rates["head"].values:
-        style: Any = {"mode": "markers", "opacity": 0.6, "hover": f"block %{{x}}, head {head}<br>%{{y:.3f}}"}
-        dots = curve(rates["block"].values, rates.sel(head=head).values, colour=COLOURS["attention"], **style)
-        figure.add_trace(dots, **lower)
-    line = curve(rank["layer"].values, rank.values, colour=COLOURS["residual"], hover="layer %{x}<br>%{y:.3g}")
-    figure.add_trace(line, **last)
+        figure.add_trace(_exponent(one, *NAMES[name]), **second)
     figure.update_xaxes(title="distance r + 1 (tokens)", type="log", **first)
     figure.update_yaxes(title="influence ÷ mean", type="log", **first)
-    for place, title in ((upper, "layer"), (lower, "block"), (last, "layer")):
-        figure.update_xaxes(title=title, dtick=1, **place)
-    figure.update_yaxes(range=[-0.03, 1.03], **lower)
+    figure.update_xaxes(title="layer", dtick=1, **second)
     marks = ["dots: measured; lines: fitted law"]
     if np.isfinite(found["exponent_low"].values).any():
         marks.append("bars: middle 95 % of resampled queries")
@@ -82,7 +67,7 @@ def profile(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     asked = option_of(found, "queries")
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
     said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
-    return finish(figure, f"{said} of a prompt, by layer", 440, found, *notes)
+    return finish(figure, f"{said} of a prompt, by distance", 260, found, *notes)
 
 
 def _influence(one: xr.Dataset, text: str, colour: str, dash: str) -> list[go.Scatter]:
@@ -198,6 +183,17 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     found = [label(tokens[place]) for place in sinks["position"].values[sinks["sink"].values]]
     note = f"sinks: {', '.join(found)}" if found else "no sink"
     return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, note)
+
+
+@draws("squashlens.attention_heads", "sink_rate: block head")
+def attention_heads(found: xr.Dataset) -> go.Figure:
+    """Draw the attention of each head to the first token, by block."""
+    figure, rates = go.Figure(), found["sink_rate"]
+    for head in rates["head"].values:
+        style: Any = {"mode": "markers", "opacity": 0.6, "hover": f"block %{{x}}, head {head}<br>%{{y:.3f}}"}
+        figure.add_trace(curve(rates["block"], rates.sel(head=head).values, colour=COLOURS["attention"], **style))
+    figure.update_xaxes(title="block", dtick=1).update_yaxes(title="mean attention", range=[-0.03, 1.03])
+    return finish(figure, "Attention of each head to the first token", 260, found)
 
 
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")

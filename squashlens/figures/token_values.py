@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
+from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
@@ -181,6 +182,21 @@ def token_map(values: xr.DataArray) -> go.Figure:
     figure = token_figure(values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic)
     notes = ["white: 0"] if logarithmic and (values.values == 0).any() else []
     return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes)
+
+
+@draws("squashlens.profile", "query: query", "effective_rank: layer", "token: position")
+def profile(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
+    """Draw the influence of each token on one query from each layer: Jacobian norms if there are any, or path bounds.
+
+    Args:
+        query: the query; the last one by default.
+
+    Raises:
+        InputError: if this query was not measured.
+    """
+    one = found.sel(query=chosen(found, "query", int(found["query"].values[-1]) if query is None else query))
+    names = [name for name in ("jacobian", "path_bound") if name in one and one[name].notnull().any()]
+    return token_map(one[names[0]])
 
 
 @draws("squashlens.top_tokens", "values: rank", "token: rank")

@@ -16,8 +16,8 @@ from squashlens.measure.squashing.map_cells import of_profile
 from squashlens.records.results import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
-DIMS = ("quantity", "query", "traced", "path", "block", "head", "layer", "distance", "position", "rank")
-COUNTED = ("position", "distance", "block", "rank")  # which the page counts from 0
+DIMS = ("query", "traced", "path", "block", "layer", "position", "rank")
+COUNTED = ("position", "block", "rank")  # which the page counts from 0
 DEFAULTS = {
     "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "n_replacements": 0,
     "spans": None, "seed": None,
@@ -38,7 +38,7 @@ def of_result(found: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
     joined = [str(dim) for dim in found.dims if dim not in DIMS]
     function = provenance(found)["call"].get("function")
-    whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null", "influence"} <= {*found}
+    whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null"} <= {*found}
     if function in ("profile", "squash_map") and whole and joined:
         raise InputError(
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
@@ -47,7 +47,7 @@ def of_result(found: xr.Dataset) -> xr.Dataset:
     if function not in ("profile", "squash_map") or not whole or not {"token", "token_id"} <= {*found.coords}:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
-            "Give a model and a prompt, or the whole result of `profile` with keep='positions'.",
+            "Give a model and a prompt, or the whole result of `profile`.",
         )
     for dim in ("query", "layer", "traced", "path"):
         labels = found[dim].values if dim in found.dims else np.zeros(1)
@@ -56,7 +56,7 @@ def of_result(found: xr.Dataset) -> xr.Dataset:
                 f"model= is a result with {len(labels)} labels of {dim!r}, of which {len({*labels.tolist()})} differ.",
                 f"Select at least one {dim}, and none twice.",
             )
-    cut = [dim for dim in COUNTED if dim in found.dims and _is_cut(found, dim)]
+    cut = [dim for dim in COUNTED if dim in found.dims and found[dim].values.tolist() != [*range(found.sizes[dim])]]
     if cut or found["query"].max() >= found.sizes["position"]:
         part = cut[0] if cut else "position"
         raise InputError(
@@ -76,12 +76,6 @@ def find_query(found: xr.Dataset, query: int) -> int:
             f"Use one of them, for example {max(known)}, or measure it: give the model and the prompt.",
         )
     return query % n
-
-
-def _is_cut(found: xr.Dataset, dim: str) -> bool:
-    """Whether labels are missing that the page, which counts from 0, would give to others."""
-    whole = found[dim].values.tolist() == list(range(found.sizes[dim]))
-    return not whole or (dim == "distance" and found.sizes[dim] != found.sizes["position"])
 
 
 SAME = ("fingerprint", "dtype", "ambient_hooks")  # of a map, and of its interventions

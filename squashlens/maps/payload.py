@@ -1,7 +1,7 @@
 """The data of a squash map's page: a JSON header, and its numbers as float32 in base64.
 
-The page gets the numbers of the result and computes none. Values after a query are zero by causality and are left out.
-A row of the page that was not measured is missing there, and never zero.
+The page gets the numbers of the result, and their means by distance, and computes none. Values after a query are zero
+by causality and are left out. A row of the page that was not measured is missing there, and never zero.
 """
 
 import base64
@@ -14,7 +14,7 @@ import xarray as xr
 
 from squashlens._typing import Quantized, choices_of
 from squashlens.maps.given import Interventions, ids_of
-from squashlens.measure.squashing.map_cells import spread
+from squashlens.measure.squashing.map_cells import mean_by_distance, spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 
@@ -70,7 +70,7 @@ def payload(found: xr.Dataset, opened: int | None = None, interventions: Interve
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
         "changes": [] if interventions is None else interventions.tables(ids_of(found)), "spans": _spans(found),
     }  # fmt: skip
-    room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - int(found["influence"].size)
+    room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - len(SERIES) * len(layers) * len(tokens)
     each = 3 * found.sizes["block"] * found.sizes["rank"] if traced else 0  # numbers of the ways from one token
     of_ways = min(room // 3, each * sum(query + 1 for query in traced))
     room -= of_ways
@@ -198,15 +198,15 @@ def _traces(found: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, A
 
 
 def _distance(found: xr.Dataset, layers: Sequence[int], blob: Blob) -> dict[str, Any]:
-    """Mean influence by distance, for each quantity."""
-    known = [str(name) for name in found["quantity"].values]
-    values = found["influence"].sel(layer=list(layers))
+    """Mean influence by distance, for each quantity that was measured for all queries."""
+    there = [name for name in SERIES if name in found and found[name].notnull().all()]
+    means = {name: mean_by_distance(found[name].sel(layer=list(layers))) for name in there}
     series = [
-        {"name": name, "label": label, "start": blob.add(values.sel(quantity=name).values)}
-        for name, label in SERIES.items()
-        if name in known and _largest(values.sel(quantity=name)) <= LARGEST
+        {"name": name, "label": SERIES[name], "start": blob.add(values)}
+        for name, values in means.items()
+        if _largest(values) <= LARGEST
     ]
-    return {"length": found.sizes["distance"], "series": series}
+    return {"length": found.sizes["position"], "series": series}
 
 
 def _collapse(found: xr.Dataset) -> dict[str, Any]:
@@ -224,9 +224,10 @@ def _spans(found: xr.Dataset) -> dict[str, Any] | None:
     return {"of": of, "names": [names[of.index(k)] for k in range(max(of) + 1)]}
 
 
-def _largest(values: xr.DataArray) -> float:
+def _largest(values: Any) -> float:
     """The largest finite number."""
-    return float(np.abs(values.values, where=np.isfinite(values.values), out=np.zeros(values.shape)).max())
+    values = np.asarray(values)
+    return float(np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape)).max())
 
 
 def _number(value: Any) -> float | None:

@@ -243,9 +243,8 @@ def squash_map(
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
         Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian` over (query, layer, position), NaN where not
-        measured; `effect` and `kl` over (query, position); what `profile` has by distance, layer and
-        head; and for prompts of up to 1,024 tokens, over (traced), the strongest paths and the most important ways of
-        every cell.
+        measured; `effect` and `kl` over (query, position); what `profile` has by layer; and for prompts of up to 1,024
+        tokens, over (traced), the strongest paths and the most important ways of every cell.
 
     Raises:
         InputError: several prompts, a prompt of one token, a query that does not exist, a result of another function,
@@ -258,7 +257,7 @@ def squash_map(
     >>> found = sl.squash_map(model, "110 =")
     >>> found.save(tmp_path / "map.html").name
     'map.html'
-    >>> sl.squash_map(sl.profile(model, "110 =", method="none", n_random_models=0))
+    >>> sl.squash_map(sl.profile(model, "110 =", method="none"))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
     changes = None if interventions is None else Interventions.of(interventions)

@@ -146,7 +146,7 @@ class Subject:
             ),
             "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
             "collapse": lambda: constant_collapse(self.model, work.n),
-            "profile": lambda: sl.profile(self.model, ids, method="none", n_random_models=0),
+            "profile": lambda: sl.profile(self.model, ids, method="none"),
         }
         return calls[work.kind]
 

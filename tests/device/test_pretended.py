@@ -58,7 +58,6 @@ MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
         n_probes=4,
         seed=0,
         layers=[0],
-        n_random_models=0,
     ),
     "Study": stored,
     "report": page,

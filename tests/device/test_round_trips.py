@@ -34,19 +34,15 @@ def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
     return sl.prompts.build(model, content, prefix=[2, 5, 14], alphabet=[7, 8])
 
 
-def profile(model: Any, **options: Any) -> Any:
-    return sl.profile(model, IDS, n_random_models=0, **options)
-
-
 CALLS: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda m: sl.path_bound(m, IDS),
     "path_bound of an early query": lambda m: sl.path_bound(m, IDS, query=3, to_layer=[1, "y"]),
     "hops": lambda m: sl.paths.hops(m, IDS),
     "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4),
     "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4),
-    "profile without norms": lambda m: profile(m, method="none"),
-    "profile with spectral norms": lambda m: profile(m, queries=[5, -1], norm="spectral"),
-    "profile with Frobenius norms": lambda m: profile(m, queries=[-1], norm="frobenius"),
+    "profile without norms": lambda m: sl.profile(m, IDS, method="none"),
+    "profile with spectral norms": lambda m: sl.profile(m, IDS, queries=[5, -1], norm="spectral"),
+    "profile with Frobenius norms": lambda m: sl.profile(m, IDS, queries=[-1], norm="frobenius"),
     "collapse with one pass": lambda m: sl.collapse(m, sequence(m, [7] * 6)),
     "collapse with two passes": lambda m: sl.collapse(m, sequence(m, [7, 8, 7, 7, 8, 7])),
 }
@@ -109,7 +105,7 @@ def test_derivatives_that_are_not_finite() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["jacobian_norms", "profile"])
 def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
-    options = {"n_random_models": 0, "queries": [2], "layers": [0]} if name == "profile" else {"query": 2}
+    options = {"queries": [2], "layers": [0]} if name == "profile" else {"query": 2}
     leak = ("blocks.1.hook_resid_pre", lambda tensor: tensor + tensor[:, -1:])
     said = "tokens depend on later ones"
     with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):

@@ -180,7 +180,7 @@ def test_what_needs_values_works(saved: Callable[[str], Path]) -> None:
     assert (found["observed"] <= found["bound"]).all()
     norms = sl.jacobian_norms(model, LATENT_IDS[0])
     assert (sl.certified_bound(model, LATENT_IDS[0]) >= norms).all()
-    assert sl.profile(model, LATENT_IDS[0], method="none")["value_norm"].notnull().all()
+    assert sl.attention_heads(model, LATENT_IDS[0])["value_norm"].notnull().all()
     assert sl.squash_map(model, LATENT_IDS[0])
 
 

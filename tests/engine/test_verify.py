@@ -117,7 +117,7 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tm
     bound = sl.certified_bound(model, ids)
     norms = sl.jacobian_norms(model, ids)
     assert (bound >= norms).all()
-    assert "path_bound" not in sl.profile(model, ids, n_random_models=0)
+    assert "path_bound" not in sl.profile(model, ids)
     assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
 
 

@@ -187,13 +187,12 @@ def sinks() -> xr.DataArray:
     return restated(shares(60, block=range(26)).assign_coords(sink=("position", np.arange(60) == 0)), {})
 
 
-def profile() -> xr.Dataset:
-    """All four quantities, in a model of many layers and heads."""
+def influence_by_distance() -> xr.Dataset:
+    """All four quantities, in a model of many layers."""
     quantities = ["path_bound", "jacobian", "path_bound_random", "jacobian_random"]
-    sizes = {"layer": range(27), "distance": range(250), "block": range(26), "head": range(16)}
     found = made(
-        {"quantity": quantities} | sizes, f"{ends('exponent')} floor amplitude exponent_at_end: quantity layer",
-        "influence: quantity layer distance", "sink_rate: block head", "effective_rank: layer", share="sink_rate",
+        {"quantity": quantities, "layer": range(27), "distance": range(250)},
+        f"{ends('exponent')} floor amplitude exponent_at_end: quantity layer", "influence: quantity layer distance",
     )  # fmt: skip
     return restated(found.assign(exponent_at_end=found["exponent_at_end"] > 1), {})
 
@@ -280,7 +279,15 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "certified_bound": lambda: bound(20),
     "composition": lambda: composition(20),
     "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
-    "attention_sinks": sinks, "profile": profile, "needle": needle, "collapse": collapse,
+    "attention_sinks": sinks, "influence_by_distance": influence_by_distance,
+    "profile": lambda: with_tokens(made(
+        {"query": [5, 19], "layer": range(27), "position": range(20)}, "path_bound: query layer position",
+        "effective_rank: layer",
+    )),
+    "attention_heads": lambda: made(
+        {"block": range(26), "head": range(16)}, "sink_rate: block head", share="sink_rate"
+    ),
+    "needle": needle, "collapse": collapse,
     "mechanism": lambda: made(
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),

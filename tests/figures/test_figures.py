@@ -138,7 +138,7 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(query_has_most: bool
 
 
 def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
-    every = sl.profile(tiny, "1101 =", queries=[1, 3, 4], method="none", n_random_models=0)
+    every = sl.profile(tiny, "1101 =", queries=[1, 3, 4], method="none")
     found = every["path_bound"]
     by_layer: Any = sl.figures.of(found.sel(query=4))
     assert by_layer.layout.title.text == "Path bound, by layer"

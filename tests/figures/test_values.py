@@ -97,9 +97,9 @@ def depth_limit() -> Pairs:
         yield law[1:] / law[:-1], np.full(len(law) - 1, found["predicted_rate"].sel(block=block))
 
 
-def profile() -> Pairs:
-    found = specimens.profile()
-    figure = sl.figures.profile(found)
+def influence_by_distance() -> Pairs:
+    found = specimens.influence_by_distance()
+    figure = sl.figures.influence_by_distance(found)
     one = found.sel(quantity="path_bound", layer=0)
     dots, law = named(figure, "y", mode="markers")["path bound"], named(figure, "y")["path bound"]
     size = one["influence"].mean()
@@ -108,8 +108,16 @@ def profile() -> Pairs:
     yield law.y, (one["floor"] + one["amplitude"] * (one["distance"] + 1.0) ** -one["exponent"]) / size
     exponent = named(figure, "y2")["path bound"]
     yield exponent.y, found["exponent"].sel(quantity="path_bound")
-    yield [t.y for t in figure.data if t.yaxis == "y3"], found["sink_rate"].T
-    yield figure.data[-1].y, found["effective_rank"]
+
+
+def attention_heads() -> Pairs:
+    found = specimens.MEASUREMENTS["attention_heads"]()
+    yield [dots.y for dots in sl.figures.attention_heads(found).data], found["sink_rate"].T
+
+
+def profile() -> Pairs:
+    found = specimens.MEASUREMENTS["profile"]()
+    yield sl.figures.profile(found, query=5).data[0].z, np.log10(found["path_bound"].sel(query=5))
 
 
 def needle() -> Pairs:
@@ -300,7 +308,8 @@ def lines() -> Pairs:
 
 
 CASES: list[Callable[[], Pairs]] = [
-    attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile, needle,
+    attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile,
+    influence_by_distance, attention_heads, needle,
     collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
     changes, accuracy, errors, frequencies, readout, probe, top_tokens,
     total_variation, tokenization, lines,

@@ -30,18 +30,15 @@ def made(
     jacobian = np.full(shape, np.nan)
     jacobian[-1] = np.where(later[-1], 0.0, rng.lognormal(size=shape[1:]))
     dims = ("query", "layer", "position")
-    influence = rng.lognormal(size=(2, layers, n)) * size
     variables: dict[str, Any] = {
         "path_bound": (dims, bound * size, "path bound", "1"), "null": (dims, null, "null", "1"),
         "bound_over_null": (dims, over, "path bound over null", "1"),
         "jacobian": (dims, jacobian, "spectral norm of the Jacobian", "1"),
-        "influence": (("quantity", "layer", "distance"), influence, "mean influence", "1"),
         "collapse_distance": (("layer",), rng.lognormal(size=layers), "L∞ distance of v and v*", "model units"),
     }  # fmt: skip
     coords = {
-        "query": kept, "layer": np.arange(layers), "position": np.arange(n), "distance": np.arange(n),
-        "quantity": ["path_bound", "null"], "token": ("position", np.array(tokens, dtype=object)),
-        "token_id": ("position", np.arange(n)),
+        "query": kept, "layer": np.arange(layers), "position": np.arange(n),
+        "token": ("position", np.array(tokens, dtype=object)), "token_id": ("position", np.arange(n)),
     }  # fmt: skip
     facts = {
         "model": "made </script> up",

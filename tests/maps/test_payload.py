@@ -36,10 +36,10 @@ def test_the_page_has_the_results_numbers(tiny: Any) -> None:
         one = found.sel(traced=trace["query"])["way_share"].values[:, : trace["query"] + 1]
         np.testing.assert_array_equal(blob[trace["share"] : trace["share"] + one.size], one.astype("<f4").ravel())
     series = {one["name"]: one["start"] for one in data["distance"]["series"]}
-    influence = found["influence"].sel(quantity="null").values
-    np.testing.assert_array_equal(
-        blob[series["null"] : series["null"] + influence.size], influence.astype("<f4").ravel()
-    )
+    influence = sl.influence_by_distance(tiny, "110 =", method="none", n_random_models=0)["influence"]
+    null = influence.sel(quantity="null").values.astype("<f4").ravel()
+    np.testing.assert_array_equal(blob[series["null"] : series["null"] + null.size], null)
+    assert "jacobian" not in series, "a mean over one query of many"
 
 
 @pytest.mark.few(1)
@@ -58,7 +58,7 @@ def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(n: int, layers: i
 
 
 def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
-    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius", n_random_models=0)
+    profile = sl.profile(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius")
     data = payload(sl.squash_map(profile).result)
     assert (data["queries"], data["layers"], data["opened"], data["traces"]) == ([1, 4], [0, 3], 4, None)
     assert "2 of 5 queries were measured." in data["notes"]
@@ -67,9 +67,7 @@ def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "cut", [{"position": [1, 2]}, {"position": [0, 1]}, {"distance": [0, 1]}, {"position": [4, 3]}]
-)
+@pytest.mark.parametrize("cut", [{"position": [1, 2]}, {"position": [0, 1]}, {"block": [0, 1]}, {"position": [4, 3]}])
 def test_a_result_without_all_positions_is_no_map(tiny: Any, cut: dict[str, list[int]]) -> None:
     """The page counts tokens from 0, and would show the numbers of one token for another."""
     found = sl.squash_map(tiny, "110 =", method="none").result
@@ -89,7 +87,7 @@ def test_what_is_too_large_for_a_page_is_said() -> None:
     data = payload(made(["a", "b", "c"], size=1e60))
     assert "path_bound" not in [one["name"] for one in data["quantities"]]
     assert re.fullmatch(r"Path bound: up to .*e\+\d\d, too large for a page; the result has it\.", data["notes"][0])
-    assert data["distance"]["series"] == []
+    assert [one["name"] for one in data["distance"]["series"]] == ["null"]
     assert np.isfinite(numbers(data)[numbers(data) > 1]).all()
 
 

@@ -30,6 +30,7 @@ from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
 from squashlens.records.results import Variable, attributes, provenance, sealed
 from squashlens.theory.spread import first_has_nearly_all, first_share
+from squashlens.theory.statistics.decay import ByDistance
 
 ENDS, TEXTS = ("low", "high"), ("long_name", "units")
 BY_QUERY = ("query", "layer", "position")
@@ -73,7 +74,7 @@ def measure(
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
-    whole = profile(model, prompt, queries=queries, method="none", n_random_models=0, seed=seed)
+    whole = profile(model, prompt, queries=queries, method="none", seed=seed)
     variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
@@ -131,6 +132,16 @@ def ratio(found: xr.Dataset) -> Variable:
     bound, null = found["path_bound"].values, found["null"].values
     with np.errstate(invalid="ignore", divide="ignore"):
         return BY_QUERY, np.where(null > 0, bound / null, np.nan), *RATIO
+
+
+def mean_by_distance(values: xr.DataArray) -> Float[Tensor, "layer distance"]:
+    """The mean over queries at each distance, as in `influence_by_distance`, of what was measured for all of them."""
+    values = values.sortby("query")
+    queries, (_, layers, n) = torch.tensor(values["query"].values), values.shape
+    sums = ByDistance(n, layers, queries, int(provenance(values).get("bos_count", 0)))
+    for layer in range(layers):
+        sums.add(layer, queries, torch.tensor(values.values[:, layer]))
+    return sums.means()
 
 
 def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:

@@ -260,7 +260,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     """At 10⁹ to 10¹⁵ times the other weights."""
     whole, model = where_heads_cancel(tmp_path, size, output)
     truth, all_together = exact_norms(whole, IDS), exact_norms(whole, IDS, order="fro")
-    profiled: dict[str, Any] = {"queries": [-1], "layers": [0], "n_random_models": 0}
+    profiled: dict[str, Any] = {"queries": [-1], "layers": [0]}
     refused = 0
     for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}, profiled):
         measure = sl.profile if options is profiled else sl.jacobian_norms

@@ -1,4 +1,4 @@
-"""`profile` against one call for each query, and its statistics against what a capture shows."""
+"""`profile` against one call for each query, its means by distance, and statistics against what a capture shows."""
 
 from collections.abc import Callable
 from itertools import product
@@ -18,7 +18,7 @@ IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
-    found = sl.profile(model, IDS, layers=[0, 2, 3], n_random_models=0)
+    found = sl.profile(model, IDS, layers=[0, 2, 3])
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query, layer in product((0, 4, 6), (0, 2)):
         one = found.sel(query=query, layer=layer)
@@ -37,7 +37,7 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
 def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma", torch.float64)
-    asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3], "n_random_models": 0}
+    asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3]}
     exact = sl.profile(model, IDS, norm=norm, **asked)["jacobian"]
     probes: dict[str, Any] = {"n_probes": 8, "seed": 1, "norm": norm}
     found = sl.profile(model, IDS, method="sketch_upper", **asked, **probes)
@@ -59,36 +59,34 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
 @pytest.mark.slow
 def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = "How many ones are in 1101 ="
-    asked: dict[str, Any] = {"method": "none", "n_random_models": 1}
-    whole = sl.profile(tiny, prompt, **asked)
+    whole, usual = sl.profile(tiny, prompt, method="none"), sl.influence_by_distance(tiny, prompt, method="none")
     monkeypatch.setattr(module, "CHUNK", 33)  # three queries at a time
-    few = sl.profile(tiny, prompt, keep="distances", **asked)
-    assert not {"path_bound", "null"} & {*few}
+    few = sl.influence_by_distance(tiny, prompt, method="none")
     n = whole.sizes["position"]
     for r in range(n - 1):
         mean = np.mean([whole["path_bound"].sel(query=q, layer=2)[q - r] for q in range(1 + r, n)])  # without BOS
-        assert float(whole["influence"].sel(quantity="path_bound", layer=2, distance=r)) == pytest.approx(mean)
-        assert int(whole["pairs"].sel(quantity="path_bound", layer=2, distance=r)) == n - 1 - r
-    for name in ("influence", "exponent", "exponent_low", "sink_rate"):
-        np.testing.assert_allclose(few[name], whole[name], rtol=1e-6)
+        assert float(few["influence"].sel(quantity="path_bound", layer=2, distance=r)) == pytest.approx(mean)
+        assert int(few["pairs"].sel(quantity="path_bound", layer=2, distance=r)) == n - 1 - r
+    for name in ("influence", "exponent", "exponent_low"):
+        np.testing.assert_allclose(few[name], usual[name], rtol=1e-6)
     assert list(few["quantity"].values) == ["path_bound", "null", "path_bound_random"]
-    low, middle, high = (whole[f"exponent{end}"].sel(quantity="path_bound", layer=1) for end in ("_low", "", "_high"))
+    low, middle, high = (few[f"exponent{end}"].sel(quantity="path_bound", layer=1) for end in ("_low", "", "_high"))
     assert 0.99 * low <= middle <= 1.01 * high  # ends are found to 10⁻⁴
 
 
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    found = sl.profile(tiny, prompt, method="none", n_random_models=0)
+    found, heads = sl.profile(tiny, prompt, method="none"), sl.attention_heads(tiny, prompt)
     run = sl.capture(tiny, prompt)
-    again = sl.profile(tiny, run, method="none", n_random_models=0)
+    again = sl.profile(tiny, run, method="none")
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
     pattern, streams = seen["pattern"][:, 0].values.astype(float), seen["residual"][:, 0].values.astype(float)
-    np.testing.assert_allclose(found["sink_rate"], pattern[:, :, 1:, 0].mean(axis=2), rtol=1e-4)
+    np.testing.assert_allclose(heads["sink_rate"], pattern[:, :, 1:, 0].mean(axis=2), rtol=1e-4)
     logs = np.where(pattern > 0, np.log(np.where(pattern > 0, pattern, 1)), 0)
     entropy = -(pattern * logs).sum(axis=-1)[:, :, 1:].mean(axis=2)
-    np.testing.assert_allclose(found["attention_entropy"], entropy, rtol=1e-4, atol=1e-6)
-    assert (found["attention_entropy"].max("head") <= found["uniform_entropy"] + 1e-6).all()
+    np.testing.assert_allclose(heads["attention_entropy"], entropy, rtol=1e-4, atol=1e-6)
+    assert (heads["attention_entropy"].max("head") <= heads["uniform_entropy"] + 1e-6).all()
     sizes = np.linalg.norm(streams, axis=-1)
     np.testing.assert_allclose(found["first_token_norm"], sizes[:, 0], rtol=1e-5)
     np.testing.assert_allclose(found["stream_norm"], sizes[:, 1:].mean(axis=1), rtol=1e-5)
@@ -102,5 +100,5 @@ def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     with torch.no_grad():
         _, cache = tiny.run_with_cache(run.ids, names_filter="blocks.2.attn.hook_v")
     values = cache["blocks.2.attn.hook_v"][0].norm(dim=-1).numpy()
-    np.testing.assert_allclose(found["sink_value_norm"][2], np.repeat(values[0], 4 // values.shape[1]), rtol=1e-5)
-    np.testing.assert_allclose(found["value_norm"][2, 0], values[1:, 0].mean(), rtol=1e-5)
+    np.testing.assert_allclose(heads["sink_value_norm"][2], np.repeat(values[0], 4 // values.shape[1]), rtol=1e-5)
+    np.testing.assert_allclose(heads["value_norm"][2, 0], values[1:, 0].mean(), rtol=1e-5)

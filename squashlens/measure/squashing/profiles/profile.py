@@ -1,4 +1,4 @@
-"""All queries and all layers of one prompt: influence by position and by distance, heads, and representations."""
+"""All queries and all layers of one prompt: influence by position and by distance, and representations."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
-from squashlens.measure.squashing.profiles.states import states
+from squashlens.measure.squashing.profiles.states import representations
 from squashlens.measure.squashing.walks import top_down
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
@@ -37,7 +37,7 @@ from squashlens.theory.bounds.path_sums import compositions
 from squashlens.theory.statistics.decay import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends
 
-Kept = Literal["positions", "distances"]
+Queries = Literal["all"] | Sequence[int]
 CHUNK = 1 << 24  # numbers in the rows of some queries that are composed together
 NAMES = {
     "path_bound": "path bound",
@@ -54,27 +54,18 @@ def profile(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    queries: Literal["all"] | Sequence[int] = "all",
+    queries: Queries = "all",
     layers: Sequence[int] | None = None,
     method: Method = "auto",
     n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
-    keep: Kept = "positions",
-    n_random_models: int = 1,
     seed: int | None = None,
 ) -> xr.Dataset:
-    """How much every token influences every later one, from every layer, with heads and representations beside it.
+    """How much every token influences every later one, from every layer, with the layers' representations beside it.
 
     The path bound of Theorem 5.1 (constants 1) and its null are computed for all queries from one forward pass, and for
     all layers from one product of patterns. Norms of the Jacobian ‖∂y_n/∂v⁽ℓ⁾_i‖ take d backward passes for each query,
     or `n_probes`, which serve all layers and positions.
-
-    Influence by distance r = n − i is the mean over queries, without BOS. The law ``γ + β (r + 1)^(−p)`` is fitted to
-    it by least squares, where each distance counts with its number of pairs; intervals are the middle 95 % of 200
-    resamples of up to 16 contiguous groups of queries. They say how much the law depends on the queries of this prompt,
-    and nothing about other prompts: what all queries share, such as a token that each attends to, is not resampled. In
-    simulations they held the true exponent and floor in 0.87 to 0.93 of prompts where queries vary independently; where
-    tokens vary, the exponent in 0.96 to 1.0, and the floor in 0.2 to 1.0.
 
     Args:
         model: as in `path_bound`.
@@ -82,33 +73,17 @@ def profile(
         queries: query positions n; negative values count from the end. All by default.
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
         method: way to compute norms of the Jacobian, as in `jacobian_norms`: ``"auto"`` (the default), ``"exact"``,
-            ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together with those of the random models; ``"none"``,
-            no norms, which takes one forward pass of the model and of each random model.
+            ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together; ``"none"``, no norms, which takes one
+            forward pass for path bound and null.
         n_probes, norm: as in `jacobian_norms`.
-        keep: what is kept of path bound, null and norms: ``"positions"`` (the default), every query and position;
-            ``"distances"``, only the means at each distance, for which memory grows with the prompt's length instead of
-            its square.
-        n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose influence by distance
-            is measured as well; 1 by default. They have none of the hooks of the model.
-        seed: random seed of sketches and resamples; by default as in `jacobian_norms`.
+        seed: random seed of sketches; by default as in `jacobian_norms`.
 
     Returns:
-        Dataset. Over (query, layer, position), with ``keep="positions"``: `path_bound`, `null`, and `jacobian` unless
-        ``method="none"``; with a sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 %
-        probability; with certified upper bounds `jacobian_low`, certified lower bounds. Zero for positions after the
-        query.
+        Dataset. Over (query, layer, position): `path_bound`, `null`, and `jacobian` unless ``method="none"``; with a
+        sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 % probability; with
+        certified upper bounds `jacobian_low`, certified lower bounds. Zero for positions after the query.
 
-        Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number. `quantity` is
-        ``"path_bound"``, ``"null"``, ``"jacobian"``, and with random models ``"path_bound_random"`` and
-        ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
-        with `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
-        `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
-        power law describes the influence.
-
-        Over (block, head), as means over all queries but the first, which sees only itself: `sink_rate`, attention to
-        the first token; `attention_entropy` in nat, beside `uniform_entropy` (block). Over (block, head) also
-        `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of the others'. Over (layer):
-        `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values; `effective_rank`;
+        Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values; `effective_rank`;
         `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token from that of the
         prompt with its last token repeated, with its noise floor `collapse_noise` and the root mean square of the last
         token's stream, `last_token_rms`.
@@ -119,31 +94,76 @@ def profile(
         UnsoundModelError: the model is not causal; or, with ``method="none"``, something besides attention passes
             between its tokens. With another method there is no path bound and no null then.
 
-    Source: Barbero et al. 2024, Theorem 5.1; the law is that of influence by distance in arXiv 2606.29139.
+    Source: Barbero et al. 2024, Theorem 5.1.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.profile(model, "110 =", method="none", n_random_models=0)
+    >>> found = sl.profile(model, "110 =", method="none")
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
     """
-    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    model = require_sound(model)
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "none"))
-    session = Session.start(
-        model, prompt, "profile",
-        queries=queries, layers=layers, method=way.method, n_probes=n_probes, norm=norm, keep=keep,
-        n_random_models=n_random_models, seed=way.seed,
-    )  # fmt: skip
-    session.require_one(tokens=2)
-    asked = torch.arange(session.positions) if queries == "all" else torch.tensor(session.queries(queries, "queries"))
-    work = _Work(session, asked, _layers(session, layers), way, norm, keep, models=1 + n_random_models)
-    work.require_fits()
-    work.measured()
-    random = [work.of(with_random_weights(session.model, k)).measured(null=False).sums for k in range(n_random_models)]
-    return work.result(random)
+    return _Work.of("profile", model, prompt, queries, layers, way, norm).measured().by_position()
+
+
+@measurement("influence_by_distance")
+def influence_by_distance(
+    model: Bridge,
+    prompt: PromptOrCapture,
+    *,
+    queries: Queries = "all",
+    layers: Sequence[int] | None = None,
+    method: Method = "auto",
+    n_probes: int = sketch.PROBES,
+    norm: Norm = "spectral",
+    n_random_models: int = 1,
+    seed: int | None = None,
+) -> xr.Dataset:
+    """How influence falls with distance: means of what `profile` measures, and a power law that is fitted to them.
+
+    Influence by distance r = n − i is the mean over queries, without BOS. The law ``γ + β (r + 1)^(−p)`` is fitted to
+    it by least squares, where each distance counts with its number of pairs; intervals are the middle 95 % of 200
+    resamples of up to 16 contiguous groups of queries. They say how much the law depends on the queries of this prompt,
+    and nothing about other prompts: what all queries share, such as a token that each attends to, is not resampled. In
+    simulations they held the true exponent and floor in 0.87 to 0.93 of prompts where queries vary independently; where
+    tokens vary, the exponent in 0.96 to 1.0, and the floor in 0.2 to 1.0. Memory grows with the prompt's length, and
+    not with its square.
+
+    Args:
+        model, prompt, queries, layers, n_probes, norm: as in `profile`.
+        method: as in `profile`; the bounds of ``"sketch_upper"`` hold together with those of the random models, and
+            ``"none"`` takes one forward pass of the model and of each random model.
+        n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, that are measured as well;
+            1 by default. They have none of the hooks of the model.
+        seed: random seed of sketches and resamples; by default as in `jacobian_norms`.
+
+    Returns:
+        Dataset. Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number.
+        `quantity` is ``"path_bound"``, ``"null"``, ``"jacobian"``, and with random models ``"path_bound_random"`` and
+        ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
+        with `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
+        `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
+        power law describes the influence.
+
+    Raises:
+        InputError, CapacityError, UnsoundModelError: as in `profile`.
+
+    Source: the law is that of influence by distance in arXiv 2606.29139.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> found = sl.influence_by_distance(model, "110 =", method="none", n_random_models=0)
+    >>> found["pairs"].sel(quantity="path_bound", layer=0).values.astype(int).tolist()
+    [4, 3, 2, 1, 0]
+    """
+    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
+    work = _Work.of(
+        "influence_by_distance", model, prompt, queries, layers, way, norm, n_random_models=n_random_models
+    ).measured()
+    random = [work.on(with_random_weights(work.session.model, k)).measured(null=False) for k in range(n_random_models)]
+    return work.by_distance([each.sums for each in random])
 
 
 def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
@@ -165,20 +185,38 @@ class _Work:
     layers: list[int]
     way: sketch.Estimation
     norm: Norm
-    keep: Kept
-    models: int
+    models: int | None  # those that are measured, if only sums by distance are kept
     kept: dict[str, Float[Tensor, "query layer position"]] = field(default_factory=dict)
     sums: dict[str, ByDistance] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, function: str, model: Bridge, prompt: PromptOrCapture, queries: Queries, layers: Sequence[int] | None,
+        way: sketch.Estimation, norm: Norm, **random: int,
+    ) -> "_Work":  # fmt: skip
+        """Check what a measurement was given, and whether there is room for it."""
+        model = require_sound(model)
+        way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "none"))
+        session = Session.start(
+            model, prompt, function,
+            queries=queries, layers=layers, method=way.method, n_probes=way.n_probes, norm=norm, seed=way.seed,
+            **random,
+        )  # fmt: skip
+        session.require_one(tokens=2)
+        places = range(session.positions) if queries == "all" else session.queries(queries, "queries")
+        models = 1 + random["n_random_models"] if random else None
+        work = cls(session, torch.tensor(places), _layers(session, layers), way, norm, models)
+        work.require_fits()
+        return work
 
     @property
     def method(self) -> str:
         return self.way.method
 
-    def of(self, other: Bridge) -> "_Work":
-        """The same on the same tokens of another model; only sums by distance are kept."""
-        session = Session(other, self.session.ids, self.session.facts)
-        return replace(self, session=session, keep="distances", kept={}, sums={}, facts={})
+    def on(self, other: Bridge) -> "_Work":
+        """The same on the same tokens of another model."""
+        return replace(self, session=Session(other, self.session.ids, self.session.facts), sums={}, facts={})
 
     @property
     def n(self) -> int:
@@ -187,13 +225,17 @@ class _Work:
     def require_fits(self) -> None:
         """State the size of the result and the number of products, and raise if they do not fit."""
         series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[self.method]
-        whole = series * len(self.queries) * len(self.layers) * self.n * 8 if self.keep == "positions" else 0
-        size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
-        require_room(size, torch.device("cpu"), "A profile", "Use keep='distances', fewer queries=, or fewer layers=.")
+        whole = 0 if self.models else series * len(self.queries) * len(self.layers) * self.n * 8
+        size, name = (
+            whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4,
+            self.session.facts["call"]["function"],
+        )
+        less = "Use `influence_by_distance`, fewer queries=, or fewer layers=."
+        require_room(size, torch.device("cpu"), f"The result of {name}", less)
         if size > REPORT_ABOVE:
-            write(f"profile: {human(size)} for {len(self.queries)} queries")
+            write(f"{name}: {human(size)} for {len(self.queries)} queries")
         cheaper = "Fewer queries=, method='sketch' or method='none' take less."
-        tell(self.session.model, "profile", self.models * len(self.queries) * self._rows[0], self.n, cheaper)
+        tell(self.session.model, name, (self.models or 1) * len(self.queries) * self._rows[0], self.n, cheaper)
 
     @cached_property
     def _rows(self) -> tuple[int, Storage | None]:
@@ -220,15 +262,17 @@ class _Work:
         return self
 
     def _new(self, name: str) -> None:
-        first = int(self.session.facts["bos_count"])
-        self.sums[name] = ByDistance(self.n, len(self.layers), self.queries, first)
-        if self.keep == "positions":
+        if self.models:
+            first = int(self.session.facts["bos_count"])
+            self.sums[name] = ByDistance(self.n, len(self.layers), self.queries, first)
+        else:
             shape = (len(self.queries), len(self.layers), self.n)
             self.kept[name] = torch.zeros(shape, dtype=torch.float64)
 
     def _take(self, name: str, place: int, rows: slice, values: Float[Tensor, "query position"]) -> None:
-        self.sums[name].add(place, self.queries[rows], values)
-        if self.keep == "positions":
+        if self.models:
+            self.sums[name].add(place, self.queries[rows], values)
+        else:
             self.kept[name][rows, place] = values
 
     def _bounds(self, name: str, attention: Any) -> None:
@@ -249,12 +293,12 @@ class _Work:
 
     def _jacobians(self) -> None:
         """Norms of the Jacobian of every query at every layer; the ends of all intervals hold together."""
-        self._new("jacobian")
-        for end in ENDS[self.method] if self.keep == "positions" else ():
-            self.kept[f"jacobian_{end}"] = torch.zeros_like(self.kept["jacobian"])
+        kept_ends = () if self.models else ENDS[self.method]
+        for name in ("jacobian", *(f"jacobian_{end}" for end in kept_ends)):
+            self._new(name)
         certifies, model, (count, kept) = self.method == "sketch_upper", self.session.model, self._rows
         numbers = len(self.queries) * len(self.layers) * self.n
-        chance = sketch.FAILURE / sketch.EVENTS / self.models if certifies else sketch.MISSED / 2
+        chance = sketch.FAILURE / sketch.EVENTS / (self.models or 1) if certifies else sketch.MISSED / 2
         # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
         with steady(model), certifying(model) if certifies else nullcontext():
             pullback, rounding = Pullback(self.session, self.layers), 0.0
@@ -270,7 +314,7 @@ class _Work:
                     rounding = max(rounding, lost)
                 for place, values in enumerate(ends.high if certifies else ends.estimate):
                     self._take("jacobian", place, slice(at, at + 1), values[None])
-                for end in ENDS[self.method] if self.keep == "positions" else ():
+                for end in kept_ends:
                     self.kept[f"jacobian_{end}"][at] = getattr(ends, end)
         said: dict[str, Any] = {"kind": "estimate", "failure_probability": sketch.MISSED}
         if certifies:
@@ -279,37 +323,45 @@ class _Work:
         if self.method != "exact":
             self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.way)}
 
-    def result(self, random: Sequence[Mapping[str, ByDistance]]) -> xr.Dataset:
-        """Everything as one Dataset."""
+    @property
+    def _norm(self) -> str:
+        return {"sketch": "sketched ", "sketch_upper": "upper bound on the "}.get(self.method, "") + f"{self.norm} norm"
+
+    def by_position(self) -> xr.Dataset:
+        """Values of every query, layer and position, and the representations."""
+        norm, by_query = self._norm, ("query", "layer", "position")
+        named = NAMES | {"jacobian": f"{norm} of the Jacobian"}
+        named |= {f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian" for end in BOTH}
+        variables: dict[str, Variable] = {
+            name: (by_query, values, named[name], "1") for name, values in self.kept.items()
+        }
+        variables |= representations(self.session, self.layers)
+        _, coords = self.session.coords()
+        coords |= {"query": self.queries.numpy(), "layer": np.array(self.layers)}
+        labelled = self.session.knowing(**self.facts)
+        return labelled.dataset("influence and representations of a prompt", coords, variables)
+
+    def by_distance(self, random: Sequence[Mapping[str, ByDistance]]) -> xr.Dataset:
+        """Means at each distance and their laws, with those of random models."""
         sums = dict(self.sums)
         for name in ("path_bound", "jacobian"):
             others = [one[name] for one in random if name in one]
             if others:
                 sums[f"{name}_random"] = others[0].joined(others[1:])
-        by_distance, by_query = ("quantity", "layer", "distance"), ("query", "layer", "position")
-        variables: dict[str, Variable] = {}
-        norm = {"sketch": "sketched ", "sketch_upper": "upper bound on the "}.get(self.method, "") + f"{self.norm} norm"
-        named = NAMES | {"jacobian": f"{norm} of the Jacobian"}
-        named |= {
-            f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian" for end in ENDS[self.method]
-        }
-        of = f", of the Jacobian the {norm}" if self.method != "none" else ""
-        for name, values in self.kept.items():
-            variables[name] = (by_query, values, named[name], "1")
+        over, of = (
+            ("quantity", "layer", "distance"),
+            f", of the Jacobian the {self._norm}" if self.method != "none" else "",
+        )
+        pairs = torch.stack([s.pairs.sum(dim=0) for s in sums.values()])
         means = torch.stack([s.means() for s in sums.values()])
-        variables["influence"] = (by_distance, means, f"mean influence{of}", "1")
-        variables["pairs"] = (by_distance, torch.stack([s.pairs.sum(dim=0) for s in sums.values()]), "pairs", "1")
         generator = torch.Generator().manual_seed(sketch.seed_in(self.way))
-        variables |= _laws([s.laws(generator) for s in sums.values()], of)
-        variables |= states(self.session, self.layers)
-        _, coords = self.session.coords()
-        coords |= {
-            "query": self.queries.numpy(), "layer": np.array(self.layers), "distance": np.arange(self.n),
-            "quantity": list(sums), "block": np.arange(n_blocks(self.session.model)),
-            "head": np.arange(int(self.session.model.cfg.n_heads)),
+        variables: dict[str, Variable] = {
+            "influence": (over, means, f"mean influence{of}", "1"), "pairs": (over, pairs, "pairs", "1"),
+            **_laws([s.laws(generator) for s in sums.values()], of),
         }  # fmt: skip
+        coords = {"quantity": list(sums), "layer": np.array(self.layers), "distance": np.arange(self.n)}
         labelled = self.session.knowing(**self.facts, random_model_seeds=list(range(len(random))))
-        return labelled.dataset("influence, heads and representations of a prompt", coords, variables)
+        return labelled.dataset("influence by distance", coords, variables)
 
 
 def _laws(found: Sequence[tuple[Law, Law, Law]], of: str) -> Mapping[str, Variable]:

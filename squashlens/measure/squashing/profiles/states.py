@@ -1,19 +1,24 @@
-"""What the heads and the residual streams of a prompt look like, block by block and layer by layer."""
+"""What the heads of a prompt look like, block by block, and its residual streams, layer by layer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+import xarray as xr
 from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine import anatomy
+from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
+from squashlens.engine.verify import require_sound
 from squashlens.errors import UnsoundModelError
+from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, streams_at
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
@@ -21,29 +26,63 @@ from squashlens.theory.distances import distance, noise
 from squashlens.theory.spread import heads_of, spectrum
 
 
-def states(session: Session, layers: list[int]) -> dict[str, Variable]:
-    """Statistics by (block, head) and by (layer), from three forward passes."""
-    seen = _Seen.of(session)
-    blocks = range(anatomy.n_blocks(session.model))
+@measurement("attention_heads")
+def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
+    """How much each head attends to the first token of a prompt, how evenly it attends, and how large its values are.
+
+    Means are over all tokens but the first, which sees only itself.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
+
+    Returns:
+        Dataset. Over (block, head): `sink_rate`, attention to the first token; `attention_entropy` in nat, beside
+        `uniform_entropy` (block); `sink_value_norm` and `value_norm`, of the first token's value vector and the mean of
+        the others', NaN for models without a hook point for values.
+
+    Raises:
+        InputError: several prompts, or a prompt of one token.
+        UnsoundModelError: the model is not causal.
+
+    >>> import squashlens as sl
+    >>> found = sl.attention_heads(sl.load("tiny-gemma"), "110 =")
+    >>> bool((found["attention_entropy"].max("head") <= found["uniform_entropy"]).all())
+    True
+    """
+    session = Session.start(require_sound(model), prompt, "attention_heads")
+    session.require_one(tokens=2)
+    seen, n, native = _Seen.of(session), session.positions, _windows(session)
+    blocks, over = range(anatomy.n_blocks(session.model)), ("block", "head")
     heads = _stack(seen.heads[b] for b in blocks)
     sink, others = (_stack(seen.values[b][which] for b in blocks) for which in (0, 1))
-    n, native = session.positions, _windows(session)
     keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + _has_sink(session.model, b) for b in blocks]
     uniform = [each.double().log().mean().item() for each in keys]
-    by_head, by_layer = ("block", "head"), ("layer",)
-    spectra = _stack(spectrum(seen.streams[layer][0]) for layer in layers)
-    sizes = _stack(seen.streams[layer][0].double().norm(dim=-1) for layer in layers)
-    return {
-        "sink_rate": (by_head, heads[..., 0], "mean attention of later tokens to the first token", "1"),
-        "attention_entropy": (by_head, heads[..., 1], "mean entropy of the attention of later tokens", "nat"),
+    variables: dict[str, Variable] = {
+        "sink_rate": (over, heads[..., 0], "mean attention of later tokens to the first token", "1"),
+        "attention_entropy": (over, heads[..., 1], "mean entropy of the attention of later tokens", "nat"),
         "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention of later tokens", "nat"),
-        "sink_value_norm": (by_head, sink, "norm of the first token's value vector", MODEL_UNITS),
-        "value_norm": (by_head, others, "mean norm of the other tokens' value vectors", MODEL_UNITS),
-        "representation_entropy": (by_layer, spectra[:, 0], "entropy of the representations", "nat"),
-        "effective_rank": (by_layer, spectra[:, 1], "effective rank of the representations", "1"),
-        "first_token_norm": (by_layer, sizes[:, 0], "norm of the first token's residual stream", MODEL_UNITS),
-        "stream_norm": (by_layer, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
-        **_distances(session, seen, layers),
+        "sink_value_norm": (over, sink, "norm of the first token's value vector", MODEL_UNITS),
+        "value_norm": (over, others, "mean norm of the other tokens' value vectors", MODEL_UNITS),
+    }
+    coords = {"block": np.arange(len(blocks)), "head": np.arange(heads.shape[1])}
+    return session.dataset("attention of the heads of a prompt", coords, variables)
+
+
+def representations(session: Session, layers: list[int]) -> dict[str, Variable]:
+    """Statistics of the residual streams by (layer), from three forward passes."""
+    sites = [anatomy.residual_site(layer, session.model) for layer in layers]
+    streams = streams_at(session.model, session.ids, sites)
+    each = [streams[site][0] for site in sites]
+    spectra = _stack(spectrum(stream) for stream in each)
+    sizes = _stack(stream.double().norm(dim=-1) for stream in each)
+    over = ("layer",)
+    return {
+        "representation_entropy": (over, spectra[:, 0], "entropy of the representations", "nat"),
+        "effective_rank": (over, spectra[:, 1], "effective rank of the representations", "1"),
+        "first_token_norm": (over, sizes[:, 0], "norm of the first token's residual stream", MODEL_UNITS),
+        "stream_norm": (over, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
+        **_distances(session, sites, [stream[-1] for stream in each]),
     }
 
 
@@ -66,9 +105,8 @@ def _stack(parts: Iterable[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one forward pass shows: the streams by layer, and statistics of heads and of value vectors by block."""
+    """What one forward pass shows: statistics of heads and of value vectors by block."""
 
-    streams: dict[int, Tensor]
     heads: dict[int, Tensor]
     values: dict[int, tuple[Tensor, Tensor]]
 
@@ -78,19 +116,15 @@ class _Seen:
         blocks, hooks = range(anatomy.n_blocks(model)), model.hook_dict
         nothing = torch.full((heads,), torch.nan, dtype=torch.float64)
         none = torch.stack([nothing, nothing], dim=-1)
-        seen = cls({}, dict.fromkeys(blocks, none), dict.fromkeys(blocks, (nothing, nothing)))
+        seen = cls(dict.fromkeys(blocks, none), dict.fromkeys(blocks, (nothing, nothing)))
 
         def value(block: int, tensor: Tensor) -> None:
             if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
                 sizes = tensor[0].double().norm(dim=-1).repeat_interleave(heads // tensor.shape[2], dim=1)
                 seen.values[block] = (sizes[0], sizes[1:].mean(dim=0))
 
-        def stream(layer: int, tensor: Tensor) -> None:
-            seen.streams[layer] = tensor.detach().clone()
-
-        watch = [(anatomy.residual_site(at, model), partial(stream, at)) for at in range(anatomy.n_blocks(model) + 1)]
         named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
-        watch += [(name, partial(value, b)) for b, name in named if name in hooks]
+        watch = [(name, partial(value, b)) for b, name in named if name in hooks]
 
         def attention(block: int, pattern: Any) -> None:
             seen.heads[block] = heads_of(pattern, _has_sink(model, block))
@@ -103,21 +137,19 @@ class _Seen:
         return seen
 
 
-def _distances(session: Session, seen: _Seen, layers: list[int]) -> dict[str, Variable]:
+def _distances(session: Session, sites: list[str], last: list[Tensor]) -> dict[str, Variable]:
     """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
 
     The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
     that a second pass of the longer prompt has ṽ and ṽ*; it runs two copies, since the same pass rounds alike.
     """
     model, limit = session.model, anatomy.context_length(session.model)
-    last = [seen.streams[layer][0, -1] for layer in layers]
     if limit is not None and session.positions + 1 > limit:
         remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
-        far = floor = torch.full((len(layers),), torch.nan)
+        far = floor = torch.full((len(sites),), torch.nan)
     else:
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
-        sites, ends = [anatomy.residual_site(layer, model) for layer in layers], slice(-2, None)
-        stars, again = (streams_at(model, ids.repeat(copies, 1), sites, at=ends) for copies in (1, 2))
+        stars, again = (streams_at(model, ids.repeat(copies, 1), sites, at=slice(-2, None)) for copies in (1, 2))
         pairs = [(v, stars[site][0, 1], again[site][0]) for site, v in zip(sites, last, strict=True)]
         far = _stack(distance(v, star, "linf") for v, star, _ in pairs)
         roundings = anatomy.unseen_roundings(model)
