@@ -62,7 +62,7 @@ def test_help_says_in_words_what_an_option_takes(words: list[str], capsys: pytes
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ("report --pompt a", "--prompt NAME"),
+        ("report --pompt a", "--prompt TEXT"),
         ("squash-map --query 1.5", "Error parsing --query"),
         ("paper --dtype float3", "Expected one of ('float64'"),
         ("paint", "Available subcommands: report, paper"),
