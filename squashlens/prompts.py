@@ -95,7 +95,6 @@ def alternating(
     )  # fmt: skip
 
 
-# More than ten parameters: those of a draw, and the eight that every sequence has.
 @exclusive
 def bernoulli(
     model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Sequence[Token] = ("0", "1"),

@@ -66,15 +66,14 @@ def dtype_of(model: Bridge) -> torch.dtype:
     return next(p.dtype for p in model.parameters() if p.is_floating_point())
 
 
-def last_logits(model: Bridge) -> dict[str, Tensor]:
+def last_logits(model: Bridge) -> dict[str, slice]:
     """Options of a pass that computes the last position's logits only, if possible: others need much memory.
 
-    The position, and not the number 1: for a number, Gemma 4 shortens the blocks that share keys and values, too.
+    Neither the number 1, for which Gemma 4 shortens the blocks that share keys and values, too, nor a tensor, which
+    accelerate moves to the first device of a model that is spread over several.
     """
     known = inspect.signature(model.original_model.forward).parameters
-    devices = {*(getattr(model.original_model, "hf_device_map", None) or {}).values()}
-    # Of a model on several devices accelerate moves the index to the first of them, and the stream ends on the last.
-    return {"logits_to_keep": torch.tensor([-1])} if "logits_to_keep" in known and len(devices) < 2 else {}
+    return {"logits_to_keep": slice(-1, None)} if "logits_to_keep" in known else {}
 
 
 def quantization(model: Bridge) -> str | None:

@@ -248,10 +248,9 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
 
 
 def test_parts_take_the_first_theme(figure: go.Figure, bars: go.Figure) -> None:
-    light, dark = (sl.figures.styled(bars, theme=theme) for theme in ("notebook", "dark"))
-    expected, found = (as_json(sl.figures.panels({"a": figure, "b": part})) for part in (light, dark))
+    dark = sl.figures.styled(figure, theme="dark")
+    expected, found = (as_json(sl.figures.panels({"a": bars, "b": part})) for part in (figure, dark))
     assert found == expected
-    assert as_json(dark) != as_json(light)
 
 
 def test_annotations_move_with_their_panel() -> None:

@@ -112,4 +112,5 @@ def _read(model: Bridge, pieces: Sequence[Tensor], sites: Sequence[str], cache: 
     with torch.inference_mode(False), torch.no_grad():
         for piece in pieces:
             forward(model, piece, [(site, partial(keep, site)) for site in sites], context)
-    return torch.stack([torch.cat(parts) for parts in kept.values()])
+    there = kept[sites[-1]][0].device  # a model may be on several
+    return torch.stack([torch.cat(parts).to(there) for parts in kept.values()])

@@ -51,7 +51,6 @@ class Drawn:
     inches: float
 
 
-# More than ten parameters: what is written and where, and the options of the measurements behind the figures.
 @measurement()
 def paper(
     model: Bridge,
