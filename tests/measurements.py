@@ -140,7 +140,8 @@ def sequence() -> Any:
 
 @cache
 def pairs() -> Any:
-    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2, baselines=["contrast", "unrelated"])
+    baselines: Any = {"baselines": ["contrast", "unrelated"], "n_samples": 2}
+    return sl.capture(model(), sequence(), lengths=[2, 3], noise_lengths=2, **baselines)
 
 
 def ids(n: int = 6) -> torch.Tensor:
@@ -487,7 +488,7 @@ ROWS: dict[str, Row] = {
         recorded=lambda s: {"probe": {"lengths": [8], "seeds": 48, "direction": "shared"}},
     ),
     "collapse_vs_readout": Row(
-        sl.collapse_vs_readout, {"task": LAST, "lengths": [8], "seeds": 32, **FEW}, (ROUNDED,),
+        sl.collapse_vs_readout, {"task": TASK, "lengths": [8], "seeds": 32, **FEW}, (ROUNDED,),
         of=lambda s: TOLD | FEW, group="represented", speaks=True,
         recorded=lambda s: {"collapse_vs_readout": {"lengths": [4, 8], "seeds": 40}},
     ),

@@ -260,7 +260,7 @@ def readout() -> Pairs:
     yield named(figure, "y")["R² of the probe of y"].y, found["r2_y"]
     for name, (text, *_) in PAIRS.items():
         yield named(figure, "y2")[text].y, found[name]
-    yield named(figure, "y3")["D, last layer"].y, found["distance"].median("seed")
+    yield named(figure, "y3")["D: median, minimum to maximum"].y, found["distance"].median("seed")
 
 
 def probe() -> Pairs:
