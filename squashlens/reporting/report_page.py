@@ -110,7 +110,7 @@ def report(
     bridge = load(model) if isinstance(model, str | Path) else model
     counts = given is None and _source(bridge) == "tiny-gemma"
     asked = given or _demonstration(counts)
-    judged = None if asked.instead is None else _judge(bridge, asked)
+    judged = _judge(bridge, asked)
     measured = sensitivity(bridge, asked.prompt, norm=norm)
     knockout = or_why_not(lambda: knockout_effect(bridge, asked.prompt))
     evidence = Evidence(
@@ -141,10 +141,12 @@ def _demonstration(counts: bool) -> Asked:
     return Asked("The capital of France is", " Paris", ("The capital of Germany is", " Berlin"))
 
 
-def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset:
+def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset | None:
+    """The verdict on the prompt and the other one; None without right answers."""
     from squashlens.measure.answers.verdict import verdict
 
-    assert asked.answer is not None and asked.instead is not None  # noqa: S101, PT018  # checked when they were given
+    if asked.answer is None or asked.instead is None:
+        return None
     prompts, answers = [asked.prompt, asked.instead[0]], [asked.answer, asked.instead[1]]
     return verdict(model, prompts, answers, n_random_models=n_random_models)
 
@@ -164,7 +166,7 @@ def _remedies(model: Bridge, asked: Asked, judged: xr.Dataset | None) -> dict[st
     for name, hook in remedies.items():
         with applied(model, hook):
             found = or_why_not(lambda: _judge(model, asked, n_random_models=0))
-        if not isinstance(found, SquashlensError):
+        if isinstance(found, xr.Dataset):
             tried[name] = found
     return tried
 

@@ -22,6 +22,16 @@ def distances(v: Float[Tensor, "prompt d"], w: Float[Tensor, "other d"]) -> Floa
     return torch.cdist(v.double(), w.double(), compute_mode="donot_use_mm_for_euclid_dist")
 
 
+def to_first_run(runs: Runs) -> Float[Tensor, "again prompt other"]:
+    """‖v_r(n) − v_0(m)‖₂ for every run r ≥ 1."""
+    return torch.stack([distances(again, runs[0]) for again in runs[1:]])
+
+
+def between_neighbours(runs: Runs) -> Float[Tensor, " pair"]:
+    """‖v_0(n+1) − v_0(n)‖₂, the distance of each prompt to the next one, in the first run."""
+    return (runs[0, 1:].double() - runs[0, :-1].double()).norm(dim=-1)
+
+
 def noise_of_runs(runs: Runs) -> Float[Tensor, " prompt"]:
     """ν(n), how far the other runs of a prompt are from its first run."""
     return (runs[1:].double() - runs[0].double()).norm(dim=-1).amax(dim=0)
@@ -34,16 +44,15 @@ def ratio(size: Float[Tensor, "*many"], noise: Float[Tensor, "*many"]) -> Float[
 
 def steps(runs: Runs) -> Float[Tensor, " prompt"]:
     """‖v_0(n+1) − v_0(n)‖ ÷ ν(n): how far one step along the prompts moves, in units of noise; NaN for the last."""
-    moved = (runs[0, 1:].double() - runs[0, :-1].double()).norm(dim=-1)
-    known = ratio(moved, noise_of_runs(runs)[:-1])
+    known = ratio(between_neighbours(runs), noise_of_runs(runs)[:-1])
     return torch.cat([known, known.new_full((1,), torch.nan)])
 
 
 def margin(runs: Runs) -> Float[Tensor, ""]:
     """min over n ≠ m of ‖v_0(n) − v_0(m)‖ ÷ (ν(n) + ν(m)).
 
-    Above 1, no two prompts can be confused: v_r(n) is nearer to v_0(n) than to any other v_0(m) if ν(n) is below half
-    of their distance. NaN pairs, which are equal in all runs, count as 0.
+    v_r(n) is within ν(n) of v_0(n). So above 1 no run of a prompt is as near to another prompt as to be within that
+    one's noise, and above 2 every run is nearest to its own prompt. Pairs that are equal in all runs count as 0.
     """
     noise = noise_of_runs(runs)
     apart = ratio(distances(runs[0], runs[0]), noise[:, None] + noise).nan_to_num(nan=0.0, posinf=torch.inf)
@@ -51,11 +60,11 @@ def margin(runs: Runs) -> Float[Tensor, ""]:
 
 
 def recovered(
-    gaps: Float[Tensor, "run prompt other"],
+    gaps: Float[Tensor, "again prompt other"],
 ) -> tuple[Float[Tensor, " prompt"], Int[Tensor, " prompt"]]:
     """The share of runs in which the nearest v_0(m) to v_r(n) is that of n itself, and the nearest m in the first run.
 
-    `gaps` are the distances of v_r(n), r ≥ 1, from v_0(m). If k of them tie, n gets 1/k, so that prompts that are all
+    `gaps` are those of `to_first_run`. If k of them tie, n gets 1/k, so that prompts that are all
     equal have the share of chance, 1/N.
     """
     nearest = gaps.amin(dim=-1, keepdim=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from squashlens.theory.separation import distances, margin, noise_of_runs, recovered, steps
+from squashlens.theory.separation import distances, margin, noise_of_runs, recovered, steps, to_first_run
 
 
 def drawn(noise: float, prompts: int = 9, d: int = 6, runs: int = 3) -> torch.Tensor:
@@ -14,10 +14,6 @@ def drawn(noise: float, prompts: int = 9, d: int = 6, runs: int = 3) -> torch.Te
     generator = torch.Generator().manual_seed(0)
     line = torch.arange(prompts)[:, None] * torch.eye(d)[0]
     return line + noise * torch.randn(runs, prompts, d, generator=generator)
-
-
-def gaps(runs: torch.Tensor) -> torch.Tensor:
-    return torch.stack([distances(run, runs[0]) for run in runs[1:]])
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.4, 5.0])
@@ -30,7 +26,7 @@ def test_everything_equals_loops_over_pairs(noise: float) -> None:
     nearest = [
         [min(range(n), key=lambda j, r=r, i=i: ((v[r, i] - v[0, j]) ** 2).sum()) for i in range(n)] for r in (1, 2)
     ]
-    share, place = recovered(gaps(runs))
+    share, place = recovered(to_first_run(runs))
     np.testing.assert_allclose(noise_of_runs(runs), nu)
     np.testing.assert_allclose(steps(runs)[:-1], [apart[i, i + 1] / nu[i] for i in range(n - 1)])
     np.testing.assert_allclose(margin(runs), min(apart[i, j] / (nu[i] + nu[j]) for i, j in apart))
@@ -41,13 +37,13 @@ def test_everything_equals_loops_over_pairs(noise: float) -> None:
 def test_a_margin_above_two_recovers_all_prompts_and_large_noise_does_not() -> None:
     clear, lost = drawn(0.01), drawn(50.0, prompts=200)
     assert margin(clear) > 2
-    assert recovered(gaps(clear))[0].tolist() == [1.0] * 9
-    assert recovered(gaps(lost))[0].mean() < 0.1
+    assert recovered(to_first_run(clear))[0].tolist() == [1.0] * 9
+    assert recovered(to_first_run(lost))[0].mean() < 0.1
 
 
 def test_equal_prompts_have_the_share_of_chance() -> None:
     same = torch.ones(3, 8, 4)
-    assert recovered(gaps(same))[0].tolist() == [1 / 8] * 8
+    assert recovered(to_first_run(same))[0].tolist() == [1 / 8] * 8
     assert margin(same) == 0
     assert steps(same).isnan().all()
 

@@ -30,7 +30,7 @@ from squashlens.prompts import tokenize_after
 from squashlens.records.results import Variable
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import NOISE_FLOORS, ulp
-from squashlens.theory.separation import distances, noise_of_runs, ratio
+from squashlens.theory.separation import between_neighbours, noise_of_runs, ratio, to_first_run
 
 PREFERRED = math.log(2)  # least log-odds of a preferred answer: with random weights λ straddles 0 now and then, barely
 USED, UNRESOLVED, PRESENT, LOST, UNDECIDED = "used", "not resolved", "present, not used", "lost", "undecided"
@@ -55,7 +55,7 @@ def verdict(
     2. ``"used"``: in all runs each prompt's own answer is at least twice as likely as the other one, λ(P) ≥ log 2 and
        λ(P′) ≤ −log 2;
     3. ``"present, not used"``: at y or at some layer, the representations of the last token are further apart than the
-       sum of their noises (`margin` > 1), so that one can tell from another run which prompt it was;
+       sum of their noises (`margin` > 1), and in all other runs the prompt that was run is the nearer one;
     4. ``"lost"``: at no layer, nor at y, is the prompt that was run the nearer one in all other runs;
     5. ``"undecided"`` otherwise.
 
@@ -260,9 +260,8 @@ def _apart(own: Float[Tensor, "run layer prompt d"]) -> tuple[np.ndarray, np.nda
     margins, shares = [], []
     for runs in own.transpose(0, 1):
         noise = noise_of_runs(runs)
-        gap = (runs[0, 1:].double() - runs[0, :-1].double()).norm(dim=-1)
-        margins.append(ratio(gap, noise[1:] + noise[:-1]).nan_to_num(nan=0.0, posinf=torch.inf))
-        apart = torch.stack([distances(again, runs[0]) for again in runs[1:]])
+        margins.append(ratio(between_neighbours(runs), noise[1:] + noise[:-1]).nan_to_num(nan=0.0, posinf=torch.inf))
+        apart = to_first_run(runs)
         to_own = apart.diagonal(dim1=-2, dim2=-1)
         right = [(to_own[:, :-1] < apart.diagonal(1, -2, -1)), (to_own[:, 1:] < apart.diagonal(-1, -2, -1))]
         shares.append(torch.stack(right).double().mean(dim=(0, 1)))

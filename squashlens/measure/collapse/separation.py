@@ -31,7 +31,7 @@ from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import total_variation
-from squashlens.theory.separation import distances, margin, noise_of_runs, ratio, recovered, steps
+from squashlens.theory.separation import margin, noise_of_runs, ratio, recovered, steps, to_first_run
 
 Run = Literal["float32", "bfloat16", "float16"]
 Runs = TypeAliasType("Runs", Run | Collection[Run] | None)
@@ -54,7 +54,7 @@ def separation(
 
         noise     ν(n) = max_r ‖v_r(n) − v_0(n)‖                        what rounding does
         step      ‖v_0(n⁺) − v_0(n)‖ ÷ ν(n), n⁺ the next length         what one more token does, in this unit
-        margin    min over n ≠ m of ‖v_0(n) − v_0(m)‖ ÷ (ν(n) + ν(m))   above 1, no two lengths can be confused
+        margin    min over n ≠ m of ‖v_0(n) − v_0(m)‖ ÷ (ν(n) + ν(m))   above 2, every run recovers every length
         recovery  share of n such that v_r(n), r ≥ 1, is nearest to v_0(n) among all v_0(m)
 
     In exact arithmetic all lengths are distinct, and every recovery is 1. With N lengths, a representation that says
@@ -173,7 +173,7 @@ def _of_streams(streams: Float[Tensor, "run layer prompt d"], lengths: np.ndarra
 
 
 def _recovered(runs: Float[Tensor, "run prompt d"]) -> tuple[Tensor, Tensor]:
-    return recovered(torch.stack([distances(again, runs[0]) for again in runs[1:]]))
+    return recovered(to_first_run(runs))
 
 
 def _random_recovery(run: PairRun, prompts: Sequence[Ids], seed: int) -> Float[Tensor, " layer"]:
