@@ -57,7 +57,8 @@ def log_scaling(
     - ``"ministral3"``: 1 + 0.1 ln(1 + ⌊i / N⌋), as in all blocks of Ministral 3, with N = 16384.
 
     These models multiply the queries. That is the same, except in a model with a soft cap, where this hook acts after
-    the cap. Under a sliding window only ``"log"`` counts the keys inside the window.
+    the cap, and in one with learned sinks (gpt-oss): a sink is one more key here, which is counted and multiplied.
+    Under a sliding window only ``"log"`` counts the keys inside the window.
 
     Args:
         rule: how the factor depends on the context.

@@ -110,6 +110,12 @@ def test_what_a_tokenizer_returns_is_measured_without_padding(tiny: Any, side: s
             measure(tiny, ids)
 
 
+@pytest.mark.parametrize("ids", [[2, 5, 6, 0, 0], [0, 0, 2, 5, 6]])
+def test_padding_is_refused_without_a_tokenizer_too(bridge_of: Any, ids: list[int]) -> None:
+    with pytest.raises(InputError, match=r"with the pad token \(id 0\)"):
+        sl.top_tokens(bridge_of("llama"), ids)
+
+
 def test_a_pad_token_that_is_used_otherwise_is_text(tmp_path: Path) -> None:
     """GPT-2 and others pad with the token that ends a text or stands for unknown words."""
     folder = save_random(FAMILIES["llama"], tmp_path / "model")

@@ -303,20 +303,22 @@ def _warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
     remark(
         f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and {whose} begins a text with "
         f"{start or 'none'} (BOS: {own}). It is measured as it is."
-        + (" Tokenize a text that has its own BOS with `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
+        + (" Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
     )
 
 
 def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
     """Raise an error for prompts that begin or end with the pad token, unless this token is used otherwise too."""
-    pad = getattr(model.tokenizer, "pad_token_id", None)
+    holder = getattr(model.original_model, "config", None) if model.tokenizer is None else model.tokenizer
+    pad = getattr(holder, "pad_token_id", None)
     padded = [number for number, row in enumerate(rows) if pad in (row[0], row[-1])]
     if pad is None or not padded or pad in _other_special(model):
         return
     ends = " and ".join(end for end, at in (("begins", 0), ("ends", -1)) if rows[padded[0]][at] == pad)
+    name = "" if model.tokenizer is None else f" {model.tokenizer.pad_token!r}"
     which = f"Prompt {padded[0]}" if len(rows) > 1 else "The prompt"
     raise InputError(
-        f"{which} {ends} with the pad token {model.tokenizer.pad_token!r} (id {pad}), which would be measured as text.",
+        f"{which} {ends} with the pad token{name} (id {pad}), which would be measured as text.",
         "Give what the tokenizer returns, with its attention_mask, or the ids without padding.",
     )
 
