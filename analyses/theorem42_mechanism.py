@@ -19,10 +19,10 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-measured = sl.mechanism(model, sl.prompts.figure5(model, args.n)["a"])
+measured = sl.collapse_mechanism(model, sl.prompts.figure5(model, args.n)["a"])
 
 sl.results.save(measured, args.out / "mechanism.nc")
-sl.figures.save(sl.figures.mechanism(measured), args.out / "mechanism.html")
+sl.figures.save(sl.figures.collapse_mechanism(measured), args.out / "mechanism.html")
 
 for name in ("attention_tv", "self_weight"):
     by_block = measured[f"{name}_mean"].sel(length=[n for n in (1, 16, 64, 256) if n <= args.n])

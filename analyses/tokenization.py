@@ -27,12 +27,14 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 forms = {name: FORMS[name] for name in args.forms}
 model = sl.load(args.model)
-pieces = sl.tokenization(model.tokenizer, min(args.n, 12), repeat=args.repeat, separator=forms, prefix=args.prefix)
-measured = sl.tokenization(model, args.n, repeat=args.repeat, separator=forms, prefix=args.prefix)
+pieces = sl.repeat_tokenization(
+    model.tokenizer, min(args.n, 12), repeat=args.repeat, separator=forms, prefix=args.prefix
+)
+measured = sl.repeat_tokenization(model, args.n, repeat=args.repeat, separator=forms, prefix=args.prefix)
 
 sl.results.save(measured, args.out / "tokenization.nc")
 sl.figures.save(sl.figures.splits(pieces), args.out / "splits.html")
-sl.figures.save(sl.figures.tokenization(measured), args.out / "distances.html")
+sl.figures.save(sl.figures.repeat_tokenization(measured), args.out / "distances.html")
 
 print("the first repeats in tokens")
 print(pieces["pieces"].isel(repeats=slice(4)).reset_coords(drop=True).to_pandas().to_string())

@@ -10,15 +10,15 @@ order to read them:
 2. **Over-squashing**: how much each token of a prompt influences the last one. `path_bound` is the sum over
    attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `sensitivity` compares the two. `jacobian`
    gives the Jacobian's blocks and their leading directions.
-   `profile` measures all queries and layers of a prompt, and `influence_by_distance` how influence falls with distance.
-   `substitution_effect` replaces tokens and `knockout_effect` takes them away, `needle` measures one token of many
-   prompts, and `top_tokens` shows the prediction. `attention_sinks` finds tokens that
-   get attention whatever they say, and `attention_heads` describes heads. `paths` has functions for the attention paths
-   that the bound sums over. `squash_map` shows all of this as one interactive page.
+   `influence` measures all queries and layers of a prompt, and `influence_by_distance` how influence falls with
+   distance. `substitution_effect` replaces tokens and `knockout_effect` takes them away, `needle` measures one token
+   of many prompts, and `top_tokens` shows the prediction. `attention_sinks` finds tokens that get attention whatever
+   they say, and `attention_heads` describes heads. `paths` has functions for the attention paths that the bound sums
+   over. `squash_map` shows all of this as one interactive page.
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds
-   sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `mechanism` the steps of its
-   proof. `separator_ablation` shows what separators do; `tokenization` tests whether repeated text is a repeated
-   token; `precision` measures what low precision does.
+   sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `collapse_mechanism` the
+   steps of its proof. `separation` measures which lengths stay apart above rounding; `separator_ablation` shows what
+   separators do, and `repeat_tokenization` whether repeated text is a repeated token.
 4. **Answers.** `tasks` has copying and counting tasks. `evaluate` measures what a model answers, and `accuracy` gives
    the share of right answers along a growing sequence. `probe` tests whether the right answer is represented, and
    `collapse_vs_readout` whether collapse causes wrong answers.

@@ -10,16 +10,16 @@ from .measure.answers.evaluate import evaluate
 from .measure.answers.probe import probe
 from .measure.answers.verdict import verdict
 from .measure.collapse.distance import collapse
-from .measure.collapse.mechanism import mechanism
+from .measure.collapse.mechanism import collapse_mechanism
 from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
-from .measure.collapse.tokenization import tokenization
+from .measure.collapse.tokenization import repeat_tokenization
 from .measure.remedies.compare import compare
 from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.knockout import knockout_effect
-from .measure.squashing.profiles.profile import influence_by_distance, profile
+from .measure.squashing.profiles.profile import influence, influence_by_distance
 from .measure.squashing.profiles.states import attention_heads
 from .measure.squashing.sensitivity import needle, sensitivity
 from .measure.squashing.substitution import substitution_effect
@@ -39,26 +39,27 @@ __all__ = [
     "capture",
     "certified_bound",
     "collapse",
+    "collapse_mechanism",
     "collapse_vs_readout",
     "compare",
     "errors",
     "evaluate",
     "figures",
     "hooks",
+    "influence",
     "influence_by_distance",
     "jacobian",
     "jacobian_norms",
     "knockout_effect",
     "load",
-    "mechanism",
     "needle",
     "paper",
     "path_bound",
     "paths",
     "probe",
-    "profile",
     "prompts",
     "quiet",
+    "repeat_tokenization",
     "report",
     "results",
     "sensitivity",
@@ -69,7 +70,6 @@ __all__ = [
     "substitution_effect",
     "synthetic",
     "tasks",
-    "tokenization",
     "top_tokens",
     "verdict",
     "zoo",

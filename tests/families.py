@@ -123,9 +123,9 @@ TRIED: dict[str, Callable[[Any], object]] = {
     "certified": lambda model: sl.certified_bound(model, IDS),
     "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
-    "mechanism": lambda model: sl.mechanism(model, sl.prompts.repeated(model, 5, 4)),
+    "collapse_mechanism": lambda model: sl.collapse_mechanism(model, sl.prompts.repeated(model, 5, 4)),
     "substitution_effect": lambda model: sl.substitution_effect(model, IDS),
-    "profile": lambda model: sl.profile(model, IDS),
+    "influence": lambda model: sl.influence(model, IDS),
     "mask_tokens": _mask,
     "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms"),
 }

@@ -382,8 +382,8 @@ ROWS: dict[str, Row] = {
     ),
     "knockout_effect": Row(sl.knockout_effect, {"positions": [3], **ASKED}, ({"kind": "embedding"}, QUERY)),
     "top_tokens": Row(sl.top_tokens, ASKED, recorded=lambda s: {"one": {"k": 5}}),
-    "profile": Row(
-        sl.profile, {"prompt": "1 ="}, (FROBENIUS, BOUNDED), recorded=profiled,
+    "influence": Row(
+        sl.influence, {"prompt": "1 ="}, (FROBENIUS, BOUNDED), recorded=profiled,
     ),
     "influence_by_distance": Row(
         sl.influence_by_distance, {"prompt": "1 =", **UNTRAINED}, (FROBENIUS, BOUNDED),
@@ -413,8 +413,8 @@ ROWS: dict[str, Row] = {
         },
     ),
     "collapse relative": Row(sl.collapse, in_pairs(**RELATIVE)),
-    "mechanism": Row(
-        sl.mechanism, in_pairs(), (L2,), of=lambda s: {"sequence": s.sequence()},
+    "collapse_mechanism": Row(
+        sl.collapse_mechanism, in_pairs(), (L2,), of=lambda s: {"sequence": s.sequence()},
         recorded=lambda s: {
             "linf": {}, "l1": {"sequence": s.commas, "lengths": LENGTHS, "noise_lengths": 2, **L1}
         },
@@ -436,16 +436,17 @@ ROWS: dict[str, Row] = {
         (L2, RELATIVE, {"substitute": "0"}), of=lambda s: {"sequence": s.commas},
         recorded=lambda s: {"all": {"lengths": [4, 6], "from_blocks": [0, 2], "seed": 2, "noise_lengths": 2}},
     ),
-    "tokenization": Row(
-        sl.tokenization, {"n": 3}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}), speaks=True,
+    "repeat_tokenization": Row(
+        sl.repeat_tokenization, {"n": 3}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}), speaks=True,
         of=lambda s: {"n": 4, "prefix": COUNT},
         recorded=lambda s: {
-            "tokenization": {}, "absolute": {"n": 3, "prefix": "", "repeat": "7", "norm": "l2", "scale": "absolute"}
+            "repeat_tokenization": {},
+            "absolute": {"n": 3, "prefix": "", "repeat": "7", "norm": "l2", "scale": "absolute"}
         },
     ),
     "splits": Row(
-        lambda m, **options: sl.tokenization(m.tokenizer, **options), {"n": 3}, group="tokenization", speaks=True,
-        of=lambda s: {"n": 4, "prefix": COUNT}, recorded=lambda s: {"splits": {}},
+        lambda m, **options: sl.repeat_tokenization(m.tokenizer, **options), {"n": 3}, group="repeat_tokenization",
+        speaks=True, of=lambda s: {"n": 4, "prefix": COUNT}, recorded=lambda s: {"splits": {}},
     ),
     "compare": Row(
         sl.compare, in_sequence(**MASKED, answer=counted, n_samples=1, lengths=[3]), NORM_SCALE,

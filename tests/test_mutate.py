@@ -23,4 +23,4 @@ def test_a_mutation_is_one_change_of_what_is_computed(module: str) -> None:
 def test_the_files_for_a_module_are_there_and_those_that_name_it_are_first() -> None:
     found = files_for("squashlens/measure/collapse/mechanism.py")
     assert all((ROOT / path).exists() for path in found)
-    assert "mechanism" in Path(found[1]).read_text(encoding="utf-8")
+    assert "collapse_mechanism" in Path(found[1]).read_text(encoding="utf-8")

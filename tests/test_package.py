@@ -161,7 +161,7 @@ def test_import_is_light_and_complete_and_help_shows_the_models_class() -> None:
             "for function in (sl.path_bound, sl.capture, sl.applied, sl.report, sl.prompts.repeated):\n"
             "    print(inspect.signature(function).parameters['model'])\n"
             "print(inspect.signature(sl.load).return_annotation)\n"
-            "sl.sensitivity, sl.collapse, sl.mechanism, sl.squash_map\n"
+            "sl.sensitivity, sl.collapse, sl.collapse_mechanism, sl.squash_map\n"
             "assert 'scipy.stats' not in sys.modules  # takes a second to import\n"
             "assert 'transformer_lens' not in sys.modules\n"
             "assert all(getattr(sl, name) is not None for name in sl.__all__)\n"

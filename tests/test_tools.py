@@ -28,7 +28,7 @@ def test_the_rehearsal_runs(tmp_path: Path) -> None:
     held = json.loads((tmp_path / "results.json").read_text())
     assert not wrong, lines
     timed = {part["kind"]: part for part in held["parts"] if "kind" in part}
-    assert timed.keys() == {"forward", "bound", "collapse", "sketch", "exact", "profile"}
+    assert timed.keys() == {"forward", "bound", "collapse", "sketch", "exact", "influence"}
     assert all(part["seconds"] > 0 and part["peak"] > 0 and part["ratio"] > 0 for part in timed.values())
     for kind in ("forward", "bound", "exact"):  # the estimate is that of the run, and not of the real shape
         assert 0.6 < timed[kind]["factor"] < 1.6, timed[kind]

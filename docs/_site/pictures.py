@@ -49,7 +49,7 @@ def gemma() -> go.Figure:
 def llama3() -> go.Figure:
     """Repeats as Llama 3 splits them, drawn with a small tokenizer that has its rule for digits and spaces."""
     forms = {"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "}
-    found = sl.tokenization(splitter("threes"), 8, repeat="1", separator=forms)
+    found = sl.repeat_tokenization(splitter("threes"), 8, repeat="1", separator=forms)
     return sl.figures.splits(found, title="Llama 3: how repeats of 1 are tokenized")
 
 

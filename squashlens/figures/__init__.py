@@ -7,10 +7,7 @@ it as PDF, SVG, PNG, HTML or JSON.
 
 from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
-from squashlens.figures.comparisons import changes
-from squashlens.figures.drawing.saving import save
-from squashlens.figures.drawing.style import styled
-from squashlens.figures.influence import (
+from squashlens.figures.by_distance import (
     attention_heads,
     attention_sinks,
     composition,
@@ -20,16 +17,19 @@ from squashlens.figures.influence import (
     needle,
     strongest_paths,
 )
-from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, mechanism
+from squashlens.figures.comparisons import changes
+from squashlens.figures.drawing.saving import save
+from squashlens.figures.drawing.style import styled
+from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, collapse_mechanism
 from squashlens.figures.readouts import collapse_vs_readout, probe
 from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
 from squashlens.figures.synthetic import statements, synthetic_convergence, synthetic_total_variation
-from squashlens.figures.texts import splits, tokenization
+from squashlens.figures.texts import repeat_tokenization, splits
 from squashlens.figures.token_values import (
     attribution,
     by_token,
+    influence,
     jacobian,
-    profile,
     substitution,
     token_map,
     top_tokens,
@@ -46,21 +46,22 @@ __all__ = [
     "changes",
     "collapse_curve",
     "collapse_heatmap",
+    "collapse_mechanism",
     "collapse_vs_readout",
     "composition",
     "depth_limit",
     "error_by_length",
     "from_block_map",
     "hops",
+    "influence",
     "influence_by_distance",
     "jacobian",
     "layer_trace",
-    "mechanism",
     "needle",
     "of",
     "panels",
     "probe",
-    "profile",
+    "repeat_tokenization",
     "retained_by_kind",
     "save",
     "separation_curve",
@@ -72,7 +73,6 @@ __all__ = [
     "synthetic_convergence",
     "synthetic_total_variation",
     "token_map",
-    "tokenization",
     "top_tokens",
     "verdict_margins",
     "verdict_odds",

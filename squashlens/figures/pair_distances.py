@@ -129,12 +129,12 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
 
 
 @draws(
-    "squashlens.mechanism",
+    "squashlens.collapse_mechanism",
     "attention_tv_mean self_weight_mean: block length",
     "observed bound: length",
     "share: part block length",
 )
-def mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
+def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
     """Draw the quantities in the proof of Theorem B.3: δ and α* by block, the bound of block 0, shares of D by block.
 
     Args:

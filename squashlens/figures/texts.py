@@ -33,7 +33,7 @@ LEAST = 3  # rows, however long they are
 LONGEST = 22  # characters of a row: with more, a box of one character is narrower than its text in a column of a paper
 
 
-@draws("squashlens.tokenization", "token_id piece: form repeats place", "pair grows text: form repeats")
+@draws("squashlens.repeat_tokenization", "token_id piece: form repeats place", "pair grows text: form repeats")
 def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") -> go.Figure:
     """Draw the tokens of repeated texts: one panel for each way of joining, one row for each number of repeats.
 
@@ -72,12 +72,12 @@ def splits(splits: xr.Dataset, title: str = "How repeated text is tokenized") ->
 
 
 @draws(
-    "squashlens.tokenization",
+    "squashlens.repeat_tokenization",
     "naive distance: form layer repeats",
     "token_id piece: form repeats place",
     "pair grows text: form repeats",
 )
-def tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
+def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
     """Draw the distance of two texts and of the true pair by number of repeats, one panel for each way of joining.
 
     The scale is logarithmic. A mark on the line of the two texts says whether they are a pair at that number of

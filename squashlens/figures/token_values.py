@@ -154,7 +154,7 @@ def jacobian(found: xr.Dataset) -> go.Figure:
     return finish(figure, "Leading singular values of the Jacobian's blocks", 300, found)
 
 
-@draws("squashlens.profile", "values: ... position", "query: ...", "token: position")
+@draws("squashlens.influence", "values: ... position", "query: ...", "token: position")
 def token_map(values: xr.DataArray) -> go.Figure:
     """Draw values by token and layer, or by token and query, as a map: one variable of a profile.
 
@@ -162,7 +162,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
     after the query, are white then. For one query and one layer, the values are drawn as by `by_token`.
 
     Args:
-        values: one variable of `squashlens.profile` for one query or one layer, such as
+        values: one variable of `squashlens.influence` for one query or one layer, such as
             ``result["path_bound"].sel(query=12)``; or several by label.
 
     Raises:
@@ -184,8 +184,8 @@ def token_map(values: xr.DataArray) -> go.Figure:
     return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes)
 
 
-@draws("squashlens.profile", "query: query", "effective_rank: layer", "token: position")
-def profile(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
+@draws("squashlens.influence", "query: query", "effective_rank: layer", "token: position")
+def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     """Draw the influence of each token on one query from each layer: Jacobian norms if there are any, or path bounds.
 
     Args:

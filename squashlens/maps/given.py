@@ -39,15 +39,15 @@ def of_result(found: xr.Dataset) -> xr.Dataset:
     joined = [str(dim) for dim in found.dims if dim not in DIMS]
     function = provenance(found)["call"].get("function")
     whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null"} <= {*found}
-    if function in ("profile", "squash_map") and whole and joined:
+    if function in ("influence", "squash_map") and whole and joined:
         raise InputError(
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
             f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
-    if function not in ("profile", "squash_map") or not whole or not {"token", "token_id"} <= {*found.coords}:
+    if function not in ("influence", "squash_map") or not whole or not {"token", "token_id"} <= {*found.coords}:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
-            "Give a model and a prompt, or the whole result of `profile`.",
+            "Give a model and a prompt, or the whole result of `influence`.",
         )
     for dim in ("query", "layer", "traced", "path"):
         labels = found[dim].values if dim in found.dims else np.zeros(1)
@@ -64,7 +64,7 @@ def of_result(found: xr.Dataset) -> xr.Dataset:
             "Give the whole result; a selection may choose among query and layer.",
         )
     ordered = found.transpose(*DIMS, missing_dims="ignore")
-    return of_profile(ordered) if function == "profile" else ordered
+    return of_profile(ordered) if function == "influence" else ordered
 
 
 def find_query(found: xr.Dataset, query: int) -> int:

@@ -221,10 +221,10 @@ def squash_map(
 
     Path bound and null are measured for all queries in one forward pass; for prompts so long that the page could not
     hold them, for queries that are evenly spaced. Norms of the Jacobian and substitution effects are measured
-    for `query` alone. For more queries, measure `profile` and give its result.
+    for `query` alone. For more queries, measure `influence` and give its result.
 
     Args:
-        model: the model to measure, as in `path_bound`; or a result of `profile` or of this function, perhaps opened
+        model: the model to measure, as in `path_bound`; or a result of `influence` or of this function, perhaps opened
             from a file, and then neither a prompt nor other options than `query` and `interventions`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         interventions: a result of `compare` for this model and a sequence that has the prompt at one of its
@@ -243,8 +243,8 @@ def squash_map(
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
         Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian` over (query, layer, position), NaN where not
-        measured; `effect` and `kl` over (query, position); what `profile` has by layer; and for prompts of up to 1,024
-        tokens, over (traced), the strongest paths and the most important ways of every cell.
+        measured; `effect` and `kl` over (query, position); what `influence` has by layer; and for prompts of up to
+        1,024 tokens, over (traced), the strongest paths and the most important ways of every cell.
 
     Raises:
         InputError: several prompts, a prompt of one token, a query that does not exist, a result of another function,
@@ -257,7 +257,7 @@ def squash_map(
     >>> found = sl.squash_map(model, "110 =")
     >>> found.save(tmp_path / "map.html").name
     'map.html'
-    >>> sl.squash_map(sl.profile(model, "110 =", method="none"))
+    >>> sl.squash_map(sl.influence(model, "110 =", method="none"))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
     changes = None if interventions is None else Interventions.of(interventions)
@@ -268,7 +268,7 @@ def squash_map(
             changes.require(provenance(found), ids_of(found))
         return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
     if prompt is None:
-        raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `profile`.")
+        raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `influence`.")
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
     chosen: dict[str, Any] = {
         "norm": norm, "n_replacements": n_replacements, "spans": spans,

@@ -47,8 +47,9 @@ def convergence(
 
     Returns:
         Dataset over (seed, layer, length), with layers from 1: `distance`, D; `total_variation`, δ(α_n, α*_{n+1}) with
-        α_n padded by a 0, and `self_weight`, α*_{n+1,n+1}, both as means over heads. (`squashlens.mechanism` leaves the
-        self-weight out of a model's δ.) Over (seed, layer): `exponent`, the slope of log D on log n in the tail, and
+        α_n padded by a 0, and `self_weight`, α*_{n+1,n+1}, both as means over heads. (The δ that
+        `squashlens.collapse_mechanism` measures leaves the self-weight out.) Over (seed, layer): `exponent`, the slope
+        of log D on log n in the tail, and
         `fit`, its R². Over (layer): `exponent_mean`, and its 95 % interval over seeds (Student's t) with the endings
         `_low` and `_high`. The same for δ as `variation_exponent…` and `variation_fit`. `variation_zero`: the share of
         δ in the tail that is exactly 0 and therefore in no fit. `premise`: whether δ was observed to decay, see below.

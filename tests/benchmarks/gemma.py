@@ -70,7 +70,7 @@ def in_this_process() -> dict[str, Callable[[], Any]]:
         "`top_tokens`": lambda: sl.top_tokens(model, PROMPT),
         "`path_bound`": lambda: sl.path_bound(model, PROMPT),
         "`collapse` of 1 to 32 repeated ones": lambda: sl.collapse(model, ones),
-        "`profile` without norms": lambda: sl.profile(model, PROMPT, method="none"),
+        "`influence` without norms": lambda: sl.influence(model, PROMPT, method="none"),
         "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),

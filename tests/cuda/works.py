@@ -81,14 +81,14 @@ class Work:
 def works(model: str, small: bool) -> list[Work]:
     """What is timed on a shape, what matters most first."""
     if small:
-        kinds = ("forward", "bound", "collapse", "sketch", "exact", "profile")
+        kinds = ("forward", "bound", "collapse", "sketch", "exact", "influence")
         return [Work(kind, 96) for kind in kinds]
     long, one = {
         "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-7b": ((2048, 32_768), 128), "gemma-3-4b": ((2048, 8192), 427),
         "gemma-3-27b": ((2048, 8192), 20),
     }[model]  # fmt: skip
     found = [Work(kind, n, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
-    return [*found, Work("collapse", 1024), Work("sketch", 2048), Work("exact", one), Work("profile", 1024)]
+    return [*found, Work("collapse", 1024), Work("sketch", 2048), Work("exact", one), Work("influence", 1024)]
 
 
 def ids_of(n: int) -> torch.Tensor:
@@ -146,7 +146,7 @@ class Subject:
             ),
             "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
             "collapse": lambda: constant_collapse(self.model, work.n),
-            "profile": lambda: sl.profile(self.model, ids, method="none"),
+            "influence": lambda: sl.influence(self.model, ids, method="none"),
         }
         return calls[work.kind]
 

@@ -40,9 +40,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "hops": lambda m: sl.paths.hops(m, IDS),
     "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4),
     "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4),
-    "profile without norms": lambda m: sl.profile(m, IDS, method="none"),
-    "profile with spectral norms": lambda m: sl.profile(m, IDS, queries=[5, -1], norm="spectral"),
-    "profile with Frobenius norms": lambda m: sl.profile(m, IDS, queries=[-1], norm="frobenius"),
+    "profile without norms": lambda m: sl.influence(m, IDS, method="none"),
+    "profile with spectral norms": lambda m: sl.influence(m, IDS, queries=[5, -1], norm="spectral"),
+    "profile with Frobenius norms": lambda m: sl.influence(m, IDS, queries=[-1], norm="frobenius"),
     "collapse with one pass": lambda m: sl.collapse(m, sequence(m, [7] * 6)),
     "collapse with two passes": lambda m: sl.collapse(m, sequence(m, [7, 8, 7, 7, 8, 7])),
 }
@@ -103,9 +103,9 @@ def test_derivatives_that_are_not_finite() -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["jacobian_norms", "profile"])
+@pytest.mark.parametrize("name", ["jacobian_norms", "influence"])
 def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
-    options = {"queries": [2], "layers": [0]} if name == "profile" else {"query": 2}
+    options = {"queries": [2], "layers": [0]} if name == "influence" else {"query": 2}
     leak = ("blocks.1.hook_resid_pre", lambda tensor: tensor + tensor[:, -1:])
     said = "tokens depend on later ones"
     with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):

@@ -176,7 +176,7 @@ def test_values_and_outputs_of_heads_are_edited_as_in_the_plain_model(saved: Cal
 
 def test_what_needs_values_works(saved: Callable[[str], Path]) -> None:
     model = sl.load(saved("deepseek_v3"), device="cpu")
-    found = sl.mechanism(model, sl.prompts.repeated(model, 5, 6))
+    found = sl.collapse_mechanism(model, sl.prompts.repeated(model, 5, 6))
     assert (found["observed"] <= found["bound"]).all()
     norms = sl.jacobian_norms(model, LATENT_IDS[0])
     assert (sl.certified_bound(model, LATENT_IDS[0]) >= norms).all()

@@ -21,7 +21,7 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "rounded": lambda m, given: sl.collapse(m, given, round_to=torch.bfloat16),
     "by head": lambda m, given: sl.collapse(m, given, by_head="value"),
     "by slice": lambda m, given: sl.collapse(m, given, by_head="slice"),
-    "mechanism": sl.mechanism,
+    "collapse_mechanism": sl.collapse_mechanism,
 }
 
 
@@ -58,7 +58,7 @@ def test_measurements_of_a_capture_run_no_pass(
         for name, measure in REDUCTIONS.items():
             found = measure(model, pairs)
             assert not counted, name
-            assert "contrast" in found or name == "mechanism"
+            assert "contrast" in found or name == "collapse_mechanism"
         sl.collapse(model, tail(model))
         assert counted
 
@@ -107,7 +107,7 @@ def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_c
     }  # fmt: skip
     pairs = sl.capture(model, tail(model), keep="residuals", **how)
     xr.testing.assert_identical(sl.collapse(model, tail(model), **how), sl.collapse(model, pairs))
-    for measure in (sl.collapse, sl.mechanism):
+    for measure in (sl.collapse, sl.collapse_mechanism):
         own = inspect.signature(measure).parameters
         for name in how.keys() & own.keys():
             for value in (how[name], own[name].default):  # a default that is given is an option too

@@ -113,11 +113,11 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tm
         with pytest.raises(UnsoundModelError, match=refused):
             sl.path_bound(model, ids, attention=attention)
     with pytest.raises(UnsoundModelError, match=refused):
-        sl.profile(model, ids, method="none")
+        sl.influence(model, ids, method="none")
     bound = sl.certified_bound(model, ids)
     norms = sl.jacobian_norms(model, ids)
     assert (bound >= norms).all()
-    assert "path_bound" not in sl.profile(model, ids)
+    assert "path_bound" not in sl.influence(model, ids)
     assert (sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3) > 0).all()
 
 

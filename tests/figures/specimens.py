@@ -32,7 +32,7 @@ def small() -> dict[str, go.Figure]:
     found["retained_by_kind"] = sl.figures.retained_by_kind(results["separator_ablation"])
     found["from_block_map"] = sl.figures.from_block_map(results["separator_ablation"])
     found["error_by_length"] = sl.figures.error_by_length(results["evaluate"])
-    found["one query"] = sl.figures.of(results["profile"]["path_bound"].isel(query=-1))
+    found["one query"] = sl.figures.of(results["influence"]["path_bound"].isel(query=-1))
     found["statements"] = sl.figures.statements(sl.statements.gallery()[:1])
     return found
 
@@ -173,8 +173,8 @@ def ablation() -> xr.Dataset:
     return made(coords, "distance retained: edit layer length", more, share="retained")
 
 
-def tokenization() -> xr.Dataset:
-    joined = {name: measurements.result("tokenization").isel(form=0) for name in "abcdef"}
+def repeat_tokenization() -> xr.Dataset:
+    joined = {name: measurements.result("repeat_tokenization").isel(form=0) for name in "abcdef"}
     found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop").drop_vars("between")
     return found.assign_coords(form=labels(6))
 
@@ -280,7 +280,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "composition": lambda: composition(20),
     "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
     "attention_sinks": sinks, "influence_by_distance": influence_by_distance,
-    "profile": lambda: with_tokens(made(
+    "influence": lambda: with_tokens(made(
         {"query": [5, 19], "layer": range(27), "position": range(20)}, "path_bound: query layer position",
         "effective_rank: layer",
     )),
@@ -288,7 +288,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         {"block": range(26), "head": range(16)}, "sink_rate: block head", share="sink_rate"
     ),
     "needle": needle, "collapse": collapse,
-    "mechanism": lambda: made(
+    "collapse_mechanism": lambda: made(
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),
     "separation": lambda: made(
@@ -297,7 +297,8 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     ),
     "verdict": judged,
     "separator_ablation": ablation,
-    "tokenization": tokenization, "splits": lambda: sl.tokenization(measurements.model().tokenizer, 40),
+    "repeat_tokenization": repeat_tokenization,
+    "splits": lambda: sl.repeat_tokenization(measurements.model().tokenizer, 40),
     "compare": compare,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
     "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),

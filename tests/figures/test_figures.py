@@ -130,7 +130,7 @@ def test_a_range_of_queries_is_not_called_all(tiny: Any) -> None:
 
 
 def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
-    every = sl.profile(tiny, "1101 =", queries=[1, 3, 4], method="none")
+    every = sl.influence(tiny, "1101 =", queries=[1, 3, 4], method="none")
     found = every["path_bound"]
     by_layer: Any = sl.figures.of(found.sel(query=4))
     assert by_layer.layout.title.text == "Path bound, by layer"

@@ -23,7 +23,7 @@ TABLES = {
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     found = {name: measurements.result(name) for name in measurements.results()}
-    return found | {"profile of one query": found["profile"]["path_bound"].isel(query=-1)}
+    return found | {"profile of one query": found["influence"]["path_bound"].isel(query=-1)}
 
 
 def drawers() -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_merged_results_have_the_figure_of_one_and_are_derived(results: dict[str
 
 
 def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> None:
-    for one in (results["sensitivity"]["jacobian"], results["path_bound"], results["collapse"], results["profile"]):
+    for one in (results["sensitivity"]["jacobian"], results["path_bound"], results["collapse"], results["influence"]):
         with pytest.raises(InputError, match="no figure for scalars: .*Print them"):
             sl.figures.of(one.mean())
     for one, draw in (

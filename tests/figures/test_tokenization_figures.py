@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.measure.collapse.tokenization import tokenization as splits
+from squashlens.measure.collapse.tokenization import repeat_tokenization as splits
 from tests.splitters import splitter
 
 PAIR, OTHER, ANEW = (

@@ -115,9 +115,9 @@ def attention_heads() -> Pairs:
     yield [dots.y for dots in sl.figures.attention_heads(found).data], found["sink_rate"].T
 
 
-def profile() -> Pairs:
-    found = specimens.MEASUREMENTS["profile"]()
-    yield sl.figures.profile(found, query=5).data[0].z, np.log10(found["path_bound"].sel(query=5))
+def influence() -> Pairs:
+    found = specimens.MEASUREMENTS["influence"]()
+    yield sl.figures.influence(found, query=5).data[0].z, np.log10(found["path_bound"].sel(query=5))
 
 
 def needle() -> Pairs:
@@ -152,9 +152,9 @@ def collapse_heatmap() -> Pairs:
     yield sl.figures.collapse_heatmap(absolute).data[0].z, np.log10(absolute["distance"] / absolute["rms"])
 
 
-def mechanism() -> Pairs:
-    found = MEASUREMENTS["mechanism"]()
-    figure = sl.figures.mechanism(found, length=16)
+def collapse_mechanism() -> Pairs:
+    found = MEASUREMENTS["collapse_mechanism"]()
+    figure = sl.figures.collapse_mechanism(found, length=16)
     for axis, variable in (("y", "attention_tv_mean"), ("y2", "self_weight_mean")):
         yield named(figure, axis)["block 2"].y, found[variable].sel(block=2)
     for name in ("observed", "bound"):
@@ -287,9 +287,9 @@ def total_variation() -> Pairs:
     yield derived.y, found["expected"]
 
 
-def tokenization() -> Pairs:
-    found = specimens.tokenization()
-    figure = sl.figures.tokenization(found, layer=3)
+def repeat_tokenization() -> Pairs:
+    found = specimens.repeat_tokenization()
+    figure = sl.figures.repeat_tokenization(found, layer=3)
     for axis, form in (("y", 0), ("y2", 1)):
         here = found.sel(layer=3).isel(form=form)
         yield named(figure, axis)["true pair"].y, here["distance"]
@@ -308,11 +308,11 @@ def lines() -> Pairs:
 
 
 CASES: list[Callable[[], Pairs]] = [
-    attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, profile,
+    attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, influence,
     influence_by_distance, attention_heads, needle,
-    collapse_curve, collapse_heatmap, mechanism, separation, verdict, separator_ablation, retained_by_kind,
+    collapse_curve, collapse_heatmap, collapse_mechanism, separation, verdict, separator_ablation, retained_by_kind,
     changes, accuracy, errors, frequencies, readout, probe, top_tokens,
-    total_variation, tokenization, lines,
+    total_variation, repeat_tokenization, lines,
 ]  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def test_a_map_of_a_model_checks_before_it_measures(tiny: Any, one: Any, monkeyp
     assert table["length"] == 2
     assert "path bound of the first content token" not in [column["label"] for column in table["columns"]]
     assert "# interventions= was a result of sl.compare with 'as it is', 'window of 3'" in shown._data()["code"]
-    monkeypatch.setattr("squashlens.measure.squashing.map_cells.profile", None)
+    monkeypatch.setattr("squashlens.measure.squashing.map_cells.influence", None)
     with pytest.raises(InputError, match="other prompts"):
         sl.squash_map(tiny, f"{PREFIX} 110 =", interventions=one)
 

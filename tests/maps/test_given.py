@@ -28,7 +28,7 @@ def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
 
 
 def test_the_order_of_dimensions_changes_no_number(tiny: Any, found: Any) -> None:
-    profile = sl.profile(tiny, "110 =", method="none")
+    profile = sl.influence(tiny, "110 =", method="none")
     for whole in (found, profile):
         turned = whole.transpose(*reversed([*whole.dims]))
         assert sl.squash_map(turned).page() == sl.squash_map(whole).page()

@@ -27,7 +27,7 @@ def found(tiny: Any) -> Any:
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None:
     last = found.sizes["position"] - 1
-    whole = sl.profile(tiny, PROMPT, method="none", seed=0)
+    whole = sl.influence(tiny, PROMPT, method="none", seed=0)
     for name in ("path_bound", "null"):
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-12)
     np.testing.assert_allclose(found["bound_over_null"].sel(query=5, layer=0)[:6], (
@@ -150,7 +150,7 @@ def test_a_saved_map_opens_as_the_same_page(tiny: Any, found: Any, tmp_path: Pat
 def test_refusals(tiny: Any) -> None:
     kept = sl.influence_by_distance(tiny, "110 =", method="none", n_random_models=0)
     for arguments, message in (
-        ((tiny,), "prompt= is missing"), ((kept,), "the whole result of `profile`"),
+        ((tiny,), "prompt= is missing"), ((kept,), "the whole result of `influence`"),
         ((tiny, ["110 =", "111 ="]), "single prompt"),
         ((tiny, [[2]]), "at least 2 tokens"), ((sl.sensitivity(tiny, "110 ="),), "'sensitivity'"),
         ((kept, "110 ="), "Leave prompt= out"),

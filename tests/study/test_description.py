@@ -124,7 +124,7 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         ({"measurement": SQUARE, "each": {"x": ["one"]}}, "whole number"),
         ({"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}}, "nothing to be set in"),
         ({"measurement": "collapse", "arguments": {"model": "tiny-gemma", "sequence": "repated"}}, "repeated"),
-        ({"measurement": "mechanism", "arguments": {"model": "tiny-gemma", "sequence": {"digits": {"n": 4}}}}, "seed"),
+        ({"measurement": "collapse", "arguments": {"model": "tiny-gemma", "sequence": {"digits": {"n": 4}}}}, "seed"),
         (BOUND | {"arguments": {"model": "tiny-gema", "prompt": "11 ="}}, "tiny-gemma"),
         (BOUND | {"measurement": "jacobian_norms", "each": {"probes": [4]}}, "no argument 'probes'.*n_probes"),
         (EVALUATED | {"each": {"mode": ["both"]}}, "evaluate: mode='both' is not a choice"),

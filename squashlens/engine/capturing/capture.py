@@ -181,7 +181,7 @@ def capture(
         prompt: a prompt, several prompts of equal length, or a growing sequence.
         keep: what is kept, both by default: ``"residuals"``, the residual streams and y, and ``"patterns"``, for a
             prompt the attention patterns of each block. For a sequence, these are the last token's row of each pattern,
-            the output of each head, and what attention and MLP add to the residual stream; `mechanism` and
+            the output of each head, and what attention and MLP add to the residual stream; `collapse_mechanism` and
             ``collapse(by_head="value")`` need them. Residual streams of a sequence are always kept.
         layers: layers to keep, from 0 to L; all by default. Layer ℓ is v⁽ℓ⁾ and, for ℓ < L, the pattern of block ℓ.
             Prompts only.

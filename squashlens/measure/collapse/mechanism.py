@@ -47,8 +47,8 @@ from squashlens.theory.statistics.trends import Association, association
 PARTS = ("residual", "attention", "mlp")
 
 
-@measurement("mechanism", captured=True)
-def mechanism(
+@measurement("collapse_mechanism", captured=True)
+def collapse_mechanism(
     model: Bridge,
     sequence: SequenceOrCapture,
     *,
@@ -91,7 +91,7 @@ def mechanism(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> ds = sl.mechanism(model, sl.prompts.repeated(model, "1", 16))
+    >>> ds = sl.collapse_mechanism(model, sl.prompts.repeated(model, "1", 16))
     >>> bool((ds["observed"] <= ds["bound"]).all()), ds["share"].sum("part").round(6).values.min().item()
     (True, 1.0)
     """
@@ -102,7 +102,7 @@ def mechanism(
         )
     require_attention_alone(require_sound(model))
     wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes, tokens_per_pass=tokens_per_pass)
-    session, pairs = take_pairs(model, sequence, "mechanism", wanted, patterns=True, norm=norm)
+    session, pairs = take_pairs(model, sequence, "collapse_mechanism", wanted, patterns=True, norm=norm)
     blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
     variation, own = _attention(pairs)
     observed, bound = _first_block(session.model, pairs, variation[0], own[0])

@@ -36,8 +36,8 @@ class Text(NamedTuple):
     content: Ids
 
 
-@measurement("tokenization", "splits")
-def tokenization(
+@measurement("repeat_tokenization", "splits")
+def repeat_tokenization(
     model: Any,
     n: int = 12,
     *,
@@ -87,9 +87,9 @@ def tokenization(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> sl.tokenization(model.tokenizer, n=3)["pieces"].sel(form="commas").values.tolist()
+    >>> sl.repeat_tokenization(model.tokenizer, n=3)["pieces"].sel(form="commas").values.tolist()
     ['1', '1·,·1', '1·,·1·,·1']
-    >>> ds = sl.tokenization(model, n=4)
+    >>> ds = sl.repeat_tokenization(model, n=4)
     >>> ds["pair"].any("repeats").to_series().to_dict()
     {'joined': True, 'spaced': True, 'commas': False, 'commas spaced': False}
     >>> artefact = abs(ds["naive"] - ds["distance"]).sel(layer=6).max("repeats")
@@ -108,7 +108,7 @@ def tokenization(
     about = {"tokenizer": type(held.tokenizer).__name__, "vocabulary_size": len(held.tokenizer.get_vocab())}
     found = table_of(held, texts, repeat)
     if alone:
-        facts = {**about, "versions": versions(), "call": {"function": "tokenization", **asked}}
+        facts = {**about, "versions": versions(), "call": {"function": "repeat_tokenization", **asked}}
         return signed("tokenization of repeats", coords, found, facts)
     lead = start_ids(held, "family")
     # In each form: the prompts with 1 … n repeats, the same with one more repeat, and v* of each of the first.
@@ -117,7 +117,9 @@ def tokenization(
     every = [ids for row in compared for ids in row]
     for ids in every:
         tokenize(held, torch.tensor(ids))
-    session = Session.without_prompt(held, torch.tensor(max(every, key=len)), "tokenization", **asked, **metric.said)
+    session = Session.without_prompt(
+        held, torch.tensor(max(every, key=len)), "repeat_tokenization", **asked, **metric.said
+    )
     streams = [_run(held, row).streams([Branch(0, ids) for ids in row]) for row in compared]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])

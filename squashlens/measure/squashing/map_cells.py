@@ -24,7 +24,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.session import Session, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.jacobians.sketch import MISSED, Estimation, ends_of, resolved, seed_in
-from squashlens.measure.squashing.profiles.profile import profile
+from squashlens.measure.squashing.profiles.profile import influence
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
@@ -74,7 +74,7 @@ def measure(
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
-    whole = profile(model, prompt, queries=queries, method="none", seed=seed)
+    whole = influence(model, prompt, queries=queries, method="none", seed=seed)
     variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
         coords |= _of_tokens(groups, session.positions)
@@ -123,7 +123,7 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
 
 
 def of_profile(found: xr.Dataset) -> xr.Dataset:
-    """The result of `profile` with the ratio of path bound and null, under the same provenance."""
+    """The result of `influence` with the ratio of path bound and null, under the same provenance."""
     return sealed(with_variables(found, {"bound_over_null": ratio(found)}), provenance(found))
 
 

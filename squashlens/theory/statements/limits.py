@@ -124,7 +124,7 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
     pads instead. If positional information decays, δ tends to 0 by Lemma B.2, and the self-weight by Lemma B.1.
 
     The paper continues by induction over layers, where rows also differ because representations do. Only one layer is
-    checked here. `squashlens.collapse` and `squashlens.mechanism` measure every layer of a model.
+    checked here. `squashlens.collapse` and `squashlens.collapse_mechanism` measure every layer of a model.
 
     Args:
         rows: pairs of attention rows, α_n over n tokens and α*_{n+1} over n + 1 tokens, at four or more lengths n that

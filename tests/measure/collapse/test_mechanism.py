@@ -18,7 +18,7 @@ from tests.references import passing, plain_outputs
 def test_attention_equals_the_plain_patterns(family: str, form: dict[str, Any], bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
     sequence = sequence_for(model, family, **form)
-    ds = sl.mechanism(model, sequence)
+    ds = sl.collapse_mechanism(model, sequence)
     for length in (1, 3, 8):
         pair = sequence.pair(length)
         v, star = (plain_outputs(plain, torch.tensor([ids])).attentions for ids in (pair.v, pair.v_star))
@@ -37,7 +37,7 @@ def test_bound_is_the_proofs_last_line(family: str, bridge_of: Any, plain_of: An
     """Σ_h max_i ‖W_O^h W_V norm(v_i)‖₁ (δ_h + α*_h), every norm from the plain model's own projections."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = sequence_for(model, family, separator=13)
-    ds = sl.mechanism(model, sequence)
+    ds = sl.collapse_mechanism(model, sequence)
     for length in (1, 4, 8):
         pair, attention = sequence.pair(length), attention_of(plain)
         ((_, mixed),), ((entering, out),) = (passing(plain, ids, attention) for ids in (pair.v, pair.v_star))
@@ -79,7 +79,7 @@ def test_shares_come_from_the_plain_streams(norm: str, bridge_of: Any, plain_of:
     """Removing a part lowers the norm by about its share, to first order: here checked by finite differences."""
     model, plain = bridge_of("llama"), plain_of("llama")
     sequence = sequence_for(model, "llama")
-    ds = sl.mechanism(model, sequence, norm=norm)
+    ds = sl.collapse_mechanism(model, sequence, norm=norm)
     np.testing.assert_allclose(ds["share"].sum("part"), 1, rtol=1e-6)
     np.testing.assert_allclose(ds["share"].sel(block=0, part="residual"), 0, atol=1e-12)
     pair, order = sequence.pair(5), {"linf": np.inf, "l1": 1, "l2": 2}[norm]
@@ -111,7 +111,7 @@ def test_uniform_attention_gives_known_weights(bridge_of: Any, tiny: Any) -> Non
         lambda p: torch.ones_like(p).tril() / (torch.arange(p.shape[-1]) + 1.0)[:, None],
     )
     with sl.applied(tiny, uniform):
-        ds = sl.mechanism(tiny, sequence)
+        ds = sl.collapse_mechanism(tiny, sequence)
     for length in (1, 2, 3):
         n = length + 1  # with BOS
         np.testing.assert_allclose(ds["attention_tv"].sel(length=length), n * (1 / n - 1 / (n + 1)), rtol=1e-5)
@@ -127,7 +127,7 @@ def test_hooks_that_end_the_mechanism_are_refused(tiny: Any) -> None:
         sl.applied(tiny, louder),
         pytest.raises(UnsoundModelError, match="not W_O applied to the outputs of its heads"),
     ):
-        sl.mechanism(tiny, ones)
+        sl.collapse_mechanism(tiny, ones)
     scaled = sl.hooks.Hook("scaled", "blocks.2.hook_resid_post", lambda t: 1.5 * t)
     with sl.applied(tiny, scaled), pytest.raises(UnsoundModelError, match="Block 2 adds more to the residual stream"):
-        sl.mechanism(tiny, ones)
+        sl.collapse_mechanism(tiny, ones)

@@ -96,8 +96,8 @@ def test_rounding_has_no_parts(bridge_of: Any) -> None:
     model = bridge_of("llama")
     ones = sl.prompts.build(model, [7] * 14, prefix=[2, 5])
     with sl.applied(model, sl.hooks.sliding_window(3)):
-        ds = sl.mechanism(model, ones)
-        unknown = sl.mechanism(model, ones, lengths=[1, 9], noise_lengths=0)
+        ds = sl.collapse_mechanism(model, ones)
+        unknown = sl.collapse_mechanism(model, ones, lengths=[1, 9], noise_lengths=0)
     for block in range(3):
         assert ds["share"].sel(block=block, length=slice(2 * block + 3, None)).isnull().all()
         assert ds["share"].sel(block=block, length=slice(1, 2 * block + 1)).notnull().all()

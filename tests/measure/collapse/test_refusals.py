@@ -7,7 +7,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.collapse.tokenization import tokenization
+from squashlens.measure.collapse.tokenization import repeat_tokenization
 from tests.references import raw
 from tests.splitters import splitter
 
@@ -21,7 +21,7 @@ def ablated(model: Any, **options: Any) -> Any:
 
 
 def split(**options: Any) -> Callable[[Any], Any]:
-    return lambda _: tokenization(splitter("single"), **options)
+    return lambda _: repeat_tokenization(splitter("single"), **options)
 
 
 counts = raw(sl.statements.shares_and_counts)
@@ -41,7 +41,7 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: sl.collapse(m, ones(m), n_samples=0), "n_samples=0"),
     (lambda m: sl.collapse(m, ones(m), lengths=[3, 3]), "a number twice"),
     (lambda m: sl.collapse(m, ones(m), lengths=[99]), "Lengths run from 1 to 9"),
-    (lambda m: sl.mechanism(m, ones(m, suffix="=")), "has a suffix"),
+    (lambda m: sl.collapse_mechanism(m, ones(m, suffix="=")), "has a suffix"),
     (lambda m: sl.separation(m, ones(m), lengths=(3,)), "nothing to tell it from"),
     (lambda m: raw(sl.separation)("tiny-gemma", ones(m)), "without runs="),
     (lambda m: sl.separation(m, ones(m), runs="float32"), "a loaded model has one"),
@@ -53,13 +53,13 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: counts(m, ["1"], times=1), "1 times each, do not make"),
     (lambda m: counts(m, ["1"], times=0), "0 times each, do not make"),
     (lambda m: counts(m, [], times=2), "0 tokens, 2 times each"),
-    *((lambda m, given=given: tokenization(m, **given), words) for given, words in OF_TEXTS),
-    *((lambda m, given=given: tokenization(m.tokenizer, **given), words) for given, words in OF_TEXTS),
+    *((lambda m, given=given: repeat_tokenization(m, **given), words) for given, words in OF_TEXTS),
+    *((lambda m, given=given: repeat_tokenization(m.tokenizer, **given), words) for given, words in OF_TEXTS),
     (
-        lambda _: tokenization(splitter("single").backend_tokenizer),
+        lambda _: repeat_tokenization(splitter("single").backend_tokenizer),
         "neither a model.*PreTrainedTokenizerFast",
     ),
-    (lambda _: tokenization("tiny-gemma"), "neither a model with a tokenizer"),
+    (lambda _: repeat_tokenization("tiny-gemma"), "neither a model with a tokenizer"),
     # Without bytes to fall back on, BPE leaves out what it has not seen: a repeat of nothing, a form without marks.
     (split(repeat="é", separator={"joined": ""}), "'joined' of separator= cannot be tokenized: 'é' has no tokens"),
     (split(repeat="é", prefix="count", separator={"joined": ""}), "'éé?' adds no token to the prefix"),
@@ -75,6 +75,6 @@ def test_it_is_refused(call: Callable[[Any], Any], words: str, tiny: Any) -> Non
 
 def test_another_family_is_refused(bridge_of: Any) -> None:
     with pytest.raises(InputError, match="has no tokenizer"):
-        tokenization(bridge_of("llama"))
+        repeat_tokenization(bridge_of("llama"))
     with pytest.raises(InputError, match="6 tokens do not fit into this model's sliding window of 5"):
         sl.statements.shares_and_counts(bridge_of("mistral"), [7, 9], times=3)

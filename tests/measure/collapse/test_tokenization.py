@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import squashlens as sl
-from squashlens.measure.collapse.tokenization import FORMS, tokenization
+from squashlens.measure.collapse.tokenization import FORMS, repeat_tokenization
 from tests.references import last_streams
 from tests.splitters import KINDS, save_random_with, splitter
 
@@ -65,7 +65,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], t
 
 @pytest.mark.parametrize(("kind", "repeat", "form"), CLOSED)
 def test_closed_forms(kind: str, repeat: str, form: str) -> None:
-    ds = tokenization(splitter(kind), N, repeat=repeat, separator={form: FORMS[form]}).sel(form=form)
+    ds = repeat_tokenization(splitter(kind), N, repeat=repeat, separator={form: FORMS[form]}).sel(form=form)
     for name, law in zip(("tokens", "pair", "grows", "uniform"), CLOSED[kind, repeat, form], strict=True):
         assert ds[name].values.tolist() == [law(n) for n in range(1, N + 1)], name
 
@@ -81,7 +81,7 @@ def test_closed_forms(kind: str, repeat: str, form: str) -> None:
 def test_against_plain_lists(kind: str, repeat: str, between: str, prompt: str, n: int) -> None:
     assume(not between or len(re.findall(f"(?={repeat})", repeat + between + repeat)) == 2)
     tokenizer = splitter(kind)
-    ds = tokenization(tokenizer, n, repeat=repeat, separator={"it": between}, prefix=prompt).sel(form="it")
+    ds = repeat_tokenization(tokenizer, n, repeat=repeat, separator={"it": between}, prefix=prompt).sel(form="it")
     texts = [between.join([repeat] * k) for k in range(1, n + 2)]
     ids = [tokenizer(prompt + text, add_special_tokens=False)["input_ids"] for text in texts]
     before = tokenizer(prompt, add_special_tokens=False)["input_ids"] if prompt else []
@@ -124,10 +124,12 @@ def uniform_by_offsets(tokenizer: Any, prompt: str, repeat: str, between: str, n
 
 def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
     """11111 111 behind the prompt 11: two tokens 111, of which the first begins in the prompt."""
-    ds = tokenization(splitter("threes"), 3, repeat="111", prefix="11", separator={"spaced": " "}).sel(form="spaced")
+    ds = repeat_tokenization(splitter("threes"), 3, repeat="111", prefix="11", separator={"spaced": " "}).sel(
+        form="spaced"
+    )
     assert ds["pieces"].values.tolist() == ["111·11", "111·11·␣·111", "111·11·␣·111·␣·111"]
     assert not ds["uniform"].any()
-    apart = tokenization(splitter("threes"), 3, repeat="111", prefix="11 ", separator={"spaced": " "}).sel(
+    apart = repeat_tokenization(splitter("threes"), 3, repeat="111", prefix="11 ", separator={"spaced": " "}).sel(
         form="spaced"
     )
     assert apart["uniform"].all()
@@ -142,10 +144,10 @@ def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
 def test_distances_equal_those_of_plain_models(kind: str, family: str, prompt: str, model_of: Any) -> None:
     """A forward pass for each text, as somebody without squashlens would run it."""
     model, plain, tokenizer = model_of(kind, family)
-    ds = tokenization(model, 7, prefix=prompt)
+    ds = repeat_tokenization(model, 7, prefix=prompt)
     lead = [] if family == "qwen2" else [2]
     norms = {"linf": np.inf, "l1": 1, "l2": 2}
-    other = {n: tokenization(model, 3, prefix=prompt, norm=n, scale="absolute") for n in ("l1", "l2")}
+    other = {n: repeat_tokenization(model, 3, prefix=prompt, norm=n, scale="absolute") for n in ("l1", "l2")}
     for form, between in FORMS.items():
         for n in range(1, 8):
             here, longer = (

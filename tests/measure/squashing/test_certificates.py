@@ -263,7 +263,7 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
     profiled: dict[str, Any] = {"queries": [-1], "layers": [0]}
     refused = 0
     for options in ({"n_probes": 16}, {"tightness": 1.05}, {"norm": "frobenius"}, profiled):
-        measure = sl.profile if options is profiled else sl.jacobian_norms
+        measure = sl.influence if options is profiled else sl.jacobian_norms
         try:
             found = measure(model, IDS, method="sketch_upper", **options)
         except UnsoundModelError as error:

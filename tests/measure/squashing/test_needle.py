@@ -9,7 +9,7 @@ import torch
 from scipy.stats import sem, t
 
 import squashlens as sl
-from squashlens.figures.influence import PANELS
+from squashlens.figures.by_distance import PANELS
 
 PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
 AT = [2, 5, 1, -2]

@@ -1,4 +1,4 @@
-"""`profile` against one call for each query, its means by distance, and statistics against what a capture shows."""
+"""`influence` against one call for each query, its means by distance, and statistics against what a capture shows."""
 
 from collections.abc import Callable
 from itertools import product
@@ -18,7 +18,7 @@ IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
 def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of(family)
-    found = sl.profile(model, IDS, layers=[0, 2, 3])
+    found = sl.influence(model, IDS, layers=[0, 2, 3])
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query, layer in product((0, 4, 6), (0, 2)):
         one = found.sel(query=query, layer=layer)
@@ -38,9 +38,9 @@ def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[...
 def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("gemma", torch.float64)
     asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3]}
-    exact = sl.profile(model, IDS, norm=norm, **asked)["jacobian"]
+    exact = sl.influence(model, IDS, norm=norm, **asked)["jacobian"]
     probes: dict[str, Any] = {"n_probes": 8, "seed": 1, "norm": norm}
-    found = sl.profile(model, IDS, method="sketch_upper", **asked, **probes)
+    found = sl.influence(model, IDS, method="sketch_upper", **asked, **probes)
     there = exact.values > 0
     assert (found["jacobian"].values[there] >= exact.values[there] * (1 - 1e-5)).all()
     assert (found["jacobian"].values[~there] == 0).all()
@@ -48,7 +48,7 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
     assert (found["jacobian_low"] <= exact * (1 + 1e-5)).all()
     assert float(found["jacobian_low"].sum()) > 0
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 1e-6
-    sketched = sl.profile(model, IDS, method="sketch", **asked, **probes)
+    sketched = sl.influence(model, IDS, method="sketch", **asked, **probes)
     for values in (exact, sketched["jacobian"]):
         assert ((sketched["jacobian_low"] <= values) & (values <= sketched["jacobian_high"])).all()
     for layer in (0, 2):  # of the same directions, so only the share of the failure probability differs
@@ -59,7 +59,7 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
 @pytest.mark.slow
 def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = "How many ones are in 1101 ="
-    whole, usual = sl.profile(tiny, prompt, method="none"), sl.influence_by_distance(tiny, prompt, method="none")
+    whole, usual = sl.influence(tiny, prompt, method="none"), sl.influence_by_distance(tiny, prompt, method="none")
     monkeypatch.setattr(module, "CHUNK", 33)  # three queries at a time
     few = sl.influence_by_distance(tiny, prompt, method="none")
     n = whole.sizes["position"]
@@ -76,9 +76,9 @@ def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pyte
 
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    found, heads = sl.profile(tiny, prompt, method="none"), sl.attention_heads(tiny, prompt)
+    found, heads = sl.influence(tiny, prompt, method="none"), sl.attention_heads(tiny, prompt)
     run = sl.capture(tiny, prompt)
-    again = sl.profile(tiny, run, method="none")
+    again = sl.influence(tiny, run, method="none")
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
     pattern, streams = seen["pattern"][:, 0].values.astype(float), seen["residual"][:, 0].values.astype(float)

@@ -49,8 +49,8 @@ ENDS = {"none": (), "exact": (), "sketch": BOTH, "sketch_upper": ("low",)}  # wh
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
-@measurement("profile")
-def profile(
+@measurement("influence")
+def influence(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
@@ -98,13 +98,13 @@ def profile(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.profile(model, "110 =", method="none")
+    >>> found = sl.influence(model, "110 =", method="none")
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
     """
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    return _Work.of("profile", model, prompt, queries, layers, way, norm).measured().by_position()
+    return _Work.of("influence", model, prompt, queries, layers, way, norm).measured().by_position()
 
 
 @measurement("influence_by_distance")
@@ -120,7 +120,7 @@ def influence_by_distance(
     n_random_models: int = 1,
     seed: int | None = None,
 ) -> xr.Dataset:
-    """How influence falls with distance: means of what `profile` measures, and a power law that is fitted to them.
+    """How influence falls with distance: means of what `influence` measures, and a power law that is fitted to them.
 
     Influence by distance r = n − i is the mean over queries, without BOS. The law ``γ + β (r + 1)^(−p)`` is fitted to
     it by least squares, where each distance counts with its number of pairs; intervals are the middle 95 % of 200
@@ -131,8 +131,8 @@ def influence_by_distance(
     not with its square.
 
     Args:
-        model, prompt, queries, layers, n_probes, norm: as in `profile`.
-        method: as in `profile`; the bounds of ``"sketch_upper"`` hold together with those of the random models, and
+        model, prompt, queries, layers, n_probes, norm: as in `influence`.
+        method: as in `influence`; the bounds of ``"sketch_upper"`` hold together with those of the random models, and
             ``"none"`` takes one forward pass of the model and of each random model.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, that are measured as well;
             1 by default. They have none of the hooks of the model.
@@ -147,7 +147,7 @@ def influence_by_distance(
         power law describes the influence.
 
     Raises:
-        InputError, CapacityError, UnsoundModelError: as in `profile`.
+        InputError, CapacityError, UnsoundModelError: as in `influence`.
 
     Source: the law is that of influence by distance in arXiv 2606.29139.
 
