@@ -21,7 +21,7 @@ from squashlens._typing import Bridge
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.prompts import bernoulli, digits
 from squashlens.records.results import open as open_result
-from squashlens.reporting.sentences import number, percent
+from squashlens.records.sentences import number, percent
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 

@@ -12,7 +12,7 @@ import xarray as xr
 
 from squashlens.measure.answers.verdict import LOST, PRESENT, UNDECIDED, UNRESOLVED, USED
 from squashlens.records.results import facts_of
-from squashlens.reporting.sentences import number, percent, sentence, times
+from squashlens.records.sentences import number, percent, sentence, times
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
 SHOWN = 3  # tokens that are named

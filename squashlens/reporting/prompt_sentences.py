@@ -3,8 +3,8 @@
 import numpy as np
 import xarray as xr
 
+from squashlens.records.sentences import Rank, beside, number, sentence, times
 from squashlens.reporting.first_screen import name_at
-from squashlens.reporting.sentences import Rank, beside, number, sentence, times
 
 ENOUGH = 15  # tokens from which on ranks are compared
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from squashlens.reporting import collapse_sentences as collapse
+from squashlens.records import collapse_sentences as collapse
+from squashlens.records.sentences import Rank
 from squashlens.reporting import first_screen as screen
 from squashlens.reporting import prompt_sentences as say
-from squashlens.reporting.sentences import Rank
 
 TOKENS = [f"t{i}" for i in range(20)]
 

@@ -15,10 +15,10 @@ from squashlens import figures, zoo
 from squashlens.engine.text.tokens import escape
 from squashlens.figures.answers import percent
 from squashlens.measure.answers.frequencies import answer_frequencies
+from squashlens.records import sentences
+from squashlens.records.collapse_sentences import collapses
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.reporting import sentences
-from squashlens.reporting.collapse_sentences import collapses
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import COPYING
 

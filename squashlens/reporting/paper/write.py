@@ -22,10 +22,10 @@ from squashlens.errors import CapacityError, InputError, OutputError, Squashlens
 from squashlens.maps.payload import fact_text
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, sources_of_hooks
+from squashlens.records.collapse_sentences import FEWEST
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
-from squashlens.reporting.collapse_sentences import FEWEST
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder, write

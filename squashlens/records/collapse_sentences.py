@@ -6,7 +6,7 @@ One sequence is one observation: its lengths are nested. So nothing here has an 
 import numpy as np
 import xarray as xr
 
-from squashlens.reporting.sentences import number, percent
+from squashlens.records.sentences import number, percent
 
 FLAT = 0.1  # slope below which a curve neither falls nor rises
 FEWEST = 4  # lengths from which on a law is fitted
@@ -26,13 +26,15 @@ def falls(collapse: xr.Dataset) -> str:
     )
 
 
-def against_contrast(collapse: xr.Dataset) -> str:
-    """How close v and v* are beside a pair whose last token differs; empty without a contrast."""
+def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
+    """How close v and v* are at a layer, the last one by default, beside a pair whose last token differs; empty without
+    such a pair."""
     if "contrast" not in collapse:
         return ""
-    ratio = (collapse["distance"] / collapse["contrast"]).isel(layer=-1).values
+    ratios = collapse["distance"] / collapse["contrast"]
+    ratio = (ratios.isel(layer=-1) if layer is None else ratios.sel(layer=layer)).values
     nearer, middle = int((ratio < 1).sum()), number(np.median(ratio))
-    return f"It is below the contrast, another last token, at {nearer} of {len(ratio)} lengths (median ratio {middle})."
+    return f"D is below the contrast, another last token, at {nearer} of {len(ratio)} lengths (median ratio {middle})."
 
 
 def collapses(collapse: xr.Dataset) -> str:
