@@ -24,7 +24,7 @@ ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 TITLE, HEADING, NOTES = 1.2, 1.1, 0.9  # sizes of text, in units of the font size
 SYMBOL, ENTRY = 45.0, 19.0  # pixels that plotly gives a legend's symbol, and a line
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
-LEAST = {"width": 56.0, "height": 24.0}  # pixels of the widest and of the highest panel
+LEAST = {"width": 40.0, "height": 24.0}  # pixels of the widest and of the highest panel
 LABEL = "line"  # name of the annotation at the end of a line
 MOST, ROWS = 6, 3  # lines of a panel that are named at their ends, and lines of text of a name
 Span = tuple[float, float]
@@ -175,7 +175,7 @@ def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[s
         if "showlegend" in trace:  # plotly lists no trace without points, and calls one without a name "trace 1"
             name = unbreak(trace.name or "")
             trace.showlegend = any(trace is one for one in named) and name not in names and page.legend != "none"
-            names.add(name)
+            names |= {name} if trace.showlegend else set()
             trace.legendgroup = trace.legendgroup or name or None
     return lines
 
@@ -273,7 +273,7 @@ def set_legend(figure: go.Figure, start: float, width: float, size: float) -> fl
         legend={
             "visible": True, "font": {"size": SMALL * size}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal",
             "entrywidth": width / columns - SYMBOL, "maxheight": height + ENTRY,  # else plotly scrolls a part
-            "orientation": "v" if columns == 1 else "h", "xanchor": "left", "yanchor": "top", "x": 0.5 * size / width,
+            "orientation": "h", "xanchor": "left", "yanchor": "top", "x": 0.5 * size / width,
             "xref": "container", "yref": "container",
         }
     )  # fmt: skip
