@@ -17,8 +17,7 @@ from squashlens.records.results import sealed
 from squashlens.saving.stored import OF_ALL, PROVENANCE, rows_of
 from squashlens.study.cells import Cell, table_of_cells
 from squashlens.study.describing.description import Grid, table_of
-from squashlens.study.places import Remote, extra
-from squashlens.study.store import Store
+from squashlens.study.store import Store, extra
 
 
 def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
@@ -43,7 +42,7 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     whole = whole.set_coords("cell")
     if "n_tokens" in whole.coords and not whole["n_tokens"].ndim:
         whole = whole.drop_vars("n_tokens")
-    whole.attrs = {"study": store.place.url, "grid": grid.name}
+    whole.attrs = {"study": str(store.root), "grid": grid.name}
     for name, values in whole.data_vars.items():
         values.attrs = _merge_attributes([one[name].attrs for one in found.values()])
     return sealed(whole, facts) if any(PROVENANCE in one.attrs for one in found.values()) else whole
@@ -137,10 +136,8 @@ def _view(database: Any, table: str, cells: Sequence[Cell], store: Store) -> Non
     A cell's name does not depend on its labels, and other studies and grids can have it under other labels. So labels
     are in no file.
     """
-    if isinstance(store.place, Remote):
-        database.register_filesystem(store.place.files)
-    read = (store.read(key) for key in dict.fromkeys(cell.key for cell in cells))
-    files = [store.place.path(found.header["shard"]).replace("'", "''") for found in read if found is not None]
+    shards = (store.read(key) for key in dict.fromkeys(cell.key for cell in cells))
+    files = [str(store.root / shard.header["shard"]).replace("'", "''") for shard in shards if shard is not None]
     if not files:
         raise InputError(f"No cell of {cells[0].grid!r} is done.", "Run the study first.")
     listed = ", ".join(f"'{file}'" for file in files)

@@ -71,18 +71,11 @@ def table_of(grid: str) -> str:
 
 
 def from_yaml(file: Path) -> Any:
-    """The content of a YAML file; a key that a mapping has twice is an error, where YAML would use the last."""
+    """The content of a YAML file."""
     import yaml
 
-    class Once(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if twice := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"line {node.start_mark.line + 1}: {twice[0]!r} is given twice")
-            return super().construct_mapping(node, deep)
-
     try:
-        return yaml.load(file.read_text(encoding="utf-8"), Once)  # noqa: S506 (it is a SafeLoader)
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{str(file)!r} cannot be read: {error.strerror}.", "Give the name of a YAML file.") from error
     except (yaml.YAMLError, ValueError) as error:
