@@ -35,7 +35,7 @@ NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]  # "" stan
 MayBeText = Annotated[str, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")]
 Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
-Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="folder of the results.")]
+Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="store folder.")]
 SHOWN = 5  # reasons of failures that are printed
 
 

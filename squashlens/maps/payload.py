@@ -13,7 +13,6 @@ import numpy as np
 import xarray as xr
 
 from squashlens._typing import Quantized, choices_of
-from squashlens.maps.given import Interventions, ids_of
 from squashlens.measure.squashing.map_cells import mean_by_distance, spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -55,7 +54,7 @@ class Blob:
         return base64.b64encode(np.concatenate([*self.parts, np.zeros(0, "<f4")]).tobytes()).decode("ascii")
 
 
-def payload(found: xr.Dataset, opened: int | None = None, interventions: Interventions | None = None) -> dict[str, Any]:
+def payload(found: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     """The data of the page of a map's Dataset, which opens at a query."""
     facts = provenance(found)
     tokens = [str(token) for token in found["token"].values]
@@ -66,9 +65,9 @@ def payload(found: xr.Dataset, opened: int | None = None, interventions: Interve
     largest = {name: _largest(found[name]) for name in SHOWN if name in found and found[name].notnull().any()}
     names = [name for name, most in largest.items() if most <= LARGEST]
     header: dict[str, Any] = {
-        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts, interventions),
+        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts),
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
-        "changes": [] if interventions is None else interventions.tables(ids_of(found)), "spans": _spans(found),
+        "spans": _spans(found),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - len(SERIES) * len(layers) * len(tokens)
     each = 3 * found.sizes["block"] * found.sizes["rank"] if traced else 0  # numbers of the ways from one token
@@ -132,11 +131,9 @@ def load_of(facts: dict[str, Any], source: str) -> str:
     return f"sl.load({', '.join([repr(source), *options])})"
 
 
-def code_of(facts: dict[str, Any], interventions: Interventions | None = None) -> str:
-    """The lines that make this map again, and what they leave out: hooks, and the interventions below it."""
+def code_of(facts: dict[str, Any]) -> str:
+    """The lines that make this map again, and the hooks that they leave out."""
     note = "".join(f"# measured under: {hook!r}\n" for hook in facts.get("ambient_hooks", []))
-    if interventions:
-        note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, interventions.names))}\n"
     made = call_of(facts)
     made = made if made.startswith("sl.squash_map(") else f"sl.squash_map({made})"
     return f'import squashlens as sl\n\nmodel = {load_of(facts, facts["model"])}\n{note}{made}.save("map.html")\n'

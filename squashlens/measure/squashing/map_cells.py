@@ -51,13 +51,11 @@ def measure(
     n_replacements: int,
     spans: SpansOfTokens = None,
     alone: bool = False,
-    accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> xr.Dataset:
     """What `squash_map` shows of a model and a prompt; see there for the arguments.
 
-    With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
-    raise. `tick` is called with the share of the Jacobian's rows that are done.
+    With `alone`, only `query` is measured. `tick` is called with the share of the Jacobian's rows that are done.
     """
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     model = require_sound(model)
@@ -69,8 +67,6 @@ def measure(
         n_replacements=n_replacements, spans=spans, seed=seed,
     )  # fmt: skip
     session.require_one(tokens=2)
-    if accept is not None:
-        accept(session.facts, session.ids[0].tolist())
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
