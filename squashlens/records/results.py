@@ -1,7 +1,6 @@
 """Labels, units and provenance of results, which are xarray objects, and functions to save and open them.
 
-netCDF (`.nc`) and JSON (`.json`) files are read back without a change. CSV is for other programs and is not read back:
-it has one row for each position, or one row for each number if the variables have different dimensions.
+netCDF (`.nc`) and JSON (`.json`) files are read back without a change.
 
 A result and its variables have their provenance as JSON text in the attribute `provenance`; `facts` says how that is
 stored. It contains digests of the values and labels that were measured. Equal digests mean *measured*; anything else is
@@ -36,7 +35,6 @@ from squashlens.saving.stored import (
     digests,
     is_ours,
     label_of,
-    of_xarray,
     parsed,
     result_of,
     texts_of,
@@ -243,7 +241,7 @@ def save(result: Result, path: str | Path) -> Path:
 
     Args:
         result: a DataArray or Dataset.
-        path: the file to write; its ending, ``.nc``, ``.json`` or ``.csv``, chooses the format.
+        path: the file to write; its ending, ``.nc`` or ``.json``, chooses the format.
 
     Returns:
         The path.
@@ -267,11 +265,11 @@ def save(result: Result, path: str | Path) -> Path:
 
 @validated
 def open(path: str | Path) -> Result:
-    """Read a result that `save` wrote as `.nc` or `.json`, or xarray's `to_netcdf`.
+    """Read a result that `save` wrote.
 
     The SHA-256 of a whole file of `save` is compared before anything in it is read. It shows damage and changes; it is
-    no proof against forgery, so open only files of people whom you trust. Files of `to_netcdf` have none: `provenance`
-    says whether their values are measured, by the digests in it. Open netCDF files of other programs with xarray.
+    no proof against forgery, so open only files of people whom you trust. Open files of xarray's `to_netcdf` with
+    xarray: `provenance` says whether their values are measured, by the digests in it.
 
     Args:
         path: the file to read.
@@ -283,13 +281,11 @@ def open(path: str | Path) -> Result:
         InputError: if the file was changed or damaged since it was saved, or has no result of squashlens.
     """
     path = Path(path)
-    if path.suffix not in (".nc", ".json"):
+    if path.suffix not in ENDINGS:
         raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
     try:
         if not path.is_file():  # a pipe would wait for its writer
             raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
-        content = path.read_bytes()
-        written_by_xarray = of_xarray(content) if path.suffix == ".nc" else None
-        return result_of(parsed(content, path.suffix, path)) if written_by_xarray is None else written_by_xarray
+        return result_of(parsed(path.read_bytes(), path.suffix, path))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error

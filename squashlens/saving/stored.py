@@ -1,4 +1,4 @@
-"""The files of results: netCDF and JSON with a SHA-256 of the whole file, and CSV for other programs.
+"""The files of results: netCDF and JSON with a SHA-256 of the whole file.
 
 The SHA-256 is compared before anything else reads a file, so that damage raises an error and nothing parses it. In
 netCDF it stands after the end of the HDF5 data, which HDF5 ignores; in JSON it is the first entry. It is no signature:
@@ -12,7 +12,6 @@ dimensions, attributes, and the bits of every value (all NaNs count as equal). S
 and in JSON.
 """
 
-import csv
 import hashlib
 import io
 import json
@@ -100,7 +99,7 @@ def _as_text(value: Any) -> str:
     return repr([_as_text(each) for each in value]) if isinstance(value, list | tuple) else repr(value)
 
 
-ENDINGS = (".nc", ".json", ".csv")
+ENDINGS = (".nc", ".json")
 KIND = "squashlens_kind"  # attribute of a file: "Dataset", or "DataArray" and the name of the array, if it has one
 AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
 BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
@@ -112,8 +111,6 @@ def as_bytes(result: Result, ending: str) -> bytes:
     """The bytes of a result's file; raises an error if reading them would not give the same result."""
     content = b""
     try:
-        if ending == ".csv":
-            return _csv(result)
         dataset = _as_dataset(result, once=ending == ".json")
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
         before, after = contents(dataset), contents(parsed(content, ending, "result"))
@@ -143,20 +140,6 @@ def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
         return _of_json(json.loads(content))
     with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
         return dataset.load()
-
-
-def of_xarray(content: bytes) -> Result | None:
-    """The result in a file that xarray's `to_netcdf` wrote, without a SHA-256; None for any other content."""
-    saved = KIND.encode() in content or AFTER.search(content, max(0, len(content) - TAIL))
-    if saved or not content.startswith((b"\x89HDF", b"CDF")):
-        return None
-    try:
-        found: Result = xr.load_dataset(io.BytesIO(content), decode_times=False)
-        if len(found) == 1 and PROVENANCE not in found.attrs:
-            found = xr.load_dataarray(io.BytesIO(content), decode_times=False)
-    except Exception:  # HDF5 and each engine have errors of their own
-        return None
-    return found if is_ours(found) else None
 
 
 def result_of(dataset: xr.Dataset) -> Result:
@@ -195,21 +178,6 @@ def _netcdf(dataset: xr.Dataset) -> bytes:
     return content + f"\nsquashlens sha256 {hashlib.sha256(content).hexdigest()}\n".encode()
 
 
-def _csv(result: Result) -> bytes:
-    result = as_dataset(result)
-    dims = {variable.dims for variable in result.data_vars.values()}
-    # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
-    several = len(dims) > 1 or dims == {()}
-    if several:
-        tables = [rows_of(values).assign(variable=str(name)) for name, values in result.data_vars.items()]
-        table = pd.concat(tables, ignore_index=True)
-        between = table.columns.drop(["variable", "value"])
-        table = table.reindex(columns=["variable", *between, "value"])
-    else:
-        table = result.to_dataframe().reset_index()
-    return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8")
-
-
 def _json(dataset: xr.Dataset) -> bytes:
     def variable(array: xr.DataArray) -> dict[str, Any]:
         return {
@@ -235,19 +203,16 @@ def _plain(value: Any) -> Any:
 
 
 def _of_json(content: dict[str, Any]) -> xr.Dataset:
-    parts = {
-        part: {name: (one["dims"], array_of(one), one["attrs"]) for name, one in content[part].items()}
-        for part in ("coords", "variables")
-    }
-    return xr.Dataset(parts["variables"], coords=parts["coords"], attrs=content["attrs"])
+    def variables(part: str) -> dict[str, Any]:
+        return {
+            name: (stored["dims"], np.array(stored["data"], stored["dtype"]).reshape(stored["shape"]), stored["attrs"])
+            for name, stored in content[part].items()
+        }
+
+    return xr.Dataset(variables("variables"), coords=variables("coords"), attrs=content["attrs"])
 
 
-def array_of(one: dict[str, Any]) -> np.ndarray:
-    """The values of a variable in JSON."""
-    return np.array(one["data"], dtype=one["dtype"]).reshape(one["shape"])
-
-
-def rows_of(values: xr.DataArray, taken: Collection[str] = ("variable", "value")) -> pd.DataFrame:
+def rows_of(values: xr.DataArray, taken: Collection[str]) -> pd.DataFrame:
     """One row for each entry: its coordinates, then its `value`. A coordinate with a `taken` name gets an underscore.
 
     Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
