@@ -20,7 +20,7 @@ from squashlens.engine.live import bridge_around
 from squashlens.engine.loading.complete import commit_of, read_checkpoint, require_complete
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
-from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
+from squashlens.engine.loading.sources import access_error, nearest, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.reader import AGAIN, require_finite
 from squashlens.engine.text.start import adds_bos, start_of
@@ -97,8 +97,6 @@ def load(
         found = source_of(name)
         source = found.path
         require_revisions(name, source, revision)
-        if not Path(source).is_dir():
-            require_reachable(source, revision, nearest(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
         empty = _on_no_device(config, source)

@@ -1,4 +1,4 @@
-"""Spans: groups of a prompt's tokens that are measured together, such as words, lines or the fields of a JSON object.
+"""Spans: groups of a prompt's tokens that are measured together, such as words or lines.
 
 The Jacobian with respect to a span is its tokens' blocks side by side, ``J_S = [J_i … J_j]``: all of them move at once.
 ``J_S J_Sᵀ = Σ J_i J_iᵀ``, so that ``max_i ‖J_i‖₂ ≤ ‖J_S‖₂ ≤ √Σ ‖J_i‖₂²``, and ``‖J_S‖_F² = Σ ‖J_i‖_F²``. A sum of
