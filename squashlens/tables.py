@@ -47,7 +47,7 @@ def table(result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result]
     several = {"": result} if isinstance(result, Result) else result
     if not several:
         raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
-    frames = {label: _long(one) for label, one in several.items()}
+    frames = {label: _long(part) for label, part in several.items()}
     labelled = [frame.assign(label=label) for label, frame in frames.items()]
     return frames[""] if isinstance(result, Result) else _below(labelled)
 
@@ -89,9 +89,9 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
     frame = rows_of(values, (*FIRST, *LAST))
     if "token_id" in frame:
         frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
-    given = next(iter(subjects(facts).values()), None)
-    texts = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else None
-    prompt: Any = _as_text(given)
+    subject = next(iter(subjects(facts).values()), None)
+    texts = subject if isinstance(subject, list) and not all(isinstance(part, int) for part in subject) else None
+    prompt: Any = _as_text(subject)
     if "prompt_" in frame and pd.api.types.is_numeric_dtype(frame["prompt_"]):  # the number of a prompt
         places = frame.pop("prompt_")
         if texts is not None and (places < len(texts)).all():
@@ -107,12 +107,12 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
 def _flatten(names: Any) -> list[str]:
     """Names in a list, or in the lists of several parts."""
     if isinstance(names, list):
-        return [name for one in names for name in _flatten(one)]
+        return [name for part in names for name in _flatten(part)]
     return [str(names)] if names else []
 
 
-def _as_text(given: Any) -> str:
+def _as_text(value: Any) -> str:
     """A prompt or name as text; several with commas, and token ids as a list."""
-    if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
-        return ", ".join(dict.fromkeys(given))
-    return "" if given is None else given if isinstance(given, str) else str(given)
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return ", ".join(dict.fromkeys(value))
+    return "" if value is None else value if isinstance(value, str) else str(value)

@@ -160,7 +160,7 @@ def measured(function: Callable[P, T], call: Callable[[BoundArguments], T] | Non
 
 
 def require_no_modes() -> None:
-    """Raise an error inside a PyTorch context that changes results."""
+    """Raise an error under autocast, which runs parts of the model in another dtype."""
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
         raise InputError(

@@ -20,9 +20,9 @@ DEFAULTS = {
 }  # fmt: skip
 
 
-def refuse_options(*given: Any) -> None:
+def refuse_options(*options: Any) -> None:
     """Raise an error for an option of the measurement, in the order of `DEFAULTS`, that is given with a result."""
-    for (name, default), value in zip(DEFAULTS.items(), given, strict=True):
+    for (name, default), value in zip(DEFAULTS.items(), options, strict=True):
         if value != default:
             raise InputError(
                 f"{name}={short_repr(value)} is given with a result, which is shown as it was measured.",
@@ -30,42 +30,42 @@ def refuse_options(*given: Any) -> None:
             )
 
 
-def of_result(found: xr.Dataset) -> xr.Dataset:
+def of_result(result: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
-    joined = [str(dim) for dim in found.dims if dim not in DIMS]
-    function = provenance(found)["call"].get("function")
-    whole = {"query", "layer", "position"} <= {*found.dims} and {"path_bound", "null"} <= {*found}
+    joined = [str(dim) for dim in result.dims if dim not in DIMS]
+    function = provenance(result)["call"].get("function")
+    whole = {"query", "layer", "position"} <= {*result.dims} and {"path_bound", "null"} <= {*result}
     if function in ("influence", "squash_map") and whole and joined:
         raise InputError(
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
             f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
-    if function not in ("influence", "squash_map") or not whole or not {"token", "token_id"} <= {*found.coords}:
+    if function not in ("influence", "squash_map") or not whole or not {"token", "token_id"} <= {*result.coords}:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
             "Give a model and a prompt, or the whole result of `influence`.",
         )
     for dim in ("query", "layer", "traced", "path"):
-        labels = found[dim].values if dim in found.dims else np.zeros(1)
+        labels = result[dim].values if dim in result.dims else np.zeros(1)
         if not len(labels) or len({*labels.tolist()}) < len(labels):
             raise InputError(
                 f"model= is a result with {len(labels)} labels of {dim!r}, of which {len({*labels.tolist()})} differ.",
                 f"Select at least one {dim}, and none twice.",
             )
-    cut = [dim for dim in COUNTED if dim in found.dims and found[dim].values.tolist() != [*range(found.sizes[dim])]]
-    if cut or found["query"].max() >= found.sizes["position"]:
+    cut = [dim for dim in COUNTED if dim in result.dims and result[dim].values.tolist() != [*range(result.sizes[dim])]]
+    if cut or result["query"].max() >= result.sizes["position"]:
         part = cut[0] if cut else "position"
         raise InputError(
             f"model= is a result with only a part of {part}, and a map shows the whole prompt.",
             "Give the whole result; a selection may choose among query and layer.",
         )
-    ordered = found.transpose(*DIMS, missing_dims="ignore")
+    ordered = result.transpose(*DIMS, missing_dims="ignore")
     return of_profile(ordered) if function == "influence" else ordered
 
 
-def find_query(found: xr.Dataset, query: int) -> int:
+def find_query(result: xr.Dataset, query: int) -> int:
     """A query of the result, counted from the end if it is negative."""
-    n, known = found.sizes["position"], {int(one) for one in found["query"].values}
+    n, known = result.sizes["position"], {int(known_query) for known_query in result["query"].values}
     if not -n <= query < n or query % n not in known:
         raise InputError(
             f"query={query} is not among the {len(known)} queries of the result.",

@@ -160,7 +160,7 @@ class SquashMap:
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""
-        return page(*(one._data() for one in (self, beside) if one is not None))
+        return page(*(shown._data() for shown in (self, beside) if shown is not None))
 
     def section(self) -> str:
         """The map as a part of another page, in light colours."""
@@ -179,9 +179,9 @@ class SquashMap:
             )
         return widget(self.result, self.again, self._data)
 
-    def _data(self, found: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
+    def _data(self, result: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
         """The data of the page, or of that of a result with further queries."""
-        whole = self.result if found is None else found
+        whole = self.result if result is None else result
         return payload(whole, self.opened if opened is None else opened)
 
     def _repr_html_(self) -> str:
@@ -257,8 +257,8 @@ def squash_map(
     """
     if isinstance(model, xr.Dataset):
         refuse_options(prompt, method, n_probes, norm, n_replacements, spans, seed)
-        found = of_result(model)
-        return SquashMap(found, opened=None if query == -1 else find_query(found, query))
+        result = of_result(model)
+        return SquashMap(result, opened=None if query == -1 else find_query(result, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `influence`.")
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
@@ -267,11 +267,11 @@ def squash_map(
     }  # fmt: skip
     held = measure(model, prompt, query=query, way=way, **chosen)
 
-    def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
+    def again(result: xr.Dataset, wanted: int, tick: Callable[[float], None]) -> xr.Dataset:
         exact = replace(way, method="exact")
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
-            more = measure(model, prompt, query=one, alone=True, tick=tick, way=exact, **chosen)
-        return joined(found, more, one)
+            more = measure(model, prompt, query=wanted, alone=True, tick=tick, way=exact, **chosen)
+        return joined(result, more, wanted)
 
     return SquashMap(held, again)

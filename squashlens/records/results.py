@@ -68,9 +68,9 @@ def attributes(long_name: str, units: str) -> dict[str, str]:
 
 def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
     """A result as a variable of a Dataset, which has the provenance of all its variables."""
-    found = result.rename(name)
-    found.attrs = attributes(str(result.attrs["long_name"]), str(result.attrs["units"]))
-    return found
+    variable = result.rename(name)
+    variable.attrs = attributes(str(result.attrs["long_name"]), str(result.attrs["units"]))
+    return variable
 
 
 def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
@@ -78,15 +78,15 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
 
     Further attributes say in short what is in it. Unless `measured`, nothing is signed, and the result is derived.
     """
-    found = result.copy(deep=False)
-    short = headline(read_facts(dict(facts), labels_of(found)))
-    plain = {name: value for name, value in found.attrs.items() if name not in OF_ALL}
+    copy = result.copy(deep=False)
+    short = headline(read_facts(dict(facts), labels_of(copy)))
+    plain = {name: value for name, value in copy.attrs.items() if name not in OF_ALL}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
-    text = written({**kept, SIGNED: digests(found) if measured else {}})
-    found.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
-    for one in found.data_vars.values() if isinstance(found, xr.Dataset) else ():
-        one.attrs = {**one.attrs, SOURCE: OURS, PROVENANCE: text}
-    return found
+    text = written({**kept, SIGNED: digests(copy) if measured else {}})
+    copy.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
+    for values in copy.data_vars.values() if isinstance(copy, xr.Dataset) else ():
+        values.attrs = {**values.attrs, SOURCE: OURS, PROVENANCE: text}
+    return copy
 
 
 def signed(
@@ -160,8 +160,8 @@ def origin_of(result: Result) -> str:
 
 def is_done(result: Result) -> bool:
     """Whether a result is no cell of a study that is not done yet."""
-    found = _facts(result)
-    return any(found) or not found
+    facts = _facts(result)
+    return any(facts) or not facts
 
 
 def require_done(result: Result) -> None:
@@ -179,16 +179,17 @@ def is_measured(result: Result) -> bool:
     texts = texts_of(result)
     if len(texts) != 1:
         return False
-    stored, found = _read(texts[0]), digests(result)
+    stored, present = _read(texts[0]), digests(result)
     part = part_facts(stored, labels_of(result), [str(name) for name in result.dims])
     # Labels of the part, which it did not have before it was joined.
     chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
-    return _signs(stored, found) or (part is not stored and _signs(part, {n: found[n] for n in found.keys() - chosen}))
+    own = {name: digest for name, digest in present.items() if name not in chosen}
+    return _signs(stored, present) or (part is not stored and _signs(part, own))
 
 
-def _signs(stored: Mapping[str, Any], found: Mapping[str, str]) -> bool:
+def _signs(stored: Mapping[str, Any], present: Mapping[str, str]) -> bool:
     signed = stored.get(SIGNED)
-    return isinstance(signed, dict) and all(signed.get(name) == digest for name, digest in found.items())
+    return isinstance(signed, dict) and all(signed.get(name) == digest for name, digest in present.items())
 
 
 def joined_along(result: Result) -> list[str]:

@@ -37,9 +37,9 @@ Result = xr.DataArray | xr.Dataset
 def digests(result: Result) -> dict[str, str]:
     """The digest of each variable by name, with its own attributes, and of each coordinate by `label_of` its name."""
     own: Mapping[Any, Any] = result.data_vars if isinstance(result, xr.Dataset) else {result.name or "": result}
-    stated = {name: {k: v for k, v in one.attrs.items() if k not in OF_ALL} for name, one in own.items()}
-    found = {str(name): _digest(one.variable, stated[name]) for name, one in own.items()}
-    return found | {label_of(name): _digest(one.variable, {}) for name, one in result.coords.items()}
+    stated = {name: {k: v for k, v in values.attrs.items() if k not in OF_ALL} for name, values in own.items()}
+    signed = {str(name): _digest(values.variable, stated[name]) for name, values in own.items()}
+    return signed | {label_of(name): _digest(values.variable, {}) for name, values in result.coords.items()}
 
 
 def label_of(name: object) -> str:
@@ -58,14 +58,14 @@ def texts_of(result: Result) -> list[Any]:
     """The distinct provenances of a result's variables, as they are stored."""
     whole = result.attrs.get(PROVENANCE)
     members = [*result.data_vars.values()] if isinstance(result, xr.Dataset) else []
-    texts = [one.attrs.get(PROVENANCE, whole) for one in members] or [whole]
+    texts = [member.attrs.get(PROVENANCE, whole) for member in members] or [whole]
     return [text for text in dict.fromkeys(texts) if text is not None]
 
 
 def is_ours(result: Result) -> bool:
     """Whether values come from results of squashlens, also where these were of different calls."""
     members = [*result.data_vars.values()] if isinstance(result, xr.Dataset) else []
-    return any(one.attrs.get(SOURCE) == OURS for one in (result, *members))
+    return any(part.attrs.get(SOURCE) == OURS for part in (result, *members))
 
 
 def _digest(variable: xr.Variable, attrs: Mapping[Any, Any]) -> str:
@@ -127,14 +127,14 @@ def as_bytes(result: Result, ending: str) -> bytes:
 
 def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
     """The Dataset in the bytes of a file, after a comparison of its SHA-256."""
-    found = AFTER.search(content, max(0, len(content) - TAIL)) if ending == ".nc" else BEFORE.match(content)
-    if found is None:
+    digest = AFTER.search(content, max(0, len(content) - TAIL)) if ending == ".nc" else BEFORE.match(content)
+    if digest is None:
         raise InputError(
             f"{str(name)!r} was not written by `squashlens.results.save`, or a part of it is missing.",
             "Open the files of other programs with xarray: the provenance of a result is in its attributes.",
         )
-    body = content[: found.start()] if ending == ".nc" else content[found.end() :]
-    if hashlib.sha256(body).hexdigest().encode() != found[1]:
+    body = content[: digest.start()] if ending == ".nc" else content[digest.end() :]
+    if hashlib.sha256(body).hexdigest().encode() != digest[1]:
         raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Measure again.")
     if ending == ".json":
         return _of_json(json.loads(content))
@@ -146,13 +146,13 @@ def result_of(dataset: xr.Dataset) -> Result:
     """The DataArray or Dataset that is stored as this Dataset."""
     attrs = {name: value for name, value in dataset.attrs.items() if name != KIND}
     text, kind = attrs.get(PROVENANCE), dataset.attrs.get(KIND)
-    found = dataset.copy(deep=False)
-    found.attrs = attrs
-    for one in found.data_vars.values() if text is not None else ():
-        one.attrs.setdefault(PROVENANCE, text)
+    result = dataset.copy(deep=False)
+    result.attrs = attrs
+    for values in result.data_vars.values() if text is not None else ():
+        values.attrs.setdefault(PROVENANCE, text)
     if kind == "Dataset":
-        return found
-    (array,) = found.data_vars.values()
+        return result
+    (array,) = result.data_vars.values()
     return array.rename(None if kind == "DataArray" else str(kind).removeprefix("DataArray "))
 
 
@@ -162,15 +162,15 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
     kind = "Dataset" if dataset is result else "DataArray" if result.name is None else f"DataArray {result.name}"
     text = result.attrs.get(PROVENANCE)
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
-    found = dataset.drop_encoding().assign_attrs(about)
-    for name, one in found.variables.items():
-        if one.dtype == object and any(isinstance(value, str) for value in one.values.flat):
+    written = dataset.drop_encoding().assign_attrs(about)
+    for name, values in written.variables.items():
+        if values.dtype == object and any(isinstance(value, str) for value in values.values.flat):
             # Places without a text, as `reindex` and `align` leave them.
-            found[name] = one.copy(data=np.where(pd.isna(one.values), "", one.values))
-    for one in found.data_vars.values():
-        if once and text is not None and one.attrs.get(PROVENANCE) == text:
-            del one.attrs[PROVENANCE]
-    return found
+            written[name] = values.copy(data=np.where(pd.isna(values.values), "", values.values))
+    for values in written.data_vars.values():
+        if once and text is not None and values.attrs.get(PROVENANCE) == text:
+            del values.attrs[PROVENANCE]
+    return written
 
 
 def _netcdf(dataset: xr.Dataset) -> bytes:
@@ -218,10 +218,10 @@ def rows_of(values: xr.DataArray, taken: Collection[str]) -> pd.DataFrame:
     Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
     """
     renamed = {name: f"{name}_" for name in (*values.dims, *values.coords) if name in taken}
-    found = values.rename(renamed).rename("value")
-    if not found.ndim:
-        found = found.expand_dims(PLACE)
-    frame = found.to_dataframe().reset_index().drop(columns=PLACE, errors="ignore")
+    array = values.rename(renamed).rename("value")
+    if not array.ndim:
+        array = array.expand_dims(PLACE)
+    frame = array.to_dataframe().reset_index().drop(columns=PLACE, errors="ignore")
     kinds = {"b": "boolean", "i": "Int64", "u": "UInt64"}
     for name in frame.columns.drop("value"):
         kind = frame[name].dtype.kind

@@ -71,7 +71,7 @@ class _Crew:
         return len(missing)
 
     def dismiss(self) -> bool:
-        """Forget the workers that ended; raise an error that one of them ended with."""
+        """Forget workers that ended; raise the error of one that ended with an error."""
         states = {worker: self.engine.state(handle) for worker, handle in self.handles.items()}
         ended = {worker: state for worker, state in states.items() if state is not None}
         for worker, state in ended.items():
@@ -137,8 +137,8 @@ def gpus_here() -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return given[:count] or [str(number) for number in range(count)]
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return visible[:count] or [str(number) for number in range(count)]
 
 
 Actor = tuple[Any, Any]  # with its call

@@ -77,9 +77,9 @@ class Source:
 WANTED = "Give text or a list of token ids."
 
 
-def source_of(given: Mapping[str, Any]) -> Source:
+def source_of(described: Mapping[str, Any]) -> Source:
     """The source that a description names, after one pass over the file."""
-    over: Over = call(Over, given, "over")
+    over: Over = call(Over, described, "over")
     positive(over.shard, "over: shard", "a number of rows", most=2**53)
     positive(1 if over.limit is None else over.limit, "over: limit", "a number of rows", most=2**53)
     identity, rows = _look(over.path)

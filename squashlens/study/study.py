@@ -152,8 +152,8 @@ class Study:
             reasons: dict[int | None, Any] = {None: failed[cell.key].get("reason")} if cell.key in failed else {}
             for row, reason in (reasons | rows_of.get(cell.key, {})).items():
                 rows.append({"grid": cell.grid, **cell.labels, "row": row, "reason": reason, "key": cell.key})
-        found = pd.DataFrame(rows, columns=None if rows else ["grid", "row", "reason", "key"])
-        return found.astype({"row": "Int64"}) if any(cell.span for cell in self.cells) else found.drop(columns="row")
+        table = pd.DataFrame(rows, columns=None if rows else ["grid", "row", "reason", "key"])
+        return table.astype({"row": "Int64"}) if any(cell.span for cell in self.cells) else table.drop(columns="row")
 
     @validated
     def combine(self, name: str | None = None) -> xr.Dataset:

@@ -122,13 +122,13 @@ class Worker:
 
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
-        given = arguments_for(model, cell.arguments, known)
+        arguments = arguments_for(model, cell.arguments, known)
         if "resume" in known:  # if this worker is killed, the next one goes on from here
-            given |= {"resume": self.store.journal(cell.key)}
+            arguments |= {"resume": self.store.journal(cell.key)}
         first = () if model is None else (model,)
 
         def function(**more: Any) -> Result:
-            result = function_of(cell.measurement)(*first, **more, **given)
+            result = function_of(cell.measurement)(*first, **more, **arguments)
             if not isinstance(result, xr.DataArray | xr.Dataset):
                 cause = f"{cell.measurement} returned {short_repr(result)}."
                 raise InputError(cause, "Return an xarray DataArray or Dataset.")

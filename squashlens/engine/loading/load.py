@@ -94,21 +94,21 @@ def load(
     dtype = dtype_to_run_in(dtype)
     require_quantizer(quantize, dtype)
     with _uncollected(), _libraries_silenced():
-        found = source_of(name)
-        source = found.path
+        origin = source_of(name)
+        source = origin.path
         require_revisions(name, source, revision)
         config = _open_config(source, revision)
         _require_decoder(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
-            _require_fit(empty, found.label, device, dtype)
+            _require_fit(empty, origin.label, device, dtype)
         try:
             # Before the weights, since a damaged one costs less time then.
             tokenizer = _read_tokenizer(source, revision)
             model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
-            model.cfg.model_name = found.label
-            if found.file is not None:
-                getattr(model.original_model.config, ORIGIN)["file"] = found.file
+            model.cfg.model_name = origin.label
+            if origin.file is not None:
+                getattr(model.original_model.config, ORIGIN)["file"] = origin.file
             return model
         except (SquashlensError, torch.OutOfMemoryError):
             raise

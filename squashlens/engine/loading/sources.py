@@ -214,9 +214,9 @@ def _commit(source: str, revision: str | None) -> str:
     if isinstance(cached, str):
         return Path(cached).parent.name
     try:
-        found = HfApi().model_info(source, revision=revision).sha
+        commit = HfApi().model_info(source, revision=revision).sha
     except Exception as error:  # the many errors of networks, of the hub and of names
         raise unreachable(source, nearest(source)) from error
-    if found is None:
+    if commit is None:
         raise unreachable(source, nearest(source))
-    return found
+    return commit

@@ -33,7 +33,7 @@ def positions_in(texts: Sequence[str], pieces: Sequence[Piece]) -> list[list[int
     >>> positions_in(["It", " is", ".", " So"], [("It is.", 0, 6), ("So", 7, 9)])
     [[0, 1, 2], [3]]
     """
-    found: list[list[int]] = [[] for _ in pieces]
+    positions: list[list[int]] = [[] for _ in pieces]
     whole, place = "".join(texts), 0
     for token, text in enumerate(texts):
         place, start = place + len(text), place
@@ -43,8 +43,8 @@ def positions_in(texts: Sequence[str], pieces: Sequence[Piece]) -> list[list[int
         if not inside and seen is None:
             inside = [i for i, (_, first, _) in enumerate(pieces) if first >= at][:1]
         for i in inside[:1]:
-            found[i].append(token)
-    return found
+            positions[i].append(token)
+    return positions
 
 
 def texts_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
