@@ -230,6 +230,13 @@ def rows_of(values: xr.DataArray, taken: Collection[str]) -> pd.DataFrame:
     return frame.reindex(columns=[*frame.columns.drop("value"), "value"])
 
 
+def long_table(result: Result) -> pd.DataFrame:
+    """One row for each number or text of a result: the name of its variable, its labels, and its `value`."""
+    variables = as_dataset(result).data_vars
+    frames = [rows_of(values, ("variable", "value")).assign(variable=str(name)) for name, values in variables.items()]
+    return pd.concat(frames, ignore_index=True)
+
+
 def as_dataset(result: xr.DataArray | xr.Dataset) -> xr.Dataset:
     """A result as a Dataset; an array without a name, or called like one of its coordinates, becomes `value`."""
     if isinstance(result, xr.Dataset):
