@@ -33,7 +33,8 @@ def moved(*shares: float) -> xr.Dataset:
     """What `knockout_effect` gives if hiding the first tokens moves these shares of the probability."""
     values = np.zeros(20)
     values[1 : 1 + len(shares)] = 2 * np.array(shares)  # stored as L1
-    return xr.Dataset({"total_variation": ("position", values)})
+    text = {"long_name": "total variation of the next token without the token"}
+    return xr.Dataset({"total_variation": ("position", values, text)})
 
 
 def judged(verdict: str, **numbers: float) -> xr.Dataset:
