@@ -52,7 +52,7 @@ class Section:
     folded: bool = True
 
 
-@measurement()
+@measurement(cheaper="A shorter prompt takes less.")
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,

@@ -60,7 +60,7 @@ COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
 MOVED = {"total_variation": ("total variation", "1"), "log_odds": ("log odds", "nats")}  # by rounding
 
 
-@measurement("collapse_curve", "collapse_heatmap", captured=True)
+@measurement("collapse_curve", "collapse_heatmap", captured=True, cheaper="Fewer lengths= or baselines= takes less.")
 def collapse(
     model: Bridge,
     sequence: SequenceOrCapture,
