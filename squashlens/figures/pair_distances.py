@@ -7,12 +7,12 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.results import chosen, relative_distance
+from squashlens.figures.collapse_sentences import against_contrast
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, shades_of
-from squashlens.records.collapse_sentences import against_contrast
 
 LENGTH = "length (content tokens)"
 NAMES = {

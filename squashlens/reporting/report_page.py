@@ -11,10 +11,10 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
+from squashlens.figures import collapse_sentences
 from squashlens.maps.payload import fact_text, load_of
 from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED
 from squashlens.measure.registration import measurement
-from squashlens.records import collapse_sentences
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.records.sentences import certainty_of_norms
@@ -53,7 +53,7 @@ class Section:
     folded: bool = True
 
 
-@measurement()
+@measurement(cheaper="A shorter prompt takes less.")
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
@@ -105,7 +105,7 @@ def report(
     from squashlens.measure.squashing.sensitivity import sensitivity
 
     out = require_output(out, (".html", ".htm"))
-    given = None if prompt is None else _asked(prompt, answer, instead)
+    given = _asked(prompt, answer, instead)
     if n is not None and n < collapse_sentences.FEWEST:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 4.")
     bridge = load(model) if isinstance(model, str | Path) else model
@@ -124,7 +124,11 @@ def report(
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 
-def _asked(prompt: str, answer: str | None, instead: Sequence[str] | None) -> Asked:
+def _asked(prompt: str | None, answer: str | None, instead: Sequence[str] | None) -> Asked | None:
+    if prompt is None:
+        if answer is not None or instead is not None:
+            raise InputError("answer= and instead= are about a prompt, and prompt= is missing.", "Give the prompt too.")
+        return None
     if (answer is None) != (instead is None):
         raise InputError(
             "answer= and instead= belong together: a verdict compares two right answers.",
@@ -216,7 +220,7 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
             figures.collapse_curve(found),
             tuple(f"{name} {collapse_sentences.collapses(one)}" for name, one in found.items()),
             "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
-            "representations. With commas, v* breaks the period of three.",
+            "representations. After a whole group of three digits, v* breaks the rhythm of the commas.",
             False,
         ),
         Section(
