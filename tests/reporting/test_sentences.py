@@ -9,6 +9,7 @@ import xarray as xr
 
 from squashlens.figures import collapse_sentences as collapse
 from squashlens.records.results import sealed
+from squashlens.records.sentences import Rank
 from squashlens.reporting import first_screen as screen
 from squashlens.reporting import prompt_sentences as say
 

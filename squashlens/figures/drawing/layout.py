@@ -22,7 +22,7 @@ from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL
 
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 TITLE, HEADING, NOTES = 1.2, 1.1, 0.9  # sizes of text, in units of the font size
-SYMBOL, ENTRY = 45.0, 19.0  # pixels that plotly gives a legend's symbol, and a line
+SYMBOL, ENTRY = 50.0, 19.0  # pixels that plotly gives a legend's symbol, and a line
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 LEAST = {"width": 40.0, "height": 24.0}  # pixels of the widest and of the highest panel
 LABEL = "line"  # name of the annotation at the end of a line
@@ -171,6 +171,11 @@ def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[s
         lines[panel.axes] = {
             name: line for name, line in lines.get(panel.axes, {}).items() if not any(name in own for own in after)
         }
+    for block in page.blocks:  # names stand once in a column of panels
+        above_it = set[str]()
+        for panel in block.panels:
+            lines[panel.axes] = {name: line for name, line in lines[panel.axes].items() if name not in above_it}
+            above_it |= {*lines[panel.axes]}
     for trace in traces_of(figure):
         if "showlegend" in trace:  # plotly lists no trace without points, and calls one without a name "trace 1"
             name = unbreak(trace.name or "")
@@ -266,13 +271,14 @@ def set_legend(figure: go.Figure, start: float, width: float, size: float) -> fl
     if not names or len(everything) < 2:
         figure.update_layout(legend={"visible": False})
         return 0.0
-    columns = max(1, min(len(names), int(width / (SYMBOL + 1.05 * max(width_of(n, SMALL * size) for n in names)))))
+    room, widest = width - 2 * size, SYMBOL + 1.05 * max(width_of(name, SMALL * size) for name in names)
+    columns = max(1, min(len(names), int(room / widest)))
     heights = [max(ENTRY, 3 + height_of(name, SMALL * size)) for name in names]
     height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 10
     figure.update_layout(
         legend={
             "visible": True, "font": {"size": SMALL * size}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal",
-            "entrywidth": width / columns - SYMBOL, "maxheight": height + ENTRY,  # else plotly scrolls a part
+            "entrywidth": room / columns - SYMBOL, "maxheight": height + ENTRY,  # else plotly scrolls a part
             "orientation": "h", "xanchor": "left", "yanchor": "top", "x": 0.5 * size / width,
             "xref": "container", "yref": "container",
         }
