@@ -22,7 +22,7 @@ from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL
 
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 TITLE, HEADING, NOTES = 1.2, 1.1, 0.9  # sizes of text, in units of the font size
-SYMBOL, ENTRY = 50.0, 19.0  # pixels that plotly gives a legend's symbol, and a line
+SYMBOL, BETWEEN, ENTRY = 40.0, 5.0, 19.0  # pixels that plotly gives a legend's symbol, the gap after it, and a line
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 LEAST = {"width": 40.0, "height": 24.0}  # pixels of the widest and of the highest panel
 LABEL = "line"  # name of the annotation at the end of a line
@@ -125,14 +125,16 @@ def lay_out(figure: go.Figure) -> go.Figure:
         track.before[0] += tall
         rows.append(track)
     start = set_title(figure, page, width)
-    below = start + set_legend(figure, start, width, size)
+    left, right = min(spans[0][0] for spans in across), max(spans[-1][1] for spans in across)
+    below = start + set_legend(figure, right - left, size)  # plotly fills rows up to the width of the panels
     down, height = divide(rows, below, page.height and page.height * INCH, "height")
-    left, top = min(spans[0][0] for spans in across), min(spans[0][0] for spans in down)
-    wide, deep = max(spans[-1][1] for spans in across) - left, max(spans[-1][1] for spans in down) - top
+    top = min(spans[0][0] for spans in down)
+    wide, deep = right - left, max(spans[-1][1] for spans in down) - top
     figure.update_layout(
         height=height, width=page.look.width and width, autosize=page.look.width is None,
         margin={"l": left, "r": width - left - wide, "t": top, "b": height - top - deep, "pad": 0},
-        legend={"y": 1 - start / height}, title={"y": 1 - 0.5 * size / height} if page.title else None,
+        legend={"x": 0.5 * size / width, "y": 1 - start / height},
+        title={"y": 1 - 0.5 * size / height} if page.title else None,
     )  # fmt: skip
     for block, x_spans, y_spans in zip(blocks, across, down, strict=True):
         for panel in block.panels:
@@ -162,7 +164,7 @@ def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[s
             lines.setdefault(axes_of(trace), {}).setdefault(unbreak(trace.name), trace)
     names = {name for own in lines.values() for name in own}
     high = max((wrap(name, limit, SMALL * page.look.size).count("<br>") for name in names), default=0)
-    fits = high < ROWS and all(len(own) <= MOST for own in lines.values())
+    fits = high < ROWS and not any("<su" in name for name in names) and all(len(own) <= MOST for own in lines.values())
     if page.legend != "lines" or not fits or len({unbreak(one.name) for one in named}) < 2:
         lines, names = {}, set[str]()
     order = [(block.row, panel.row, panel) for block in page.blocks for panel in block.panels]
@@ -261,7 +263,7 @@ def set_title(figure: go.Figure, page: Page, width: float) -> float:
     return 1.4 * size + 1.5 * lift + height_of(text, TITLE * size) + height_of(notes, NOTES * size)
 
 
-def set_legend(figure: go.Figure, start: float, width: float, size: float) -> float:
+def set_legend(figure: go.Figure, width: float, size: float) -> float:
     """Set the text of the legend, in columns of equal width; its height, which is 0 if it lists nothing."""
     traces = [one for one in traces_of(figure) if "showlegend" in one and one.showlegend and one.name]
     for trace in traces:
@@ -271,15 +273,20 @@ def set_legend(figure: go.Figure, start: float, width: float, size: float) -> fl
     if not names or len(everything) < 2:
         figure.update_layout(legend={"visible": False})
         return 0.0
-    room, widest = width - 2 * size, SYMBOL + 1.05 * max(width_of(name, SMALL * size) for name in names)
-    columns = max(1, min(len(names), int(room / widest)))
+    widths = [SYMBOL + 1.05 * width_of(name, SMALL * size) for name in names]
+    # plotly puts all entries into one row, or into columns that are as wide as the widest.
+    columns, entry, column = len(names), None, BETWEEN + max(widths)
+    if sum(widths) + BETWEEN * (1 + len(names)) > width:
+        columns = max(1, int((width - BETWEEN) / column))
+        # So wide that one more column does not fit: texts narrower than estimated would otherwise get it.
+        entry = max(column, (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
     heights = [max(ENTRY, 3 + height_of(name, SMALL * size)) for name in names]
     height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 10
     figure.update_layout(
         legend={
             "visible": True, "font": {"size": SMALL * size}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal",
-            "entrywidth": room / columns - SYMBOL, "maxheight": height + ENTRY,  # else plotly scrolls a part
-            "orientation": "h", "xanchor": "left", "yanchor": "top", "x": 0.5 * size / width,
+            "entrywidth": entry, "maxheight": height + ENTRY,  # else plotly scrolls a part
+            "orientation": "h", "xanchor": "left", "yanchor": "top",
             "xref": "container", "yref": "container",
         }
     )  # fmt: skip
