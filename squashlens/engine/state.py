@@ -154,9 +154,11 @@ def _in_a_pass(error: Exception) -> bool:
     return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
 
 
-def measured(function: Callable[P, T], call: Callable[[BoundArguments], T] | None = None) -> Callable[P, T]:
-    """Decorator for public functions that run a model: they run inside `steady`. For `call` see `run_within`."""
-    return run_within(steady, function, call)
+def measured(
+    function: Callable[P, T], call: Callable[[BoundArguments], T] | None = None, cheaper: str = ""
+) -> Callable[P, T]:
+    """Decorator for public functions that run a model: they run inside `steady`. For the rest see `run_within`."""
+    return run_within(steady, function, call, cheaper)
 
 
 def require_no_modes() -> None:

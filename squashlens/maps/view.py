@@ -196,7 +196,7 @@ class SquashMap:
         return f"<squash map of {sizes['position']} tokens: {sizes['query']} queries, {sizes['layer']} layers>"
 
 
-@measurement()
+@measurement(cheaper="Fewer n_probes= or n_replacements= takes less.")
 def squash_map(
     model: Bridge | xr.Dataset,
     prompt: PromptOrCapture | None = None,

@@ -36,7 +36,7 @@ PREFERRED = math.log(2)  # least log-odds of a preferred answer: with random wei
 USED, UNRESOLVED, PRESENT, LOST, UNDECIDED = "used", "not resolved", "present, not used", "lost", "undecided"
 
 
-@measurement("verdict_odds", "verdict_margins")
+@measurement("verdict_odds", "verdict_margins", cheaper="n_random_models=0 takes less.")
 def verdict(
     model: Bridge,
     prompts: Sequence[str] | GrowingSequence,

@@ -30,7 +30,7 @@ CEILING = "rank correlation that the expected effects would have with these mean
 
 
 # candidates are the tokens of all prompts, and draws go on from one to the next
-@measurement("substitution", prompts="dependent")
+@measurement("substitution", prompts="dependent", cheaper="Fewer n_replacements= or positions= takes less.")
 def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -52,7 +52,7 @@ class Drawn:
     inches: float
 
 
-@measurement()
+@measurement(cheaper="Fewer figures= or lengths= takes less.")
 def paper(
     model: Bridge,
     *,

@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
-from squashlens.theory.norms import side_by_side
 from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, plain_outputs
 
@@ -112,15 +109,6 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
     spans = {"a": [1], "b": [4], "after the query": [6]}
     found = sl.substitution_effect(model, IDS, n_replacements=1, spans=spans, **shared)
     np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
-
-
-@settings(deadline=None, max_examples=25)
-@given(shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4)), seed=st.integers(0, 10**6))
-def test_blocks_side_by_side(shape: tuple[int, int, int], seed: int) -> None:
-    blocks = np.random.default_rng(seed).standard_normal((2, *shape))
-    found = side_by_side(torch.tensor(blocks)).numpy()
-    for one, several in zip(found, blocks, strict=True):
-        np.testing.assert_allclose(one @ one.T, sum(b @ b.T for b in several), rtol=1e-9, atol=1e-9)
 
 
 def test_words_sentences_and_lines() -> None:
