@@ -93,4 +93,5 @@ def size(prompt: str) -> xr.Dataset:
 
 def codes(prompt: str) -> xr.Dataset:
     """The code of each character of a prompt."""
-    return xr.Dataset({"code": ("position", [ord(character) for character in prompt])})
+    values = [ord(character) for character in prompt]
+    return xr.Dataset({"code": ("position", values)}, {"position": range(len(values))})
