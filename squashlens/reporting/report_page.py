@@ -43,13 +43,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a figure with a note and sentences; `folded` ones are opened by a click."""
+    """A part of the page: a figure with a note and sentences."""
 
     title: str
     figure: "go.Figure | None"
     says: tuple[str, ...] = ()
     note: str = ""
-    folded: bool = True
 
 
 @measurement()
@@ -188,9 +187,7 @@ def _counting(model: Bridge) -> Section:
         last = found.isel(pair=[*found["length"].values].index(first))
         says += f" From n = {first} on they do not: {decided_by(last)}"
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
-    return Section(
-        "Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note, False
-    )
+    return Section("Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note)
 
 
 def _growing(model: Bridge, source: object, n: int) -> list[Section]:
@@ -216,7 +213,6 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
             tuple(f"{name} {collapse_sentences.collapses(one)}" for name, one in found.items()),
             "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
             "representations. After a whole group of three digits, v* breaks the rhythm of the commas.",
-            False,
         ),
         Section(
             "Which lengths can be told apart",
@@ -224,7 +220,6 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
             (collapse_sentences.recovers(apart),),
             "Ones to copy, without commas. Every length is run in three groupings into passes. A length is recovered "
             "if the nearest representation of another run is its own.",
-            False,
         ),
     ]
 
@@ -240,9 +235,19 @@ def or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
 def render(
     evidence: Evidence, parts: Sequence[Section], view: "SquashMap", asked: Asked, *, source: str, n: int | None = None
 ) -> str:
-    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
+    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from.
+
+    The map and figures of the prompt are opened by a click, the map at once if there are no `parts`.
+    """
     facts = provenance(evidence.measured)
     library = iter([True])  # plotly's code is included once, with the first figure
+
+    def drawn(sections: Sequence[Section]) -> list[tuple[Section, str]]:
+        return [
+            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
+            for part in sections
+        ]
+
     return template("template.html.jinja", autoescape=True).render(
         answers=first_answers(evidence),
         map=view.section(),
@@ -250,10 +255,8 @@ def render(
         strip=dependence(evidence)[1],
         model_line=model_line(facts),
         model=named_models(facts)[0],
-        sections=[
-            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
-            for part in (*parts, *_of_the_prompt(evidence, view.result))
-        ],
+        parts=drawn(parts),
+        folded=drawn(_of_the_prompt(evidence, view.result)),
         code=_code(facts, source, asked, n),
         facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )

@@ -66,8 +66,9 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({}, BECAME, "No verdict: no right answer was given."),
     ({"judged": judged("used")}, BECAME, "Used: each prompt prefers its own answer."),
     ({"judged": judged("present, not used")}, BECAME,
-     "Present, not used. The log-odds of “90” and “91” are 0.3 nats after this prompt and 0.1 after the other one; "
-     "rounding in  moves them by 1e−06. Yet at y the two prompts are 300 times (random weights: 4 times) as far apart"),
+     "does not follow. The log-odds of “90” and “91” are 0.3 nats after the prompt whose right answer is “90”, and 0.1 "
+     "after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after both. Yet at y the "
+     "two prompts are 300 times (random weights: 4 times) as far apart"),
     ({"judged": judged("present, not used", margin_y=0.5)}, BECAME, "Up to layer 1 the two prompts are further apart"),
     ({"judged": judged("lost", margin_y=0.5).assign(margin=(("pair", "layer"), [[0.0, 0.2, 0.5]]))}, BECAME,
      "At no layer the two prompts are further apart than rounding; at y they are 0.5 times"),
