@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from squashlens.maps.view import SquashMap
 
 T = TypeVar("T")
+PHONE = 3.7  # inches that a screen of 390 pixels leaves for a figure
 COUNT = "How many ones are in the following sequence? {} ="
 COUNTED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
 
@@ -256,7 +257,7 @@ def render(
         model_line=model_line(facts),
         model=named_models(facts)[0],
         parts=drawn(parts),
-        folded=drawn(_of_the_prompt(evidence, view.result)),
+        folded=drawn(_of_the_prompt(evidence)),
         code=_code(facts, source, asked, n),
         facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )
@@ -270,7 +271,7 @@ def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
     return [(token, min(100, round(100 * one / most)), f"{one:.3g}") for token, one in zip(tokens, values, strict=True)]
 
 
-def _of_the_prompt(evidence: Evidence, found: xr.Dataset) -> list[Section]:
+def _of_the_prompt(evidence: Evidence) -> list[Section]:
     """The folded sections on the prompt: the two prompts by layer, and the influence of its tokens."""
     from squashlens import figures
 
@@ -279,8 +280,8 @@ def _of_the_prompt(evidence: Evidence, found: xr.Dataset) -> list[Section]:
         note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
         parts.append(Section("The two prompts by layer", figures.verdict_margins(evidence.judged), (), note))
     says = (
-        prompt_sentences.is_it_a_bound(measured), prompt_sentences.freezing(measured), prompt_sentences.sinks(measured),
-        prompt_sentences.ranks(measured), prompt_sentences.depth(found), f"{certainty_of_norms(measured)}.",
+        prompt_sentences.is_it_a_bound(measured), prompt_sentences.sinks(measured), prompt_sentences.ranks(measured),
+        f"{certainty_of_norms(measured)}.",
     )  # fmt: skip
     title = "Path bound, null and Jacobian by token"
     return [*parts, Section(title, figures.attribution(measured), tuple(filter(None, says)))]
@@ -322,6 +323,7 @@ def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None) -> st
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     from squashlens.figures import styled
 
-    figure = styled(figure, title="")  # the page has its own heading
+    figure = styled(figure, title="", width=PHONE)  # the page has its own heading
+    figure.update_layout(width=None)  # legend and margins are those of a phone, and the panels as wide as the page
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
