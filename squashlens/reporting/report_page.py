@@ -328,6 +328,6 @@ def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     from squashlens.figures import styled
 
     figure = styled(figure, title="", width=PHONE)  # the page has its own heading
-    figure.update_layout(width=None)  # legend and margins are those of a phone, and the panels as wide as the page
+    figure.update_layout(width=None, autosize=True)  # margins fit a phone, and panels are as wide as the page
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
