@@ -171,8 +171,8 @@ def patch_mlp(
 ) -> Recipe:
     """Replace what MLPs add to the residual stream by what they add on another prompt.
 
-    ``m⁽ᵇ⁾_i ← u⁽ᵇ⁾_k`` for each b in `blocks`. m, TransformerLens's ``hook_mlp_out``, is taken after a norm that follows
-    the MLP.
+    ``m⁽ᵇ⁾_i ← u⁽ᵇ⁾_k`` for each b in `blocks`. m is TransformerLens's ``hook_mlp_out``, after a norm that
+    follows the MLP.
 
     Args:
         source: as in `patch_heads`.

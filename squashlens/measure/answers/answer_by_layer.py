@@ -90,17 +90,16 @@ def answer_by_layer(
         with steady(untrained):
             standing = _standing(_scores(untrained, asked))
         scored[f"random weights {seed}"] = {name: values[rows, asked.right] for name, values in standing.items()}
-    over = ("scored", "prompt", "layer")
     variables: dict[str, Variable] = {"chance": ((), 1 / asked.many, "share of first places by chance", "1")}
     for name, (text, units) in TEXTS.items():
         each = np.stack([one[name] for one in scored.values()])
-        variables[name] = (over, each, text, units)
+        variables[name] = (("scored", "prompt", "layer"), each, text, units)
         means = [mean_of(f"mean_{name}", ("layer",), one.T, f"mean over prompts: {text}", units) for one in each]
-        for full, (dims, _, label, unit) in means[0].items():
-            variables[full] = (("scored", *dims), np.stack([np.asarray(mean[full][1]) for mean in means]), label, unit)
+        for full, (dims, _, label, _) in means[0].items():
+            variables[full] = (("scored", *dims), np.stack([mean[full][1] for mean in means]), label, units)
     layers = np.arange(n_blocks(session.model) + 1)
-    labels = {"answer": ("prompt", list(answers))}
-    return session.dataset("answer by layer", {"scored": [*scored], "prompt": rows, "layer": layers, **labels}, variables)
+    over = {"scored": [*scored], "prompt": rows, "layer": layers, "answer": ("prompt", list(answers))}
+    return session.dataset("answer by layer", over, variables)
 
 
 def _standing(scores: Float[np.ndarray, "prompt outcome layer"]) -> dict[str, np.ndarray]:

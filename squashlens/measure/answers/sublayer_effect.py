@@ -102,9 +102,9 @@ def sublayer_effect(
     others = (outputs.sum(dim=1, keepdim=True) - outputs) / (len(prompts) - 1)
     put = torch.zeros_like(outputs) if missing == "zero" else others
     rows = np.arange(len(prompts))
-    logits = np.stack([
-        _logits(sound, ids, put[:, row], first[row]) for row, ids in enumerate(bar(asked.prompts, desc="prompts"))
-    ])  # (prompt, variant, choice)
+    logits = np.stack(
+        [_logits(sound, ids, put[:, row], first[row]) for row, ids in enumerate(bar(asked.prompts, desc="prompts"))]
+    )  # (prompt, variant, choice)
     right = logits[rows, :, asked.right]
     logits[rows, :, asked.right] = -np.inf
     odds = right - logits.max(axis=-1)
@@ -268,4 +268,3 @@ def _losses(model: Bridge, texts: Sequence[Tensor], missing: Missing) -> dict[st
     values = np.stack(losses, axis=-1).reshape(n_blocks(model), len(SUBLAYERS), len(texts))
     text = f"change of the loss on texts with {'output 0' if missing == 'zero' else 'the mean output'} at every token"
     return {**mean_of("loss_change", OVER, values, text, "nats")}
-
