@@ -308,7 +308,7 @@ def with_suffix(s: Subject) -> Options:
 
 
 ASKED_TWICE = {"prompts": [f"{COUNT} {text} =" for text in ("1", "11", "10", "0110")], "answers": [*"1212"]}
-ASKED, TOLD = {"prompt": PROMPT}, {"task": TASK}
+ASKED, TOLD = {"prompt": PROMPT}, {"task": TASK.name}
 PRINTED: dict[str, Any] = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
 UNIFORM, TOPOLOGICAL = {"attention": "uniform"}, {"attention": "topological"}
 QUERY, PLACES = {"query": 5}, ({"query": 5}, {"from_layer": 2}, {"to_layer": 3})

@@ -104,7 +104,7 @@ def report(
     from squashlens.measure.squashing.sensitivity import sensitivity
 
     out = require_output(out, (".html", ".htm"))
-    given = None if prompt is None else _asked(prompt, answer, instead)
+    given = _asked(prompt, answer, instead)
     if n is not None and n < collapse_sentences.FEWEST:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 4.")
     bridge = load(model) if isinstance(model, str | Path) else model
@@ -123,7 +123,11 @@ def report(
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 
-def _asked(prompt: str, answer: str | None, instead: Sequence[str] | None) -> Asked:
+def _asked(prompt: str | None, answer: str | None, instead: Sequence[str] | None) -> Asked | None:
+    if prompt is None:
+        if answer is not None or instead is not None:
+            raise InputError("answer= and instead= are about a prompt, and prompt= is missing.", "Give the prompt too.")
+        return None
     if (answer is None) != (instead is None):
         raise InputError(
             "answer= and instead= belong together: a verdict compares two right answers.",

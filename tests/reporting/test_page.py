@@ -81,11 +81,12 @@ def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
         ({"answer": "9"}, "belong together"),
         ({"answer": "9", "instead": ["10"]}, "is not a prompt and its answer"),
         ({"n": 3}, "a curve needs several lengths"),
+        ({"answer": "9", "instead": ["10", "1"], "prompt": None}, "prompt= is missing"),
     ],
 )
 def test_refusals(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        sl.report("tiny-gemma", prompt="110 =", **asked)
+        sl.report("tiny-gemma", **{"prompt": "110 ="} | asked)
 
 
 def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
