@@ -33,7 +33,7 @@ def pairs(n, rng):
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--digits", nargs="*", type=int, default=[1, 16, 32, 48, 64], help="numbers of digits")
+parser.add_argument("--digits", nargs="*", type=int, default=[1, 16, 32, 64, 48], help="numbers of digits")
 parser.add_argument("--pairs", nargs="*", type=int, default=[], help="numbers of pairs, none by default")
 parser.add_argument("--n", type=int, default=48, help="questions about digits; twice as many about pairs (%(default)s)")
 parser.add_argument("--seed", type=int, default=0, help="random seed of the questions (%(default)s)")

@@ -12,7 +12,6 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import FAINT, series
 
-
 NAMES = {"attention": "attention", "mlp": "MLP"}
 
 
