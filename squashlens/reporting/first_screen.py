@@ -13,7 +13,7 @@ import xarray as xr
 from squashlens.checks.results import moved_probability
 from squashlens.measure.answers.verdict import LOST, PRESENT, UNDECIDED, UNRESOLVED, USED
 from squashlens.records.results import facts_of
-from squashlens.reporting.sentences import number, percent, sentence, times
+from squashlens.records.sentences import number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter

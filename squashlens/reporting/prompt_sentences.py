@@ -3,8 +3,8 @@
 import numpy as np
 import xarray as xr
 
+from squashlens.records.sentences import number, times
 from squashlens.reporting.first_screen import name_at
-from squashlens.reporting.sentences import number, times
 
 ENOUGH = 15  # tokens from which on ranks are compared
 

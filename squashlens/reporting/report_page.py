@@ -11,15 +11,16 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
+from squashlens.figures import collapse_sentences
 from squashlens.maps.payload import fact_text, load_of
 from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED
 from squashlens.measure.registration import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.reporting import collapse_sentences, prompt_sentences
+from squashlens.records.sentences import certainty_of_norms
+from squashlens.reporting import prompt_sentences
 from squashlens.reporting.first_screen import Evidence, compared, decided_by, dependence, first_answers
 from squashlens.reporting.markup import template
-from squashlens.reporting.sentences import certainty_of_norms
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:

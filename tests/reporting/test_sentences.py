@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from squashlens.figures import collapse_sentences as collapse
 from squashlens.records.results import sealed
-from squashlens.reporting import collapse_sentences as collapse
 from squashlens.reporting import first_screen as screen
 from squashlens.reporting import prompt_sentences as say
 

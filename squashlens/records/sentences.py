@@ -62,3 +62,10 @@ def certainty_of_norms(measured: xr.Dataset) -> str:
         return "The norms are estimates from random products of the Jacobian"
     apart = f"; the ends of their intervals are up to a factor of {(high[known] / low[known]).max():.2g} apart"
     return f"The norms are estimates from random products of the Jacobian{apart}"
+
+
+def beside_random(probed: xr.Dataset) -> str:
+    """A clause on R² at y beside random weights, both as medians over lengths."""
+    own, random = (float(probed[f"{name}_y"].median()) for name in ("r2", "r2_random_model"))
+    high = "what the probe reads is there without training" if random >= own else "training adds what the probe reads"
+    return f"median R² of y is {number(own)}, and {number(random)} with random weights: {high}"
