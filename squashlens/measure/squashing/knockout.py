@@ -35,7 +35,7 @@ EMBEDDING = "embed.hook_out"
 WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
 
 
-@measurement("substitution", prompts="equal")
+@measurement("substitution", prompts="equal", cheaper="Fewer positions= takes less.")
 def knockout_effect(
     model: Bridge,
     prompt: PromptOrCapture,
