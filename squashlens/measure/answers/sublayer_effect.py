@@ -88,7 +88,7 @@ def sublayer_effect(
     >>> model = sl.load("tiny-gemma")
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
     >>> found = sl.sublayer_effect(model, prompts, [*"0123456789"])
-    >>> found["broken"].sel(half="confirm", sublayer="attention").values.max()  # four of five
+    >>> float(found["broken"].sel(half="confirm", sublayer="attention").max())  # four of five
     0.8
     """
     if len(prompts) < 4:
