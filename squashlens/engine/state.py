@@ -58,7 +58,6 @@ class _Known:
     busy: bool = False
     call: Call | None = None
     learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
-    captured: set[str] = field(default_factory=set)  # digests of captures that were made in this process
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
         """Read the state of the model; of a new one nothing is known, unless it has only `settled`."""
@@ -108,11 +107,6 @@ def fingerprint_of(model: Bridge) -> str:
     """The model's fingerprint, computed once for a state."""
     with steady(model):
         return _known_of(model).states[-1].fingerprint
-
-
-def captures_of(model: Bridge) -> set[str]:
-    """The digests of the captures that were made of a model in this process."""
-    return _known_of(model).captured
 
 
 def call_of(model: Bridge) -> Call | None:
@@ -168,7 +162,7 @@ def measured(
 
 
 def require_no_modes() -> None:
-    """Raise an error inside a PyTorch context that changes results."""
+    """Raise an error under autocast, which runs parts of the model in another dtype."""
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
         raise InputError(

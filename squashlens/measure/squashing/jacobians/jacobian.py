@@ -63,8 +63,8 @@ def jacobian_norms(
             5.1 assumes; ``"norms"``, the denominators of all norms; ``"gates"``, the nonlinearities of the MLPs.
             With all three the model is linear at this input, up to its biases. Nothing by default.
         spans: groups of tokens of a single prompt that are measured at once, with their blocks side by side:
-            ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
-            keys), or positions by name. By default every token is measured by itself.
+            ``"words"``, ``"sentences"``, ``"lines"``, or positions by name. By default every token is measured by
+            itself.
         method: ``"exact"``; ``"sketch"``, an estimate with an interval from `n_probes` products; ``"sketch_upper"``, a
             certified upper bound from `n_probes` products; or ``"auto"`` (the default), the exact norm if it takes at
             most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch otherwise. It depends on the model only, and
