@@ -101,15 +101,10 @@ def value(text: str) -> int:
     return whole + part
 
 
-def find_numbers(text: str) -> list[tuple[int, int, str]]:
-    """Every number in a text, in digits or words: its start, its end, and its value as text.
-
-    The word "one" counts as a pronoun. The text of a number of more than 30 characters, a sequence, is returned
-    unchanged.
-    """
-    matches = [*_IN_DIGITS.finditer(text), *(word for word in _IN_WORDS.finditer(text) if word[0].lower() != "one")]
-    said = [match[0] if len(match[0]) > 2 * LONGEST else str(value(match[0])) for match in matches]
-    return sorted((match.start(), match.end(), text) for match, text in zip(matches, said, strict=True))
+def begins_with_number(text: str) -> bool:
+    """Whether a text begins with a number, in digits or words. The word "one" counts as a pronoun."""
+    match = _IN_DIGITS.match(text) or _IN_WORDS.match(text)
+    return match is not None and match[0].lower() != "one"
 
 
 def find_stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:

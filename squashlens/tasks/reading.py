@@ -15,7 +15,7 @@ from typing import Literal
 
 from typing_extensions import TypeAliasType
 
-from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, find_numbers, find_stated, unread, value
+from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, begins_with_number, find_stated, unread, value
 
 Why = TypeAliasType(
     "Why",
@@ -222,7 +222,7 @@ def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
 def _first_clause(text: str) -> str:
     """The first clause of a text if it begins with a number, or all steps of a sum; otherwise an empty text."""
     begins = text.lstrip(_AROUND)
-    if not any(start == 0 for start, _, _ in find_numbers(begins)):
+    if not begins_with_number(begins):
         return ""
     clause = re.split(r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins)[0]
     return begins if _is_step(clause) and _is_step(begins.removeprefix(clause)) else clause

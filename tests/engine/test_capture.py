@@ -50,6 +50,14 @@ def test_choice_of_layers(tiny: Any) -> None:
             sl.capture(tiny, "110 =", **options)
 
 
+def test_the_size_that_is_checked_is_that_of_what_is_kept(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[float] = []
+    monkeypatch.setattr("squashlens.engine.capturing.capture.require_room", lambda size, *_: sizes.append(size))
+    run = sl.capture(tiny, ["110 =", "011 ="], layers=[1, 3, 6])
+    kept = [*run.residuals.values(), *run.patterns.values(), run.y]
+    assert sizes == [sum(tensor.nbytes for tensor in kept if tensor is not None)]
+
+
 def test_stale_captures_are_refused(tmp_path: Path) -> None:
     model = sl.load(save_random(CONFIGS["gemma"], tmp_path))
     run = sl.capture(model, IDS)

@@ -89,3 +89,9 @@ def plain(x: int) -> int:
 def size(prompt: str) -> xr.Dataset:
     """A measurement of prompts without a model."""
     return xr.Dataset({"size": len(prompt)})
+
+
+def codes(prompt: str) -> xr.Dataset:
+    """The code of each character of a prompt."""
+    values = [ord(character) for character in prompt]
+    return xr.Dataset({"code": ("position", values)}, {"position": range(len(values))})

@@ -272,6 +272,15 @@ def test_numbers_of_cells_in_sql(tmp_path: Path) -> None:
         one.sql("select nothing from nowhere")
 
 
+@pytest.mark.parametrize("prompts", [["11", "01"], ["11", "101"], ["1"]])
+def test_positions_after_the_end_of_a_prompt_have_no_rows(prompts: list[str], tmp_path: Path) -> None:
+    grid = {"measurement": "tests.study.fakes:codes", "each": {"prompt": prompts}, "name": "codes"}
+    one = sl.Study(grid, store=tmp_path)
+    one.run()
+    table = one.sql("select prompt, value from codes")
+    assert sorted(table.to_numpy().tolist()) == sorted([text, ord(c)] for text in prompts for c in text)
+
+
 @pytest.mark.parametrize(("query", "words"), [
     ("", "no statements"), ("-- a comment", "no statements"), ("select 1; select 2", "2 statements"),
     ("selec 1", "refuses"),

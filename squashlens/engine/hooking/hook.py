@@ -14,6 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -25,6 +26,7 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
+from squashlens.engine.agreement import Deferred, has_nan
 from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
@@ -265,8 +267,14 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
 
 @contextmanager
 def checking_results(model: Bridge) -> Iterator[None]:
-    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`."""
+    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`.
+
+    NaN on a device is looked for at the end, so that the device is waited for once.
+    """
+    checks: dict[tuple[str, str], Deferred] = {}
     with ExitStack() as stack:
+        stack.callback(lambda: [check.require() for check in checks.values()])
+        stack.callback(_nans.reset, _nans.set(checks))
         for site, point in distinct_points(model).items():
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
             if theirs:
@@ -309,6 +317,9 @@ def without_partials(function: object) -> Any:
     return function
 
 
+_nans: ContextVar[dict[tuple[str, str], Deferred] | None] = ContextVar("nans", default=None)  # of a pass, by hook
+
+
 def require_like(before: object, after: object, name: str, site: str) -> None:
     """Raise an error if a hook's result is not a tensor like its input, has new NaN entries, or has a backward hook."""
     if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
@@ -332,19 +343,15 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
                 "Return a tensor like the input"
                 + (": `.to(tensor)` sets dtype and device." if what in ("dtype", "device") else "."),
             )
-    if has_nan(after) and not has_nan(before):
-        raise InputError(
-            f"The hook {name} at {site} returned NaN, but got numbers.",
-            "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-        )
-
-
-def has_nan(tensor: Tensor) -> bool:
-    """Whether any entry is NaN; for most tensors the sum, which is cheap, shows that there is none."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return False
-    tensor = tensor.detach()
-    return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
+    nan = InputError(
+        f"The hook {name} at {site} returned NaN, but got numbers.",
+        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
+    )
+    checks = _nans.get()
+    if checks is not None and after.device.type != "cpu":
+        checks.setdefault((name, site), Deferred(lambda: nan)).add(after.isnan().any() & ~before.isnan().any())
+    elif has_nan(after) and not has_nan(before):
+        raise nan
 
 
 def _plain(value: object) -> str:

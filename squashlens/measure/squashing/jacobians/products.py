@@ -21,12 +21,13 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.bars import bar, write
+from squashlens.engine.agreement import Deferred
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
 from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
-from squashlens.engine.differentiating.spans import Deferred, differentiable, open_spans, vjps
+from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.running.streamed import implementation
