@@ -4,8 +4,9 @@ import base64
 import hashlib
 import html
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -152,6 +153,7 @@ class SquashMap:
     again: Measure | None = field(default=None, compare=False)  # measures one more query, if there is a model
     interventions: Interventions | None = field(default=None, compare=False)
     opened: int | None = field(default=None, compare=False)  # the query, if another than that of the result's call
+    seconds: float | None = field(default=None, compare=False)  # that the measurement took, if it was made here
 
     def save(self, path: str | Path, beside: "SquashMap | None" = None) -> Path:
         """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``.
@@ -184,7 +186,8 @@ class SquashMap:
     def _data(self, found: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
         """The data of the page, or of that of a result with further queries."""
         whole = self.result if found is None else found
-        return payload(whole, self.opened if opened is None else opened, self.interventions)
+        data = payload(whole, self.opened if opened is None else opened, self.interventions)
+        return data | {"seconds": self.seconds}
 
     def _repr_html_(self) -> str:
         # Saved and exported notebooks keep an iframe. It is a site of its own, and reads nothing else.
@@ -274,13 +277,14 @@ def squash_map(
         "norm": norm, "n_replacements": n_replacements, "spans": spans,
     }  # fmt: skip
     accept = None if changes is None else changes.require
+    began = time.perf_counter()
     held = measure(model, prompt, query=query, accept=accept, way=way, **chosen)
+    seconds = time.perf_counter() - began
 
     def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
-        exact = replace(way, method="exact")
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
-            more = measure(model, prompt, query=one, alone=True, tick=tick, way=exact, **chosen)
+            more = measure(model, prompt, query=one, alone=True, tick=tick, way=way, **chosen)
         return joined(found, more, one)
 
-    return SquashMap(held, again, changes)
+    return SquashMap(held, again, changes, seconds=seconds)

@@ -22,6 +22,7 @@ class Watched:
     def open(self, path: Path, state: str = "") -> Any:
         self.page.goto(path.as_uri() + state)
         self.page.wait_for_selector(".sl-ribbon [role=option]")
+        self.page.locator(".sl-more summary").first.click()
         return self.page
 
 

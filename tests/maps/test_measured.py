@@ -99,16 +99,21 @@ def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
                 assert float(heads[int(head)]) == pytest.approx(float(heads.max()), rel=1e-4)
 
 
-def test_paths_are_the_strongest(tiny: Any, found: Any) -> None:
-    for query in (4, 9, -1):
-        best = sl.paths.strongest_paths(tiny, PROMPT, k=5, query=query)
-        one = found.sel(traced=query % found.sizes["position"])
-        np.testing.assert_allclose(one["path_share"], best["share"], rtol=1e-5)
-        np.testing.assert_allclose(one["path_over_null"], best["over_null"], rtol=1e-5)
-        assert one["path_position"].values.tolist() == best["position_at"].values.tolist()
-    first = found.sel(traced=0)
-    assert first["path_weight"].values[0] == pytest.approx(2.0**6)
-    assert np.isnan(first["path_weight"].values[1:]).all()
+@pytest.mark.parametrize("sink", [False, True])
+def test_paths_are_the_strongest_of_other_tokens(tiny: Any, sink: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("squashlens.measure.squashing.map_cells.first_has_nearly_all", lambda _: sink)
+    found = sl.squash_map(tiny, PROMPT, method="none").result
+    for query in (4, 9, found.sizes["position"] - 1):
+        best = sl.paths.strongest_paths(tiny, PROMPT, k=6, query=query, avoid=[0] if sink else [])
+        best = best.isel(path=(best["position_at"] != query).any("layer")).isel(path=slice(5))
+        starts = sl.path_bound(tiny, PROMPT, query=query)
+        kept = starts[int(sink) : query].sum() / starts.sum()
+        here = found.sel(traced=query)
+        np.testing.assert_allclose(here["path_share"], best["share"] / kept, rtol=1e-5)
+        np.testing.assert_allclose(here["path_over_null"], best["over_null"], rtol=1e-5)
+        assert here["path_position"].values.tolist() == best["position_at"].values.tolist()
+        assert float(here["path_sink"]) == pytest.approx(float(starts[0] / starts.sum()) if sink else 0)
+    assert found["path_weight"].sel(traced=0).isnull().all()  # nothing reaches the first token
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -183,7 +188,7 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 
 
 def test_a_sketched_map_takes_an_exact_row(bridge_of: Any) -> None:
-    """A live map measures further queries exactly, whose rows have no interval."""
+    """A row that was measured exactly has no interval."""
     model, ids = bridge_of("llama"), [[2, 7, 11, 30, 7]]
     rest: Any = {"norm": "frobenius", "n_replacements": 0}
     held = measure(model, ids, query=-1, way=Estimation(method="sketch", n_probes=4), **rest)

@@ -85,7 +85,10 @@ def test_clicks_and_keys_change_the_query_and_the_numbers(watched: Any, written:
     status = page.locator(".sl-status").inner_text()
     query = int(status.split()[1])
     assert "Jacobian was not measured for this query, so Path bound is shown." in status
-    assert f"sl.squash_map(model, {sl.results.provenance(found)['call']['prompt']!r}, query={query}" in status
+    page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
+    page.get_by_role("button", name="Copy the call that measures it (about ").click()
+    call = f"sl.squash_map(model, {sl.results.provenance(found)['call']['prompt']!r}, query={query}"
+    assert page.evaluate("window.copied").startswith(call)
     check(query, "path_bound")
     page.get_by_role("button", name="Go to query").click()
     check(found.sizes["position"] - 1, "jacobian")

@@ -207,8 +207,8 @@ def traces(
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """Paths into the queries `traced`, and the ways of each cell; `bounds` are their path bounds from every layer.
 
-    Where nearly all paths start at the first token, as with an attention sink or in a deep model, so do the strongest.
-    Those of other tokens are kept then, with the share of the paths that were left out.
+    The path that stays at the query is left out. Where nearly all paths start at the first token, as with an attention
+    sink or in a deep model, these are left out too, and their share is kept. Shares are of the paths that remain.
 
     The path bound obeys ``B⁽ℓ⁾_i = Σ_j 2 (α_ji + δ_ji) B⁽ℓ⁺¹⁾_j``, so that the terms divided by the sum are shares of
     the ways from cell (ℓ, i): one for each later token j that reads it, and one for its residual connection.
@@ -227,16 +227,18 @@ def traces(
         seen = slice(0, query + 1)
         starts = above[at, 0, seen].numpy()
         sink[at] = first_share(starts) if first_has_nearly_all(starts) else 0.0
-        own = without([one[seen, seen] for one in down], [0] if sink[at] else [])
-        found = strongest(own, [one[seen, seen] for one in uniform], query, PATHS)
-        k = len(found.weights)
-        places[at, :k], weight[at, :k], over_null[at, :k] = found.places, found.weights, found.weights / found.null
-        share[at, :k] = found.weights * 2.0**top / above[at, 0].sum()
+        first = [0] if sink[at] else []
+        down_here = without([one[seen, seen] for one in down], first)
+        best = strongest(down_here, [one[seen, seen] for one in uniform], query, PATHS + 1)
+        others = (best.places != query).any(dim=1).nonzero()[:PATHS, 0]  # without the path that stays at the query
+        k, weights = len(others), best.weights[others]
+        places[at, :k], weight[at, :k], over_null[at, :k] = best.places[others], weights, weights / best.null[others]
+        share[at, :k] = weights * 2.0**top / starts[len(first) : query].sum()
     by_path, by_cell = ("traced", "path"), ("traced", "block", "position", "rank")
     variables: dict[str, Variable] = {
         "path_position": ((*by_path, "layer"), places, "position of the path in each layer", "position"),
         "path_weight": (by_path, weight, "product of attention and residual weights", "1"),
-        "path_share": (by_path, share, "share of all paths' weight", "1"),
+        "path_share": (by_path, share, "share of the weight of all paths from these tokens", "1"),
         "path_over_null": (by_path, over_null, "weight over that of the same path under uniform attention", "1"),
         "path_sink": (("traced",), sink, "share of the paths from the first token, which were left out", "1"),
         "way_share": (by_cell, ways.share, "share of the cell's paths that take this way", "1"),
