@@ -933,7 +933,7 @@ class View {
           : [
               `read by token ${way.position} `,
               quoted(this.tokens[way.position]),
-              `; largest weight in head ${way.head}`,
+              `; moved most by head ${way.head} (attention × value norm)`,
             ]),
       ),
     );

@@ -18,6 +18,7 @@ class Watched:
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.add_init_script("navigator.clipboard.writeText = async text => { window.copied = text; }")
 
     def open(self, path: Path, state: str = "") -> Any:
         self.page.goto(path.as_uri() + state)

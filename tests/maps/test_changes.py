@@ -45,7 +45,6 @@ def rows_of(page: Any, number: int = 0) -> list[list[str]]:
 
 
 def copied(page: Any) -> list[list[str]]:
-    page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
     page.get_by_role("button", name="Copy the interventions as CSV").click()
     return list(csv.reader(io.StringIO(page.evaluate("window.copied"))))
 

@@ -243,7 +243,7 @@ def traces(
         "path_sink": (("traced",), sink, "share of the paths from the first token, which were left out", "1"),
         "way_share": (by_cell, ways.share, "share of the cell's paths that take this way", "1"),
         "way_position": (by_cell, ways.position, "token that the way leads to", "position"),
-        "way_head": (by_cell, ways.head, "head with the largest weight on the way, or -1 for the residual", "1"),
+        "way_head": (by_cell, ways.head, "head that moves most on the way, or -1 for the residual", "1"),
     }
     coords = {"traced": np.array(traced), "path": np.arange(PATHS), "rank": np.arange(RANKS)}
     return variables, coords
@@ -258,9 +258,9 @@ class _Ways:
         self.share = torch.full(shape, torch.nan, dtype=torch.float64)
         self.position, self.head = (torch.full(shape, -1, dtype=torch.int64) for _ in range(2))
 
-    def take(self, block: int, pattern: Float[Tensor, "head query key"]) -> None:
-        """Split the path bound of each cell below `block` by what it goes through."""
-        mean, (_, largest) = pattern.double().mean(dim=0), pattern.max(dim=0)
+    def take(self, block: int, mean: Float[Tensor, "query key"], moved: Float[Tensor, "head query key"]) -> None:
+        """Split the path bound of each cell below `block` by what it goes through, with the head that moves most."""
+        mean, largest = mean.double(), moved.argmax(dim=0)
         for at, query in enumerate(self.traced):
             seen = slice(0, query + 1)
             reach = self.above[at, block + 1, seen]
@@ -277,24 +277,27 @@ class _Ways:
 
 
 def _by_head(
-    session: Session, take: Callable[[int, Float[Tensor, "head query key"]], None]
+    session: Session, take: Callable[[int, Float[Tensor, "query key"], Float[Tensor, "head query key"]], None]
 ) -> dict[int, Float[Tensor, "query key"]]:
-    """The patterns of all blocks, averaged over heads; `take` gets them by head, one block at a time."""
-    means: dict[int, Tensor] = {}
+    """The patterns of all blocks, averaged over heads; `take` gets them and what each head moves, a block at a time.
+
+    A head moves attention times the norm of the value; attention alone in models without a hook point on values.
+    """
+    means, sizes, model = dict[int, Tensor](), dict[int, Tensor](), session.model
+
+    def value(block: int, values: Float[Tensor, "prompt position group d"]) -> None:
+        sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
 
     def keep(block: int, pattern: Tensor) -> None:
         heads = pattern[0].detach().float().cpu()
-        means[block] = heads.mean(dim=0)
-        take(block, heads)
+        means[block], size = heads.mean(dim=0), sizes.get(block, torch.ones(1, heads.shape[-1]))
+        take(block, means[block], heads * size.repeat_interleave(len(heads) // len(size), dim=0)[:, None])
 
-    blocks = range(n_blocks(session.model))
-    held = {} if session.capture is None else session.capture.patterns
-    if all(block in held for block in blocks):
-        for block in blocks:
-            keep(block, held[block])
-    else:
-        with torch.no_grad():
-            forward(session.model, session.ids, [(pattern_site(block), partial(keep, block)) for block in blocks])
+    blocks = range(n_blocks(model))
+    named = [(f"blocks.{block}.attn.hook_v", partial(value, block)) for block in blocks]
+    watched = [(name, look) for name, look in named if name in model.hook_dict]
+    with torch.no_grad():
+        forward(model, session.ids, [*watched, *((pattern_site(block), partial(keep, block)) for block in blocks)])
     return means
 
 
