@@ -217,8 +217,8 @@ def traces(
     require_room(top * n * n * 8, torch.device("cpu"), "The attention patterns", "Use a shorter prompt.")
     above = torch.from_numpy(np.ascontiguousarray(bounds))
     ways = _Ways(traced, above, top)
-    means = _by_head(session, ways.take)
-    down = [means[block] for block in reversed(range(top))]
+    ways.watch(session)
+    down = [ways.means[block] for block in reversed(range(top))]
     uniform = [written_out(session, pattern) for pattern in top_down(session, "uniform", 0, top)]
     places = torch.full((len(traced), PATHS, top + 1), -1, dtype=torch.int64)
     weight, share, over_null = (torch.full((len(traced), PATHS), torch.nan, dtype=torch.float64) for _ in range(3))
@@ -250,17 +250,37 @@ def traces(
 
 
 class _Ways:
-    """The most important ways of every cell to each query, from the patterns of one block at a time."""
+    """The most important ways of every cell to each query, and what the search for them reads of every block.
+
+    A head moves attention times the norm of the value; attention alone in models without a hook point on values.
+    """
 
     def __init__(self, traced: Sequence[int], above: Float[Tensor, "query layer position"], top: int) -> None:
         shape = (len(traced), top, above.shape[-1], RANKS)
         self.traced, self.above = traced, above
         self.share = torch.full(shape, torch.nan, dtype=torch.float64)
         self.position, self.head = (torch.full(shape, -1, dtype=torch.int64) for _ in range(2))
+        self.means, self.sizes = dict[int, Tensor](), dict[int, Tensor]()  # patterns over heads; norms of values
 
-    def take(self, block: int, mean: Float[Tensor, "query key"], moved: Float[Tensor, "head query key"]) -> None:
-        """Split the path bound of each cell below `block` by what it goes through, with the head that moves most."""
-        mean, largest = mean.double(), moved.argmax(dim=0)
+    def watch(self, session: Session) -> None:
+        """Read the patterns and values of all blocks in one forward pass."""
+        blocks, hooks = range(self.share.shape[1]), session.model.hook_dict
+        named = [(f"blocks.{block}.attn.hook_v", partial(self._values, block)) for block in blocks]
+        named = [(name, look) for name, look in named if name in hooks]
+        named += [(pattern_site(block), partial(self._take, block)) for block in blocks]
+        with torch.no_grad():
+            forward(session.model, session.ids, named)
+
+    def _values(self, block: int, values: Float[Tensor, "prompt position group d"]) -> None:
+        if values.ndim == 4:  # latent attention has others
+            self.sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
+
+    def _take(self, block: int, pattern: Float[Tensor, "prompt head query key"]) -> None:
+        """Split the path bound of each cell below `block` by what it goes through."""
+        heads = pattern[0].detach().float().cpu()
+        self.means[block], mean = heads.mean(dim=0), heads.double().mean(dim=0)
+        sizes = self.sizes.get(block, torch.ones(1, heads.shape[-1]))
+        largest = (heads * sizes.repeat_interleave(len(heads) // len(sizes), dim=0)[:, None]).argmax(dim=0)
         for at, query in enumerate(self.traced):
             seen = slice(0, query + 1)
             reach = self.above[at, block + 1, seen]
@@ -274,31 +294,6 @@ class _Ways:
             head = torch.where(stays, STAYS, largest[seen, seen][to, here])
             for kept, values in ((self.share, best.values), (self.position, to), (self.head, head)):
                 kept[at, block, seen, :k] = values.T.to(kept.dtype)
-
-
-def _by_head(
-    session: Session, take: Callable[[int, Float[Tensor, "query key"], Float[Tensor, "head query key"]], None]
-) -> dict[int, Float[Tensor, "query key"]]:
-    """The patterns of all blocks, averaged over heads; `take` gets them and what each head moves, a block at a time.
-
-    A head moves attention times the norm of the value; attention alone in models without a hook point on values.
-    """
-    means, sizes, model = dict[int, Tensor](), dict[int, Tensor](), session.model
-
-    def value(block: int, values: Float[Tensor, "prompt position group d"]) -> None:
-        sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
-
-    def keep(block: int, pattern: Tensor) -> None:
-        heads = pattern[0].detach().float().cpu()
-        means[block], size = heads.mean(dim=0), sizes.get(block, torch.ones(1, heads.shape[-1]))
-        take(block, means[block], heads * size.repeat_interleave(len(heads) // len(size), dim=0)[:, None])
-
-    blocks = range(n_blocks(model))
-    named = [(f"blocks.{block}.attn.hook_v", partial(value, block)) for block in blocks]
-    watched = [(name, look) for name, look in named if name in model.hook_dict]
-    with torch.no_grad():
-        forward(model, session.ids, [*watched, *((pattern_site(block), partial(keep, block)) for block in blocks)])
-    return means
 
 
 def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[int]:
