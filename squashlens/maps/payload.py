@@ -189,11 +189,8 @@ def _traces(found: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, A
             for k in range(one.sizes["path"])
             if np.isfinite(one["path_weight"].values[k])
         ]
-        cut = {name: one[f"way_{name}"].values[:, : query + 1] for name in ("share", "position", "head")}
-        each.append(
-            {"query": query, "paths": paths, "sink": float(one["path_sink"])}
-            | {name: blob.add(values) for name, values in cut.items()}
-        )
+        ways = {name: blob.add(one[f"way_{name}"].values[:, : query + 1]) for name in ("share", "position", "head")}
+        each.append({"query": query, "paths": paths, "sink": float(one["path_sink"])} | ways)
     return {"ranks": found.sizes["rank"], "blocks": found.sizes["block"], "queries": each}
 
 

@@ -279,7 +279,6 @@ def squash_map(
     accept = None if changes is None else changes.require
     began = time.perf_counter()
     held = measure(model, prompt, query=query, accept=accept, way=way, **chosen)
-    seconds = time.perf_counter() - began
 
     def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
@@ -287,4 +286,4 @@ def squash_map(
             more = measure(model, prompt, query=one, alone=True, tick=tick, way=way, **chosen)
         return joined(found, more, one)
 
-    return SquashMap(held, again, changes, seconds=seconds)
+    return SquashMap(held, again, changes, seconds=time.perf_counter() - began)
