@@ -38,7 +38,7 @@ __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
 # Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
-@measurement("collapse_vs_readout", "probe")
+@measurement("collapse_vs_readout", "probe", cheaper="Fewer lengths= or n_random_models=0 takes less.")
 def collapse_vs_readout(
     model: Bridge,
     task: Task | str,
