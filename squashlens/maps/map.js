@@ -526,7 +526,7 @@ class View {
       "aria-describedby": `${this.id}-status`,
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.heatKey(event),
       onclick: (/** @type {MouseEvent} */ event) => this.heatClick(event),
-      onmousemove: (/** @type {MouseEvent} */ event) => this.heatHover(event),
+      onmousemove: (/** @type {MouseEvent} */ event) => this.tell(event, this.cellOf(event)),
       onmouseleave: () => (this.hover.hidden = true),
     });
     this.status.id = `${this.id}-status`;
@@ -1189,7 +1189,7 @@ class View {
   /** @param {MouseEvent} event */
   ribbonHover(event) {
     const group = this.groupOf(event);
-    if (group) this.tell(event, this.row, this.largest(group).position);
+    this.tell(event, group ? { row: this.row, position: this.largest(group).position } : null);
   }
 
   /** @param {KeyboardEvent} event */
@@ -1231,16 +1231,10 @@ class View {
     this.drawAll();
   }
 
-  /** @param {MouseEvent} event */
-  heatHover(event) {
-    const cell = this.cellOf(event);
-    if (cell) this.tell(event, cell.row, cell.position);
-  }
-
-  /** Say what is known about a cell beside the pointer. @param {MouseEvent} event @param {number} row @param {number} position */
-  tell({ clientX, clientY }, row, position) {
-    this.hover.replaceChildren(...this.about(row, position));
-    this.hover.hidden = false;
+  /** Say what is known about a cell beside the pointer. @param {MouseEvent} event @param {View["cell"] | null} cell */
+  tell({ clientX, clientY }, cell) {
+    if (cell) this.hover.replaceChildren(...this.about(cell.row, cell.position));
+    this.hover.hidden = !cell;
     this.hover.style.left = `${Math.max(0, Math.min(clientX + 12, innerWidth - 340))}px`;
     this.hover.style.top = `${clientY + (clientY > innerHeight / 2 ? -12 : 20)}px`;
     this.hover.style.transform = clientY > innerHeight / 2 ? "translateY(-100%)" : "none";
