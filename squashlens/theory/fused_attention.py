@@ -23,6 +23,7 @@ from torch import Tensor
 
 BLOCK = 128  # flex_attention's own block of its mask; others, set by hand, were 20 times slower
 FLOOR = 1e-300  # in place of zeros, which have no logarithm
+GRAPHS = 64  # compiled at most: two for each number of heads, with and without cap, for one prompt and for several
 UNUSED = 16  # columns of the values of an attention of which only the logsumexp is used: the fewest that kernels take
 
 
@@ -56,11 +57,10 @@ def row_times_pattern(
     largest = row.amax(dim=-1, keepdim=True).clamp(min=FLOOR)  # so that float32 has the digits of the logarithms
     share = (row / largest).double()
     logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
-    bias = rearrange(logs[:, None] - lse, "p (c e) j -> p c (e j)", c=groups)
     folded = rearrange(queries, "p (c e) j d -> p c (e j) d", c=groups)
+    bias = logs.repeat(1, heads // groups)[:, None] - rearrange(lse, "p (c e) j -> p c (e j)", c=groups)
     mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device, heads // groups)
-    unused = folded[..., :UNUSED].contiguous()
-    _, sums = _flex(keys, folded, unused, _logits(queries, cap, bias), mask, scale)
+    _, sums = _flex(keys, folded, folded[..., :UNUSED], _logits(queries, cap, _own(bias)), mask, scale)
     return sums.double().exp().sum(dim=1) / heads * largest
 
 
@@ -127,7 +127,7 @@ def _edges(length: int) -> tuple[Tensor, Tensor]:
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """The number of blocks of each row, and their indices first."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
-    return blocks.sum(dim=-1, dtype=torch.int32)[None, None], order.int()[None, None].contiguous()
+    return _own(blocks.sum(dim=-1, dtype=torch.int32)[None, None]), _own(order.int()[None, None])
 
 
 def _flex(
@@ -135,9 +135,17 @@ def _flex(
 ) -> tuple[Tensor, Tensor]:
     """flex_attention with its logsumexp, compiled once for all lengths and windows where it is not on the CPU."""
     flex, asked = _kernel(queries.device.type != "cpu")
-    grouped = queries.shape[1] != keys.shape[1]
-    output, more = flex(queries, keys, values, logits, mask, scale, grouped, **asked)
+    factors, grouped = (_own(x) for x in (queries, keys, values)), queries.shape[1] != keys.shape[1]
+    limit = torch._dynamo.config.patch(recompile_limit=GRAPHS)  # pyright: ignore[reportAttributeAccessIssue]
+    with torch.inference_mode(False), torch.no_grad(), limit:  # one mode, since each is compiled for itself
+        output, more = flex(*factors, logits, mask, scale, grouped, **asked)
     return output, more if isinstance(more, Tensor) else more.lse
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """The tensor, contiguous and no view of another one: for each other layout everything would be compiled again."""
+    fits = tensor._base is None and tensor.is_contiguous()
+    return tensor if fits else tensor.clone(memory_format=torch.contiguous_format)
 
 
 @cache
