@@ -20,4 +20,5 @@ def _names_for_doctests(request: pytest.FixtureRequest) -> Iterator[None]:
     names.update(torch=torch, tmp_path=request.getfixturevalue("tmp_path"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sl, "load", loading_once(sl.load))
+        patch.setenv("SQUASHLENS_PROGRESS", "0")
         yield

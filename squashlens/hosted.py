@@ -155,7 +155,7 @@ def strict(task: Task | str) -> scores.Scorer:
 
 
 def _score(task: Task | str, *, as_asked: bool) -> scores.Scorer:
-    asked = find(task) if isinstance(task, str) else task
+    asked = find(task)
 
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
         question = asked.about(state.metadata["items"])

@@ -18,11 +18,8 @@
  *   collapse: {layers: number[], collapse_distance?: (number | null)[], collapse_noise?: (number | null)[],
  *     last_token_rms?: (number | null)[]},
  *   predicted: [string, number | null][] | null, again: string,
- *   changes: Changes[], spans: Spans | null, blob: string}} Payload
+ *   spans: Spans | null, blob: string}} Payload
  * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and the names of all spans
- * @typedef {(number | string | null)[]} Cell a number, or one with the ends of its interval; infinity is text
- * @typedef {{name: string, label: string, unit: string, about: string, cells: Cell[]}} Column
- * @typedef {{length: number, about: string, changes: string[], columns: Column[]}} Changes
  * @typedef {{start: number, end: number}} Unit a group of tokens: positions from start to before end
  * @typedef {{measure: (query: number) => void}} Live
  */
@@ -276,22 +273,6 @@ export function csv(data, query) {
       rows.push([query, layer, position, cell(tokens[position]), ...values].join(","));
     }
   });
-  return rows.join("\n") + "\n";
-}
-
-/**
- * What interventions change as CSV, one row for each number.
- * @param {Changes[]} tables
- */
-export function changesCsv(tables) {
-  const rows = [["length", "change", "quantity", "unit", "value", "low", "high"].join(",")];
-  for (const { length, changes, columns } of tables)
-    changes.forEach((change, k) => {
-      for (const { label, unit, cells } of columns) {
-        const [value, low, high] = cells[k].map((one) => one ?? "");
-        rows.push([length, ...[change, label, unit].map(cell), value, low ?? "", high ?? ""].join(","));
-      }
-    });
   return rows.join("\n") + "\n";
 }
 
@@ -587,7 +568,6 @@ class View {
       this.table,
       title(1, "By distance, and at the end of the prompt"),
       this.below,
-      ...(payload.changes.length ? [title(1, "What interventions change"), ...payload.changes.map(changesTable)] : []),
       title(1, "What is in this map"),
       make("ul", {}, ...payload.notes.map((note) => make("li", {}, note))),
       make(
@@ -599,16 +579,6 @@ class View {
           "Copy this query as CSV",
         ),
         " ",
-        ...(payload.changes.length
-          ? [
-              make(
-                "button",
-                { type: "button", onclick: () => this.copy(changesCsv(payload.changes)) },
-                "Copy the interventions as CSV",
-              ),
-              " ",
-            ]
-          : []),
         make("button", { type: "button", onclick: () => this.copy(payload.code) }, "Copy the code"),
         ...(this.addressed
           ? [
@@ -1387,64 +1357,6 @@ function chart(title, horizontal, vertical, lines, logarithmic) {
     make("summary", {}, "Numbers"),
   );
   return make("figure", {}, caption, names, picture, details);
-}
-
-/**
- * What interventions change, as a table: numbers with their intervals, each beside a bar from 0. The scale of the bars
- * is that of their column, and the upright line is the unchanged model.
- * @param {Changes} one
- */
-function changesTable({ about, changes, columns }) {
-  const heads = columns.map(({ label, unit, about: text }) =>
-    make("th", { scope: "col", title: text }, label, make("span", { class: "sl-unit" }, ` (unit ${unit})`)),
-  );
-  const most = columns.map(({ cells }) => Math.max(...cells.flat().map(finite)));
-  const rows = changes.map((change, k) => {
-    const numbers = columns.map(({ cells }, at) => {
-      const [value, low, high] = cells[k].map((one) => (one === null ? null : Number(one)));
-      const known = low !== undefined && low !== null && high !== null;
-      const text = known ? `${shown(value)} [${shown(low)}, ${shown(high)}]` : shown(value);
-      return make("td", {}, text, bar(cells[k], finite(cells[0][0]), most[at]));
-    });
-    return make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, cut(visible(change), 60))), ...numbers);
-  });
-  const table = make(
-    "table",
-    { "aria-label": about },
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Change"), ...heads)),
-    make("tbody", {}, ...rows),
-  );
-  const name = "What interventions change";
-  return make(
-    "div",
-    {},
-    make(
-      "p",
-      { class: "sl-quiet" },
-      `${about} Bars start at 0; the dashed line is the unchanged model.`,
-    ),
-    make("div", { class: "sl-wide sl-changes", tabindex: "0", role: "region", "aria-label": name }, table),
-  );
-}
-
-/** A number that can be drawn; 0 for others. @param {number | string | null | undefined} value */
-function finite(value) {
-  return typeof value === "number" ? value : 0;
-}
-
-/**
- * A bar from 0 to a value, with its interval and the value of the unchanged model.
- * @param {Cell} values @param {number} plain @param {number} most
- */
-function bar([value, low, high], plain, most) {
-  const x = (/** @type {number} */ one) => (most > 0 ? (one / most) * 96 : 0) + 2;
-  const picture = draw("svg", { viewBox: "0 0 100 14", width: 100, height: 14, "aria-hidden": "true" });
-  if (typeof value === "number")
-    picture.append(draw("rect", { class: "sl-size", x: 2, y: 3, width: x(value) - 2, height: 8 }));
-  if (typeof low === "number" && typeof high === "number")
-    picture.append(draw("path", { class: "sl-ends", d: `M${x(low)} 7H${x(high)}M${x(low)} 4V10M${x(high)} 4V10` }));
-  picture.append(draw("path", { class: "sl-plain", d: `M${x(plain)} 0V14` }));
-  return picture;
 }
 
 /**

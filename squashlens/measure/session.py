@@ -113,7 +113,7 @@ class Session:
         return query % n
 
     def queries(self, given: Iterable[int], argument: str) -> list[int]:
-        """Different positions in ascending order, of which negative ones count from the end. Raises as `query` does."""
+        """The positions, each once and in ascending order; negative ones count from the end. Raises as `query` does."""
         found = sorted(self.query(one, argument) for one in given)
         if not found or len({*found}) < len(found):
             raise InputError(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from squashlens.maps.view import SquashMap
 
 T = TypeVar("T")
+PHONE = 3.7  # inches that a screen of 390 pixels leaves for a figure
 COUNT = "How many ones are in the following sequence? {} ="
 COUNTED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
 
@@ -43,16 +44,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a figure with a note and sentences; `folded` ones are opened by a click."""
+    """A part of the page: a figure with a note and sentences."""
 
     title: str
     figure: "go.Figure | None"
     says: tuple[str, ...] = ()
     note: str = ""
-    folded: bool = True
 
 
-@measurement()
+@measurement(cheaper="A shorter prompt takes less.")
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
@@ -104,7 +104,7 @@ def report(
     from squashlens.measure.squashing.sensitivity import sensitivity
 
     out = require_output(out, (".html", ".htm"))
-    given = None if prompt is None else _asked(prompt, answer, instead)
+    given = _asked(prompt, answer, instead)
     if n is not None and n < collapse_sentences.FEWEST:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 4.")
     bridge = load(model) if isinstance(model, str | Path) else model
@@ -123,7 +123,11 @@ def report(
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 
-def _asked(prompt: str, answer: str | None, instead: Sequence[str] | None) -> Asked:
+def _asked(prompt: str | None, answer: str | None, instead: Sequence[str] | None) -> Asked | None:
+    if prompt is None:
+        if answer is not None or instead is not None:
+            raise InputError("answer= and instead= are about a prompt, and prompt= is missing.", "Give the prompt too.")
+        return None
     if (answer is None) != (instead is None):
         raise InputError(
             "answer= and instead= belong together: a verdict compares two right answers.",
@@ -188,9 +192,7 @@ def _counting(model: Bridge) -> Section:
         last = found.isel(pair=[*found["length"].values].index(first))
         says += f" From n = {first} on they do not: {decided_by(last)}"
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
-    return Section(
-        "Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note, False
-    )
+    return Section("Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note)
 
 
 def _growing(model: Bridge, source: object, n: int) -> list[Section]:
@@ -215,8 +217,7 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
             figures.collapse_curve(found),
             tuple(f"{name} {collapse_sentences.collapses(one)}" for name, one in found.items()),
             "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
-            "representations. With commas, v* breaks the period of three.",
-            False,
+            "representations. After a whole group of three digits, v* breaks the rhythm of the commas.",
         ),
         Section(
             "Which lengths can be told apart",
@@ -224,7 +225,6 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
             (collapse_sentences.recovers(apart),),
             "Ones to copy, without commas. Every length is run in three groupings into passes. A length is recovered "
             "if the nearest representation of another run is its own.",
-            False,
         ),
     ]
 
@@ -240,9 +240,19 @@ def or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
 def render(
     evidence: Evidence, parts: Sequence[Section], view: "SquashMap", asked: Asked, *, source: str, n: int | None = None
 ) -> str:
-    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
+    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from.
+
+    The map and figures of the prompt are opened by a click, the map at once if there are no `parts`.
+    """
     facts = provenance(evidence.measured)
     library = iter([True])  # plotly's code is included once, with the first figure
+
+    def drawn(sections: Sequence[Section]) -> list[tuple[Section, str]]:
+        return [
+            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
+            for part in sections
+        ]
+
     return template("template.html.jinja", autoescape=True).render(
         answers=first_answers(evidence),
         map=view.section(),
@@ -250,10 +260,8 @@ def render(
         strip=dependence(evidence)[1],
         model_line=model_line(facts),
         model=named_models(facts)[0],
-        sections=[
-            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
-            for part in (*parts, *_of_the_prompt(evidence, view.result))
-        ],
+        parts=drawn(parts),
+        folded=drawn(_of_the_prompt(evidence)),
         code=_code(facts, source, asked, n),
         facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )
@@ -267,7 +275,7 @@ def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
     return [(token, min(100, round(100 * one / most)), f"{one:.3g}") for token, one in zip(tokens, values, strict=True)]
 
 
-def _of_the_prompt(evidence: Evidence, found: xr.Dataset) -> list[Section]:
+def _of_the_prompt(evidence: Evidence) -> list[Section]:
     """The folded sections on the prompt: the two prompts by layer, and the influence of its tokens."""
     from squashlens import figures
 
@@ -276,8 +284,8 @@ def _of_the_prompt(evidence: Evidence, found: xr.Dataset) -> list[Section]:
         note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
         parts.append(Section("The two prompts by layer", figures.verdict_margins(evidence.judged), (), note))
     says = (
-        prompt_sentences.is_it_a_bound(measured), prompt_sentences.freezing(measured), prompt_sentences.sinks(measured),
-        prompt_sentences.ranks(measured), prompt_sentences.depth(found), f"{certainty_of_norms(measured)}.",
+        prompt_sentences.is_it_a_bound(measured), prompt_sentences.sinks(measured), prompt_sentences.ranks(measured),
+        f"{certainty_of_norms(measured)}.",
     )  # fmt: skip
     title = "Path bound, null and Jacobian by token"
     return [*parts, Section(title, figures.attribution(measured), tuple(filter(None, says)))]
@@ -319,6 +327,7 @@ def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None) -> st
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     from squashlens.figures import styled
 
-    figure = styled(figure, title="")  # the page has its own heading
+    figure = styled(figure, title="", width=PHONE)  # the page has its own heading
+    figure.update_layout(width=None, autosize=True)  # margins fit a phone, and panels are as wide as the page
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")

@@ -1,19 +1,9 @@
-"""Sentences on numbers: sizes, differences and agreements, with their size first and then how sure it is.
-
-Intervals and p-values are part of the results; nothing is estimated here.
-"""
-
-import math
-from dataclasses import dataclass
+"""How numbers are said. Intervals are part of the results; nothing is estimated here."""
 
 import xarray as xr
 
 from squashlens.records.results import facts_of
 
-WORDS = ((0.9, "very strong"), (0.7, "strong"), (0.4, "moderate"), (0.1, "weak"), (0.0, "negligible"))
-NEGLIGIBLE = 0.1  # of a correlation
-EQUAL = 1.5  # a factor below which two sizes are called about equal
-TEST = 0.05
 HALF = ("float16", "bfloat16")
 LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
@@ -54,95 +44,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g} %" if share >= 0.99 else f"{100 * share:.2g} %"
 
 
-def beside(value: float, reference: float) -> str:
-    """A size beside another: about equal, or so many times as large.
-
-    >>> beside(1.1, 1.0), beside(6.0, 2.0), beside(2.0, 6.0)
-    ('about equal (1.1 times)', '3 times as large', '3 times smaller')
-    """
-    ratio = value / reference if reference > 0 else math.inf
-    if ratio == 0 or math.isinf(ratio):
-        return "0" if ratio == 0 else "infinitely larger"
-    if max(ratio, 1 / ratio) < EQUAL:
-        return f"about equal ({times(ratio)})"
-    return f"{times(ratio)} as large" if ratio > 1 else f"{times(1 / ratio)} smaller"
-
-
 def sentence(clause: str) -> str:
     """A clause with its first letter large."""
     return clause[:1].upper() + clause[1:]
-
-
-@dataclass(frozen=True)
-class Rank:
-    """A rank correlation ρ with the ends of its interval and its corrected p-value."""
-
-    rho: float
-    low: float
-    high: float
-    p: float
-
-    @classmethod
-    def of(cls, ds: xr.Dataset, name: str, **place: object) -> "Rank":
-        """The rank correlation in the four variables of a result that start with `name`."""
-        return cls(*(float(ds[f"{name}{end}"].sel(place)) for end in ("", "_low", "_high", "_p")))
-
-    @property
-    def measured(self) -> bool:
-        """Whether ρ, its interval and its p-value are all finite."""
-        return all(math.isfinite(value) for value in (self.rho, self.low, self.high, self.p))
-
-    @property
-    def decided(self) -> bool:
-        """Whether the direction is known: the interval excludes 0."""
-        return self.measured and (self.low > 0 or self.high < 0)
-
-    @property
-    def absent(self) -> bool:
-        """Whether the whole interval is negligible."""
-        return self.measured and max(abs(self.low), abs(self.high)) < NEGLIGIBLE
-
-    @property
-    def strength(self) -> str:
-        """Words for both ends of the interval, the weaker first; one word if they are the same."""
-        ends = sorted((abs(self.low), abs(self.high)))
-        least, most = (next(word for edge, word in WORDS if end >= edge) for end in ends)
-        return least if least == most else f"{least} to {most}"
-
-    @property
-    def numbers(self) -> str:
-        """ρ and its interval as text, with the p-value, and that chance may be the cause if the p-value says so."""
-        rho, low, high = (near_edge(value, 0.0, 2) for value in (self.rho, self.low, self.high))
-        p = "p below 0.001" if self.p < 0.001 else f"p = {near_edge(self.p, TEST, 3)}"
-        text = f"Spearman ρ = {rho}, 95 % interval {low} to {high}, {p}"
-        return f"{text} after correction for the tests made together" if self.decided and self.p >= TEST else text
-
-    def agreement(self, what: str) -> str:
-        """A clause on whether two quantities rank alike; `what` names them, as the subject."""
-        if not self.measured:
-            return f"{what} cannot be compared"
-        if self.absent:
-            return f"{what} do not rank alike: agreement is negligible ({self.numbers})"
-        if not self.decided:
-            return f"whether {what} rank alike is undecided ({self.numbers})"
-        if self.rho < 0:
-            return f"{what} rank oppositely, with {self.strength} disagreement ({self.numbers})"
-        return f"{what} rank alike, with {self.strength} agreement ({self.numbers})"
-
-
-def near_edge(value: float, edge: float, digits: int) -> str:
-    """A number with so many decimals, and with more where it would otherwise read as on another side of the edge.
-
-    >>> near_edge(0.004, 0.0, 2), near_edge(0.0496, 0.05, 2), near_edge(-0.001, 0.0, 2), near_edge(0.3, 0.0, 2)
-    ('0.004', '0.0496', '−0.001', '0.30')
-    """
-    texts = (f"{value:.{more}f}" for more in range(digits, 30))
-    found = next((text for text in texts if _side(float(text), edge) == _side(value, edge)), f"{value:.{digits}g}")
-    return found.replace("-", "−")
-
-
-def _side(value: float, edge: float) -> int:
-    return (value > edge) - (value < edge)
 
 
 def certainty_of_norms(measured: xr.Dataset) -> str:

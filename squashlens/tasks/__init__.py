@@ -29,13 +29,15 @@ def names() -> tuple[str, ...]:
 
 
 @validated
-def find(name: str) -> Task:
-    """The task with the given name, one of `names()`; an error lists similar names.
+def find(name: str | Task) -> Task:
+    """The task with the given name, one of `names()`; an error lists similar names. A task is returned as it is.
 
     >>> from squashlens.tasks import find
     >>> find("count_ones").ask(4).truth
     '4'
     """
+    if isinstance(name, Task):
+        return name
     if name not in _TASKS:
         near = difflib.get_close_matches(str(name), _TASKS, n=3, cutoff=0.5) or [*_TASKS][:14]
         raise InputError(f"There is no task {short_repr(name)}.", f"Similar names: {', '.join(near)}.")

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-const { Data, changesCsv, colour, csv, cut, grouped, hasNearlyAll, ink, scale, shown, visible } = await import(
+const { Data, colour, csv, cut, grouped, hasNearlyAll, ink, scale, shown, visible } = await import(
   process.env.MAP_PROGRAM
 );
 
@@ -148,29 +148,6 @@ test("CSV keeps full numbers, and a spreadsheet executes no token", () => {
   assert.equal(lines[2], `2,0,1,"'=1+1",6,12`);
   assert.equal(lines[3], `2,0,2,"say ""x""",7,13`);
   assert.equal(lines[5], `2,3,1,"'=1+1",,`);
-});
-
-test("CSV of interventions keeps full numbers, and a spreadsheet executes no name", () => {
-  const columns = [
-    { label: "D", unit: "1", cells: [[1 / 3], [null]] },
-    {
-      label: "ratio",
-      unit: "nats",
-      cells: [
-        [1, null, null],
-        ["Infinity", 0.5, "Infinity"],
-      ],
-    },
-  ];
-  const text = changesCsv([{ length: 3, about: "", changes: ["as it is", '=x"'], columns }]);
-  assert.deepEqual(text.split("\n"), [
-    "length,change,quantity,unit,value,low,high",
-    `3,"as it is","D","1",${1 / 3},,`,
-    `3,"as it is","ratio","nats",1,,`,
-    `3,"'=x""","D","1",,,`,
-    `3,"'=x""","ratio","nats",Infinity,0.5,Infinity`,
-    "",
-  ]);
 });
 
 test("a first token with nearly all is beyond the scale", () => {

@@ -189,7 +189,7 @@ def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
 
 
 def _remove(point: "HookPoint", hook: Hook) -> None:
-    """Remove a hook from its point, as `HookPoint.remove_hooks` removes all."""
+    """Remove one hook from its point, where `HookPoint.remove_hooks` removes all."""
     for handle in [handle for handle in point.fwd_hooks if handle.user_hook is hook]:
         handle.hook.remove()
         point.fwd_hooks.remove(handle)
@@ -210,40 +210,40 @@ HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
 HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])  # one hook in any form, or several
 
 
-def is_pair(given: object) -> bool:
+def is_pair(value: object) -> bool:
     """Whether this is a hook in the form of TransformerLens: ``(hook point, function)`` or ``(filter, function)``."""
-    if not (isinstance(given, tuple) and len(given) == 2):
+    if not (isinstance(value, tuple) and len(value) == 2):
         return False
-    where, function = given
-    return not any(isinstance(part, Hook | Recipe) for part in given) and (
+    where, function = value
+    return not any(isinstance(part, Hook | Recipe) for part in value) and (
         isinstance(where, str) or (callable(where) and callable(function))
     )
 
 
-def one_or_several(given: Any) -> tuple[Any, ...]:
+def one_or_several(value: Any) -> tuple[Any, ...]:
     """The items of a list, or a single hook as a tuple; a pair is one hook."""
-    return (given,) if is_pair(given) or not isinstance(given, Iterable) else tuple(given)
+    return (value,) if is_pair(value) or not isinstance(value, Iterable) else tuple(value)
 
 
 def expanded_hooks(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
     """The hooks as one flat list: recipes and pairs become hooks for this model."""
-    found: list[Hook] = []
-    for given in hooks:
-        if isinstance(given, Hook):
-            found.append(given)
-        elif isinstance(given, Recipe):
-            found += given.make(model)
-        elif is_pair(given):
-            found += _from_pair(model, *given)
-        elif isinstance(given, list | tuple | Iterator):
-            found += expanded_hooks(model, given)
+    flat: list[Hook] = []
+    for hook in hooks:
+        if isinstance(hook, Hook):
+            flat.append(hook)
+        elif isinstance(hook, Recipe):
+            flat += hook.make(model)
+        elif is_pair(hook):
+            flat += _from_pair(model, *hook)
+        elif isinstance(hook, list | tuple | Iterator):
+            flat += expanded_hooks(model, hook)
         else:
             raise InputError(
-                f"{short_repr(given)} is not a hook.",
+                f"{short_repr(hook)} is not a hook.",
                 "Give a squashlens hook, a pair (hook point, function) as in TransformerLens's fwd_hooks, or a list of "
                 "them.",
             )
-    return found
+    return flat
 
 
 def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
@@ -281,7 +281,7 @@ def _check(name: str, site: str, _point: object, entered: tuple[Any, ...], left:
 
 
 def takes_point(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function is called as ``fn(tensor, hook=point)``, not as ``fn(tensor)``; an error if as neither."""
+    """True for a function ``fn(tensor, hook=point)``, and False for ``fn(tensor)``; an error for any other."""
     try:
         signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
     except (ValueError, TypeError):
@@ -324,11 +324,11 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
             "Return the tensor that the model should continue with, or None to keep the given one.",
         )
     for what in ("shape", "dtype", "device", "layout"):
-        given, found = getattr(before, what), getattr(after, what)
-        if given != found:
+        wanted, got = getattr(before, what), getattr(after, what)
+        if wanted != got:
             raise InputError(
-                f"The hook {name} at {site} returned a tensor of {what} {_plain(found)}, but got one of {what} "
-                f"{_plain(given)}.",
+                f"The hook {name} at {site} returned a tensor of {what} {_plain(got)}, but got one of {what} "
+                f"{_plain(wanted)}.",
                 "Return a tensor like the input"
                 + (": `.to(tensor)` sets dtype and device." if what in ("dtype", "device") else "."),
             )

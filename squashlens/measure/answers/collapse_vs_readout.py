@@ -30,7 +30,7 @@ from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
-from squashlens.tasks import Task
+from squashlens.tasks import Task, find
 from squashlens.tasks.task import Prompting
 from squashlens.theory.distances import identical
 
@@ -38,10 +38,10 @@ __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
 # Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
-@measurement("collapse_vs_readout", "probe")
+@measurement("collapse_vs_readout", "probe", cheaper="Fewer lengths= or n_random_models=0 takes less.")
 def collapse_vs_readout(
     model: Bridge,
-    task: Task,
+    task: Task | str,
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
@@ -118,6 +118,7 @@ def collapse_vs_readout(
     resume = checked(resume)
     require_probing(n_train, n_random_models)
     form = Prompting(mode=mode, template=template, prefill=True, n_examples=n_examples, n_baseline=n_baseline)
+    task = find(task)
     session, prepared = prepare_questions(
         model, task, lengths, seeds, "collapse_vs_readout", form, n_seeds=N_SEEDS,
         norm=metric.norm, scale=metric.scale, round_to=rounding.form, n_train=n_train,

@@ -21,7 +21,7 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
-from squashlens.tasks import DRAWN_SEEDS, Question, Task
+from squashlens.tasks import DRAWN_SEEDS, Question, Task, find
 from squashlens.tasks.task import Prompting, seeds_of
 
 
@@ -85,10 +85,12 @@ def answers_file(session: Session, task: Task, path: str | Path | None, temperat
     return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
 
 
-@measurement("accuracy_by_length", "error_by_length", "answer_frequencies")
+@measurement(
+    "accuracy_by_length", "error_by_length", "answer_frequencies", cheaper="Fewer lengths= or seeds= takes less."
+)
 def evaluate(
     model: Bridge,
-    task: Task,
+    task: Task | str,
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
@@ -110,7 +112,7 @@ def evaluate(
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
-        task: task from `squashlens.tasks.find`, or one of your own.
+        task: name of a task, one of `squashlens.tasks.names()`, or a `Task` of your own.
         lengths: numbers of items in a question.
         seeds: number of random samples of the items (and of the answers, with a temperature), or a list of random
             seeds. By default 16, or 1 if all samples would be the same.
@@ -165,6 +167,7 @@ def evaluate(
         positive(max_new_tokens, "max_new_tokens", "a number of tokens")
     resume = checked(resume)
     form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=n_baseline)
+    task = find(task)
     session, questions = prepare_questions(
         model, task, lengths, seeds, "evaluate", form,
         sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,

@@ -26,7 +26,7 @@ from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
-from squashlens.tasks import Task
+from squashlens.tasks import Task, find
 from squashlens.tasks.task import Prompting
 from squashlens.theory.statistics.trends import with_ends
 
@@ -35,10 +35,10 @@ N_SEEDS = 128  # default number of samples at each length
 N_RANDOM_MODELS = 4
 
 
-@measurement("probe")
+@measurement("probe", cheaper="Fewer lengths= or n_random_models=0 takes less.")
 def probe(
     model: Bridge,
-    task: Task,
+    task: Task | str,
     *,
     lengths: Iterable[int],
     seeds: int | Iterable[int] | None = None,
@@ -75,7 +75,7 @@ def probe(
 
     Args:
         model, lengths, template, n_examples: as in `evaluate`.
-        task: task whose right answers are numbers, from `squashlens.tasks.find` or your own.
+        task: name of a task whose right answers are numbers, or a `Task` of your own.
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
         mode: form of the questions, one of those of `evaluate`.
         prefill: as in `evaluate`; yes by default, so that the answer comes next.
@@ -114,6 +114,7 @@ def probe(
     """
     require_probing(n_train, n_random_models)
     form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=0)
+    task = find(task)
     session, questions = prepare_questions(
         model, task, lengths, seeds, "probe", form, n_seeds=N_SEEDS,
         direction=direction, n_train=n_train, n_random_models=n_random_models,

@@ -51,13 +51,11 @@ def measure(
     n_replacements: int,
     spans: SpansOfTokens = None,
     alone: bool = False,
-    accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> xr.Dataset:
     """What `squash_map` shows of a model and a prompt; see there for the arguments.
 
-    With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
-    raise. `tick` is called with the share of the Jacobian's rows that are done.
+    With `alone`, only `query` is measured. `tick` is called with the share of the Jacobian's rows that are done.
     """
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     model = require_sound(model)
@@ -69,8 +67,6 @@ def measure(
         n_replacements=n_replacements, spans=spans, seed=seed,
     )  # fmt: skip
     session.require_one(tokens=2)
-    if accept is not None:
-        accept(session.facts, session.ids[0].tolist())
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
@@ -91,13 +87,13 @@ def measure(
         chosen = spread(queries, opened, len(layers), CELLS)
         ways, labels = traces(session, chosen, whole["path_bound"].sel(query=chosen).values)
         variables, coords = variables | ways, coords | labels
-    found = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
-    return sealed(found, {**session.facts, **known})
+    result = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
+    return sealed(result, {**session.facts, **known})
 
 
-def with_variables(found: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:
+def with_variables(result: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:
     """A Dataset with further variables, each given as (dimensions, values, long name, units)."""
-    return found.assign(
+    return result.assign(
         {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
     )
 
@@ -108,8 +104,8 @@ def _predict(session: Session, queries: list[int]) -> tuple[tuple[str, np.ndarra
     with torch.no_grad():
         y = streams_at(model, session.ids, [site], at=queries)[site][0]
         best = [logs.max(dim=-1) for logs in log_probabilities(model, y)]
-    ids, chances = (torch.cat(parts).cpu() for parts in zip(*((one.indices, one.values) for one in best), strict=True))
-    texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(one)}" for one in ids]
+    ids, chances = (torch.cat(parts).cpu() for parts in zip(*((row.indices, row.values) for row in best), strict=True))
+    texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(token)}" for token in ids]
     probability: Variable = (("query",), chances.exp(), "probability of the most likely next token", "1")
     return ("query", np.array(texts, dtype=object)), probability
 
@@ -122,14 +118,14 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
     return {"span": ("position", number), "span_name": ("position", name)}
 
 
-def of_profile(found: xr.Dataset) -> xr.Dataset:
+def of_profile(profile: xr.Dataset) -> xr.Dataset:
     """The result of `influence` with the ratio of path bound and null, under the same provenance."""
-    return sealed(with_variables(found, {"bound_over_null": ratio(found)}), provenance(found))
+    return sealed(with_variables(profile, {"bound_over_null": ratio(profile)}), provenance(profile))
 
 
-def ratio(found: xr.Dataset) -> Variable:
+def ratio(result: xr.Dataset) -> Variable:
     """Path bound ÷ null; NaN where the null is zero, as after the query."""
-    bound, null = found["path_bound"].values, found["null"].values
+    bound, null = result["path_bound"].values, result["null"].values
     with np.errstate(invalid="ignore", divide="ignore"):
         return BY_QUERY, np.where(null > 0, bound / null, np.nan), *RATIO
 
@@ -147,9 +143,9 @@ def mean_by_distance(values: xr.DataArray) -> Float[Tensor, "layer distance"]:
 def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:
     """Values of the opened query as a row among all queries; NaN for the others, which were not measured."""
     row = np.asarray(values)
-    found = np.full((len(queries), *row.shape), np.nan)
-    found[queries.index(opened)] = row
-    return found
+    rows = np.full((len(queries), *row.shape), np.nan)
+    rows[queries.index(opened)] = row
+    return rows
 
 
 def _jacobian(
@@ -159,40 +155,40 @@ def _jacobian(
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
     products, text = Products(Pullback(session, layers, tick=tick), opened), f"{norm} norm of the Jacobian"
     ends = ends_of(products, norm, method, MISSED / 2 / (len(layers) * products.reach))
-    found = {"jacobian": (ends.estimate, text)}
+    norms = {"jacobian": (ends.estimate, text)}
     if method.method == "sketch":
-        found = {"jacobian": (ends.estimate, f"sketched {text}")}
-        found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
-    return {name: (BY_QUERY, at_query(queries, opened, norms), label, "1") for name, (norms, label) in found.items()}
+        norms = {"jacobian": (ends.estimate, f"sketched {text}")}
+        norms |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
+    return {name: (BY_QUERY, at_query(queries, opened, values), label, "1") for name, (values, label) in norms.items()}
 
 
-def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
+def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     """A map's result with the rows of one more query, which was measured alone on the same model and prompt."""
-    facts, others = provenance(found), provenance(more)
+    facts, others = provenance(before), provenance(more)
     if any(facts.get(name) != others.get(name) for name in SAME):
         raise InputError(
             "The model was changed since the map was made.", "Make the map again, with `squashlens.squash_map`."
         )
-    whole = found
-    for dim in [dim for dim in ("query", "traced") if dim in found.dims and query in more[dim].values]:
-        labels = sorted({*map(int, found[dim].values), query})
-        fill = {str(name): -1 if np.issubdtype(one.dtype, np.integer) else np.nan for name, one in found.items()}
+    whole = before
+    for dim in [dim for dim in ("query", "traced") if dim in before.dims and query in more[dim].values]:
+        labels = sorted({*map(int, before[dim].values), query})
+        fill = {str(name): -1 if np.issubdtype(old.dtype, np.integer) else np.nan for name, old in before.items()}
         whole = whole.reindex({dim: labels}, fill_value=fill | {"next_token": ""}).copy(deep=True)
-        for name in [*found.data_vars, *({"next_token"} & {*found.coords})]:
+        for name in [*before.data_vars, *({"next_token"} & {*before.coords})]:
             if dim in whole[name].dims and name in more.variables:
                 whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
     if "sketch" in facts and "sketch" in others:
-        both = [one["sketch"]["failure_probability"] for one in (facts, others)]
+        both = [each["sketch"]["failure_probability"] for each in (facts, others)]
         later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}
     return sealed(whole, facts | later)
 
 
 def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
     """What replacing each token does to y of the opened query; NaN for the other queries."""
-    found = substitution_effect(session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed)
+    effects = substitution_effect(session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed)
     return {
-        name: (("query", "position"), at_query(queries, opened, found[name]), *map(found[name].attrs.get, TEXTS))
+        name: (("query", "position"), at_query(queries, opened, effects[name]), *map(effects[name].attrs.get, TEXTS))
         for name in ("effect", "kl")
     }  # pyright: ignore[reportReturnType]
 
@@ -227,11 +223,11 @@ def traces(
         seen = slice(0, query + 1)
         starts = above[at, 0, seen].numpy()
         sink[at] = first_share(starts) if first_has_nearly_all(starts) else 0.0
-        own = without([one[seen, seen] for one in down], [0] if sink[at] else [])
-        found = strongest(own, [one[seen, seen] for one in uniform], query, PATHS)
-        k = len(found.weights)
-        places[at, :k], weight[at, :k], over_null[at, :k] = found.places, found.weights, found.weights / found.null
-        share[at, :k] = found.weights * 2.0**top / above[at, 0].sum()
+        own = without([each[seen, seen] for each in down], [0] if sink[at] else [])
+        paths = strongest(own, [each[seen, seen] for each in uniform], query, PATHS)
+        k = len(paths.weights)
+        places[at, :k], weight[at, :k], over_null[at, :k] = paths.places, paths.weights, paths.weights / paths.null
+        share[at, :k] = paths.weights * 2.0**top / above[at, 0].sum()
     by_path, by_cell = ("traced", "path"), ("traced", "block", "position", "rank")
     variables: dict[str, Variable] = {
         "path_position": ((*by_path, "layer"), places, "position of the path in each layer", "position"),
