@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch.nn.attention import flex_attention as flex
 
-from squashlens.engine.running.fused import REACH, START, TESTED
+from squashlens.engine.running.fused import REACH, START, TESTED, Kind, _why_wrong
 from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
 from squashlens.theory.attention import Attention
@@ -96,3 +96,16 @@ def test_two_graphs_serve_all_lengths_and_windows(monkeypatch: pytest.MonkeyPatc
         by_blocks = replace(attention, lse=None).pushed(row)
         torch.testing.assert_close(attention.pushed(row), by_blocks, rtol=1e-5, atol=0)
     assert counter.frame_count == 2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("cap", [None, 50.0])
+@pytest.mark.parametrize(("heads", "groups", "width"), [(8, 1, 256), (8, 4, 256), (16, 16, 256), (32, 16, 128)])
+def test_kernels_of_this_gpu_give_the_numbers(
+    heads: int, groups: int, width: int, cap: float | None, windowed: bool, dtype: torch.dtype
+) -> None:
+    """Heads of Gemma-2B, Gemma-3-4B, Gemma-7B and Gemma-3-27B; where one fails, blocks of rows are used."""
+    kind = Kind(torch.device("cuda:0"), dtype, heads, groups, width, width, width**-0.5, cap, windowed, True)
+    assert _why_wrong(kind) is None
