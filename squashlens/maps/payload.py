@@ -188,11 +188,8 @@ def _traces(result: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, 
             for k in range(trace.sizes["path"])
             if np.isfinite(trace["path_weight"].values[k])
         ]
-        cut = {name: trace[f"way_{name}"].values[:, : query + 1] for name in ("share", "position", "head")}
-        each.append(
-            {"query": query, "paths": paths, "sink": float(trace["path_sink"])}
-            | {name: blob.add(values) for name, values in cut.items()}
-        )
+        ways = {name: blob.add(trace[f"way_{name}"].values[:, : query + 1]) for name in ("share", "position", "head")}
+        each.append({"query": query, "paths": paths, "sink": float(trace["path_sink"])} | ways)
     return {"ranks": result.sizes["rank"], "blocks": result.sizes["block"], "queries": each}
 
 

@@ -4,8 +4,9 @@ import base64
 import hashlib
 import html
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -150,6 +151,7 @@ class SquashMap:
     result: xr.Dataset
     again: Measure | None = field(default=None, compare=False)  # measures one more query, if there is a model
     opened: int | None = field(default=None, compare=False)  # the query, if another than that of the result's call
+    seconds: float | None = field(default=None, compare=False)  # that the measurement took, if it was made here
 
     def save(self, path: str | Path, beside: "SquashMap | None" = None) -> Path:
         """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``.
@@ -182,7 +184,8 @@ class SquashMap:
     def _data(self, result: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
         """The data of the page, or of that of a result with further queries."""
         whole = self.result if result is None else result
-        return payload(whole, self.opened if opened is None else opened)
+        data = payload(whole, self.opened if opened is None else opened)
+        return data | {"seconds": self.seconds}
 
     def _repr_html_(self) -> str:
         # Saved and exported notebooks keep an iframe. It is a site of its own, and reads nothing else.
@@ -265,13 +268,13 @@ def squash_map(
     chosen: dict[str, Any] = {
         "norm": norm, "n_replacements": n_replacements, "spans": spans,
     }  # fmt: skip
+    began = time.perf_counter()
     held = measure(model, prompt, query=query, way=way, **chosen)
 
     def again(result: xr.Dataset, wanted: int, tick: Callable[[float], None]) -> xr.Dataset:
-        exact = replace(way, method="exact")
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
-            more = measure(model, prompt, query=wanted, alone=True, tick=tick, way=exact, **chosen)
+            more = measure(model, prompt, query=wanted, alone=True, tick=tick, way=way, **chosen)
         return joined(result, more, wanted)
 
-    return SquashMap(held, again)
+    return SquashMap(held, again, seconds=time.perf_counter() - began)

@@ -82,7 +82,7 @@ class Session:
             "quantized": proved(sound, "stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
-            "attention_implementation": implementation(sound),
+            "attention_implementation": implementation(sound, n=ids.shape[1]),
             "bos_count": tokens.count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
             "ambient_hooks": ambient(sound),

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-const { Data, colour, csv, cut, grouped, hasNearlyAll, ink, scale, shown, visible } = await import(
+const { Data, colour, csv, cut, grouped, hasNearlyAll, ink, scale, shown, ticks, visible } = await import(
   process.env.MAP_PROGRAM
 );
 
@@ -161,4 +161,21 @@ test("a first token with nearly all is beyond the scale", () => {
     [0, 0, 0],
   ])
     assert.equal(hasNearlyAll(values), false);
+});
+
+test("ticks are round, inside the ends, and few", () => {
+  assert.deepEqual(ticks(0, 18, false), [0, 5, 10, 15]);
+  assert.deepEqual(ticks(0, 6, false), [0, 1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(ticks(1, 44, true), [1, 2, 5, 10, 20]);
+  assert.deepEqual(ticks(1.8e6, 2.9e9, true), [1e7, 1e8, 1e9]);
+  assert.deepEqual(ticks(3, 3, true), [3]);
+  for (let k = 0; k < 500; k++) {
+    const low = 10 ** (20 * Math.random() - 10);
+    const high = low * 10 ** (12 * Math.random());
+    for (const logarithmic of [true, false]) {
+      const values = ticks(low, high, logarithmic);
+      assert.ok(values.length >= 2 && values.length <= 7, `${low} ${high} ${values}`);
+      assert.ok(values.every((one) => one >= low * (1 - 1e-9) && one <= high * (1 + 1e-9)));
+    }
+  }
 });

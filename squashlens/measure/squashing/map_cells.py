@@ -203,8 +203,8 @@ def traces(
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """Paths into the queries `traced`, and the ways of each cell; `bounds` are their path bounds from every layer.
 
-    Where nearly all paths start at the first token, as with an attention sink or in a deep model, so do the strongest.
-    Those of other tokens are kept then, with the share of the paths that were left out.
+    The path that stays at the query is left out. Where nearly all paths start at the first token, as with an attention
+    sink or in a deep model, these are left out too, and their share is kept. Shares are of the paths that remain.
 
     The path bound obeys ``B⁽ℓ⁾_i = Σ_j 2 (α_ji + δ_ji) B⁽ℓ⁺¹⁾_j``, so that the terms divided by the sum are shares of
     the ways from cell (ℓ, i): one for each later token j that reads it, and one for its residual connection.
@@ -213,8 +213,8 @@ def traces(
     require_room(top * n * n * 8, torch.device("cpu"), "The attention patterns", "Use a shorter prompt.")
     above = torch.from_numpy(np.ascontiguousarray(bounds))
     ways = _Ways(traced, above, top)
-    means = _by_head(session, ways.take)
-    down = [means[block] for block in reversed(range(top))]
+    ways.watch(session)
+    down = [ways.means[block] for block in reversed(range(top))]
     uniform = [written_out(session, pattern) for pattern in top_down(session, "uniform", 0, top)]
     places = torch.full((len(traced), PATHS, top + 1), -1, dtype=torch.int64)
     weight, share, over_null = (torch.full((len(traced), PATHS), torch.nan, dtype=torch.float64) for _ in range(3))
@@ -223,38 +223,60 @@ def traces(
         seen = slice(0, query + 1)
         starts = above[at, 0, seen].numpy()
         sink[at] = first_share(starts) if first_has_nearly_all(starts) else 0.0
-        own = without([each[seen, seen] for each in down], [0] if sink[at] else [])
-        paths = strongest(own, [each[seen, seen] for each in uniform], query, PATHS)
-        k = len(paths.weights)
-        places[at, :k], weight[at, :k], over_null[at, :k] = paths.places, paths.weights, paths.weights / paths.null
-        share[at, :k] = paths.weights * 2.0**top / above[at, 0].sum()
+        first = [0] if sink[at] else []
+        own = without([each[seen, seen] for each in down], first)
+        best = strongest(own, [each[seen, seen] for each in uniform], query, PATHS + 1)
+        others = (best.places != query).any(dim=1).nonzero()[:PATHS, 0]  # without the path that stays at the query
+        k, weights = len(others), best.weights[others]
+        places[at, :k], weight[at, :k], over_null[at, :k] = best.places[others], weights, weights / best.null[others]
+        share[at, :k] = weights * 2.0**top / starts[len(first) : query].sum()
     by_path, by_cell = ("traced", "path"), ("traced", "block", "position", "rank")
     variables: dict[str, Variable] = {
         "path_position": ((*by_path, "layer"), places, "position of the path in each layer", "position"),
         "path_weight": (by_path, weight, "product of attention and residual weights", "1"),
-        "path_share": (by_path, share, "share of all paths' weight", "1"),
+        "path_share": (by_path, share, "share of the weight of all paths from these tokens", "1"),
         "path_over_null": (by_path, over_null, "weight over that of the same path under uniform attention", "1"),
         "path_sink": (("traced",), sink, "share of the paths from the first token, which were left out", "1"),
         "way_share": (by_cell, ways.share, "share of the cell's paths that take this way", "1"),
         "way_position": (by_cell, ways.position, "token that the way leads to", "position"),
-        "way_head": (by_cell, ways.head, "head with the largest weight on the way, or -1 for the residual", "1"),
+        "way_head": (by_cell, ways.head, "head that moves most on the way, or -1 for the residual", "1"),
     }
     coords = {"traced": np.array(traced), "path": np.arange(PATHS), "rank": np.arange(RANKS)}
     return variables, coords
 
 
 class _Ways:
-    """The most important ways of every cell to each query, from the patterns of one block at a time."""
+    """The most important ways of every cell to each query, and what the search for them reads of every block.
+
+    A head moves attention times the norm of the value; attention alone in models without a hook point on values.
+    """
 
     def __init__(self, traced: Sequence[int], above: Float[Tensor, "query layer position"], top: int) -> None:
         shape = (len(traced), top, above.shape[-1], RANKS)
         self.traced, self.above = traced, above
         self.share = torch.full(shape, torch.nan, dtype=torch.float64)
         self.position, self.head = (torch.full(shape, -1, dtype=torch.int64) for _ in range(2))
+        self.means, self.sizes = dict[int, Tensor](), dict[int, Tensor]()  # patterns over heads; norms of values
 
-    def take(self, block: int, pattern: Float[Tensor, "head query key"]) -> None:
+    def watch(self, session: Session) -> None:
+        """Read the patterns and values of all blocks in one forward pass."""
+        blocks, hooks = range(self.share.shape[1]), session.model.hook_dict
+        named = [(f"blocks.{block}.attn.hook_v", partial(self._values, block)) for block in blocks]
+        named = [(name, look) for name, look in named if name in hooks]
+        named += [(pattern_site(block), partial(self._take, block)) for block in blocks]
+        with torch.no_grad():
+            forward(session.model, session.ids, named)
+
+    def _values(self, block: int, values: Float[Tensor, "prompt position group d"]) -> None:
+        if values.ndim == 4:  # latent attention has others
+            self.sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
+
+    def _take(self, block: int, pattern: Float[Tensor, "prompt head query key"]) -> None:
         """Split the path bound of each cell below `block` by what it goes through."""
-        mean, (_, largest) = pattern.double().mean(dim=0), pattern.max(dim=0)
+        heads = pattern[0].detach().float().cpu()
+        self.means[block], mean = heads.mean(dim=0), heads.double().mean(dim=0)
+        sizes = self.sizes.get(block, torch.ones(1, heads.shape[-1]))
+        largest = (heads * sizes.repeat_interleave(len(heads) // len(sizes), dim=0)[:, None]).argmax(dim=0)
         for at, query in enumerate(self.traced):
             seen = slice(0, query + 1)
             reach = self.above[at, block + 1, seen]
@@ -268,28 +290,6 @@ class _Ways:
             head = torch.where(stays, STAYS, largest[seen, seen][to, here])
             for kept, values in ((self.share, best.values), (self.position, to), (self.head, head)):
                 kept[at, block, seen, :k] = values.T.to(kept.dtype)
-
-
-def _by_head(
-    session: Session, take: Callable[[int, Float[Tensor, "head query key"]], None]
-) -> dict[int, Float[Tensor, "query key"]]:
-    """The patterns of all blocks, averaged over heads; `take` gets them by head, one block at a time."""
-    means: dict[int, Tensor] = {}
-
-    def keep(block: int, pattern: Tensor) -> None:
-        heads = pattern[0].detach().float().cpu()
-        means[block] = heads.mean(dim=0)
-        take(block, heads)
-
-    blocks = range(n_blocks(session.model))
-    held = {} if session.capture is None else session.capture.patterns
-    if all(block in held for block in blocks):
-        for block in blocks:
-            keep(block, held[block])
-    else:
-        with torch.no_grad():
-            forward(session.model, session.ids, [(pattern_site(block), partial(keep, block)) for block in blocks])
-    return means
 
 
 def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[int]:
