@@ -50,11 +50,7 @@ def of_choices(
 ) -> tuple[Session, Choices]:
     """The session and the choices of a measurement, all checked; by default they are the answers of all prompts."""
     texts, right = list(prompts), list(answers)
-    if len(texts) < 2 or len(right) != len(texts):
-        raise InputError(
-            f"There are {len(texts)} prompts and {len(right)} right answers.",
-            "Give at least two prompts, and one answer for each.",
-        )
+    require_an_answer_each(texts, right)
     shared = list(dict.fromkeys(right)) if choices is None else list(choices)
     each = [shared if isinstance(shared[0], str) else list(shared[k]) for k in range(len(texts))] if shared else [[]]
     if len(each) != len(texts) or min(map(len, each)) < 2 or len(set(map(len, each))) > 1:
@@ -76,6 +72,15 @@ def of_choices(
     facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
     return session, Choices(ids, tokens, places)
+
+
+def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> None:
+    """Raise unless there are at least two prompts, and one answer for each."""
+    if len(prompts) < 2 or len(answers) != len(prompts):
+        raise InputError(
+            f"There are {len(prompts)} prompts and {len(answers)} right answers.",
+            "Give at least two prompts, and one answer for each.",
+        )
 
 
 def _require_apart(texts: Sequence[str], tokens: Sequence[Ids]) -> None:

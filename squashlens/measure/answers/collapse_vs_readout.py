@@ -29,7 +29,7 @@ from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
-from squashlens.tasks import Task, find
+from squashlens.tasks import Task
 from squashlens.tasks.task import Prompting
 from squashlens.theory.distances import identical
 from squashlens.theory.statistics.ranks import wilson
@@ -118,13 +118,12 @@ def collapse_vs_readout(
     resume = checked(resume)
     require_probing(n_train, n_random_models)
     form = Prompting(mode=mode, template=template, prefill=True, n_examples=n_examples, n_baseline=n_baseline)
-    task = find(task)
     session, prepared = prepare_questions(
         model, task, lengths, seeds, "collapse_vs_readout", form, n_seeds=N_SEEDS,
         norm=metric.norm, scale=metric.scale, round_to=rounding.form, n_train=n_train,
         n_random_models=n_random_models,
     )  # fmt: skip
-    sound, questions = session.model, prepared.each
+    sound, task, questions = session.model, prepared.task, prepared.each
     doubled = [task.doubled(question) for question in questions]
     every = dict.fromkeys((*questions, *doubled, *prepared.baseline))
     ids = {question: prepared.ids(sound, question) for question in every}

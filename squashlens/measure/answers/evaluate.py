@@ -51,13 +51,14 @@ class Questions:
 
 
 def prepare_questions(
-    model: Any, task: Task, lengths: Any, seeds: Any, function: str, form: Prompting,
+    model: Any, task: Task | str, lengths: Any, seeds: Any, function: str, form: Prompting,
     *, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
 ) -> tuple[Session, Questions]:  # fmt: skip
     """The session and the questions of a measurement of answers, all checked before anything is run.
 
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
+    task = find(task)
     modes, differ = several(form.mode), task.random or sampled
     numbers = seeds_of(seeds, n_seeds if differ else 1)
     if len(numbers) > 1 and not differ:
@@ -167,16 +168,15 @@ def evaluate(
         positive(max_new_tokens, "max_new_tokens", "a number of tokens")
     resume = checked(resume)
     form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=n_baseline)
-    task = find(task)
     session, questions = prepare_questions(
         model, task, lengths, seeds, "evaluate", form,
         sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,
     )  # fmt: skip
-    journal = answers_file(session, task, resume, temperature)
+    journal = answers_file(session, questions.task, resume, temperature)
     ids = {q: questions.ids(session.model, q) for q in dict.fromkeys((*questions.each, *questions.baseline))}
     answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens)
     own, short = ({q: answers[q] for q in asked} for asked in (questions.each, questions.baseline))
-    return score_answers(task, own, session.facts, prefill=prefill, short=short)
+    return score_answers(questions.task, own, session.facts, prefill=prefill, short=short)
 
 
 def answer_questions(

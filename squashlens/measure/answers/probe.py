@@ -26,7 +26,7 @@ from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 from squashlens.sequences import Ids
-from squashlens.tasks import Task, find
+from squashlens.tasks import Task
 from squashlens.tasks.task import Prompting
 from squashlens.theory.statistics.trends import with_ends
 
@@ -114,20 +114,19 @@ def probe(
     """
     require_probing(n_train, n_random_models)
     form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=0)
-    task = find(task)
     session, questions = prepare_questions(
         model, task, lengths, seeds, "probe", form, n_seeds=N_SEEDS,
         direction=direction, n_train=n_train, n_random_models=n_random_models,
     )  # fmt: skip
     sound = session.model
     prompts = [questions.ids(sound, question) for question in questions.each]
-    data = Answers.of(task, questions.each, prompts, n_train)
+    data = Answers.of(questions.task, questions.each, prompts, n_train)
     _require_probed(data)
     last = at_last_tokens(sound, prompts, residual_sites(sound))
     own = streams(sound, last)
     found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models)
     over = {"layer": range(n_blocks(sound) + 1), "length": list(data.lengths), "seed": list(data.seeds)}
-    return session.knowing(**facts).dataset(f"probe of {task.name}", over, found)
+    return session.knowing(**facts).dataset(f"probe of {questions.task.name}", over, found)
 
 
 def require_probing(n_train: int, n_random_models: int) -> None:

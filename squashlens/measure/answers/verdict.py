@@ -24,6 +24,7 @@ from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.running.groupings import continued_streams, grouped_streams, groupings
 from squashlens.engine.text.tokens import display_tokens, tokenize
 from squashlens.errors import InputError
+from squashlens.measure.answers.choices import require_an_answer_each
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.prompts import tokenize_after
@@ -167,11 +168,7 @@ def _questions(
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         asked = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
         right = [] if callable(answers) else [*answers]
-    if len(asked) < 2 or len(right) != len(asked):
-        raise InputError(
-            f"There are {len(asked)} prompts and {len(right)} right answers.",
-            "Give at least two prompts, and one answer for each.",
-        )
+    require_an_answer_each(asked, right)
     for text in right:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"answers= has {text!r} as a right answer.", "Give the texts of the answers, not empty.")
