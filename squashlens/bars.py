@@ -70,7 +70,7 @@ class Bar(tqdm):  # pyright: ignore[reportUntypedBaseClass]
             self.close()
 
     def update(self, n: float | None = 1) -> bool | None:
-        """Count `n` more; the first count says what a long call will take."""
+        """Count `n` more, and say once what a long call will take."""
         if self.disable:
             self.n += n
         super().update(n)

@@ -8,7 +8,7 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.measure.squashing.jacobians.sketch import PROBES
-from squashlens.measure.squashing.map_cells import of_profile
+from squashlens.measure.squashing.map_cells import with_ratio
 from squashlens.records.results import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
@@ -60,7 +60,7 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
             "Give the whole result; a selection may choose among query and layer.",
         )
     ordered = result.transpose(*DIMS, missing_dims="ignore")
-    return of_profile(ordered) if function == "influence" else ordered
+    return with_ratio(ordered) if function == "influence" else ordered
 
 
 def find_query(result: xr.Dataset, query: int) -> int:

@@ -37,14 +37,13 @@ def _on_one_line(escape_text: Callable[[str], str]) -> Callable[[object], str]:
     return lambda value: escape_text(" ".join(str(value).split()))
 
 
-def latex(text: str, *, plain: bool = True) -> str:
-    r"""Any text, so that LaTeX typesets it unchanged; if `plain`, a character that pdflatex lacks as its code point.
+def latex(text: str) -> str:
+    r"""Any text, so that LaTeX typesets it unchanged; a character that pdflatex lacks as its code point.
 
-    >>> latex("50 % of a_b --"), latex("δ ≤ \\input{x}"), latex("中"), latex("中", plain=False)
-    ('50 \\% of a\\_b -{}-', '$\\delta$ $\\le$ \\textbackslash{}input\\{x\\}', '{[}U+4E2D{]}', '中')
+    >>> latex("50 % of a_b --"), latex("δ ≤ \\input{x}"), latex("中")
+    ('50 \\% of a\\_b -{}-', '$\\delta$ $\\le$ \\textbackslash{}input\\{x\\}', '{[}U+4E2D{]}')
     """
-    marked = LIGATURES.sub("\\1\0", escape(text))
-    return "".join(one if not plain and one not in LATEX else _character(one) for one in marked)
+    return "".join(map(_character, LIGATURES.sub("\\1\0", escape(text))))
 
 
 def _character(one: str) -> str:

@@ -118,9 +118,9 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
     return {"span": ("position", number), "span_name": ("position", name)}
 
 
-def of_profile(profile: xr.Dataset) -> xr.Dataset:
-    """The result of `influence` with the ratio of path bound and null, under the same provenance."""
-    return sealed(with_variables(profile, {"bound_over_null": ratio(profile)}), provenance(profile))
+def with_ratio(result: xr.Dataset) -> xr.Dataset:
+    """A result of `influence` with the ratio of path bound and null, under the same provenance."""
+    return sealed(with_variables(result, {"bound_over_null": ratio(result)}), provenance(result))
 
 
 def ratio(result: xr.Dataset) -> Variable:
