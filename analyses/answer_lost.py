@@ -1,13 +1,14 @@
 """Where is the answer lost: from which layer on does it lead, and which attention or MLP helps or hurts it?
 
 Two tasks whose answer is the next token: the first of some digits, after three worked examples, and the value at a name
-in a list of pairs. Every file in the output folder is measured once; delete it to measure it anew.
+in a list of pairs. Each model, number of questions and seed has a folder. A file there is measured once, until deleted.
 
     python analyses/answer_lost.py --model gemma-3-270m --pairs 8      # 15 minutes of one CPU core
 """
 
 import argparse
 import random
+from functools import partial
 from pathlib import Path
 
 import squashlens as sl
@@ -39,7 +40,8 @@ parser.add_argument("--n", type=int, default=48, help="questions about digits; t
 parser.add_argument("--seed", type=int, default=0, help="random seed of the questions (%(default)s)")
 parser.add_argument("--out", type=Path, default=Path("answer_lost"), help="folder for results (%(default)s)")
 args = parser.parse_args()
-args.out.mkdir(parents=True, exist_ok=True)
+out = args.out / f"{args.model.replace('/', '_')}-{args.n}-{args.seed}"
+out.mkdir(parents=True, exist_ok=True)
 texts = (Path(__file__).parent / "texts.txt").read_text("utf-8").splitlines()[:4]
 
 model = sl.load(args.model)
@@ -48,12 +50,11 @@ curves = {}
 for name, make, n, many in cases:
     rng = random.Random(f"{name} {n} {args.seed}")
     prompts, answers, choices = [*map(list, zip(*[make(n, rng) for _ in range(many)], strict=True))]
-    layers, sublayers = (args.out / f"{kind}_of_{n}_{name}.nc" for kind in ("layers", "sublayers"))
-    if not layers.exists():
-        sl.results.save(sl.answer_by_layer(model, prompts, answers, choices=choices), layers)
-    if not sublayers.exists():
-        prose = texts if make is pairs else ()
-        sl.results.save(sl.sublayer_effect(model, prompts, answers, choices=choices, texts=prose), sublayers)
+    prose = texts if make is pairs else ()
+    layers, sublayers = (out / f"{kind}_of_{n}_{name}.nc" for kind in ("layers", "sublayers"))
+    for file, measure in ((layers, sl.answer_by_layer), (sublayers, partial(sl.sublayer_effect, texts=prose))):
+        if not file.exists():
+            sl.results.save(measure(model, prompts, answers, choices=choices), file)
     curves[f"{n} {name}"], found = sl.results.open(layers), sl.results.open(sublayers)
     one = found.sel(half="confirm", block=found["selected_block"], sublayer=found["selected_sublayer"])
     repaired, low, high, broken = (one[k].item() for k in ("repaired", "repaired_low", "repaired_high", "broken"))
@@ -61,5 +62,5 @@ for name, make, n, many in cases:
         f"{n} {name}: {int((found['log_odds'] > 0).sum())} of {many} right; without {one['sublayer'].item()} "
         f"{one['block'].item()}, {repaired:.2f} [{low:.2f}, {high:.2f}] of the wrong and {1 - broken:.2f} of the right"
     )
-    sl.figures.save(sl.figures.of(found), args.out / "repairs.html")
-sl.figures.save(sl.figures.answer_curve(dict([*curves.items()][:4])), args.out / "by_layer.html")
+    sl.figures.save(sl.figures.of(found), out / f"repairs_of_{n}_{name}.html")
+sl.figures.save(sl.figures.answer_curve(dict([*curves.items()][:4])), out / "by_layer.html")
