@@ -8,6 +8,7 @@ in the suffix, at whose last token representations are compared.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -325,5 +326,21 @@ def tokenize_after(model: Bridge, token: int, text: str) -> Ids:
     content = require_tokenizer(model).decode([token])
     alone, joint = encode(model, content), encode(model, content + text)
     if joint[: len(alone)] != alone or alone[-1] != token:
-        raise InputError(f"The tokenizer merges {content!r} with the text after it.", "Give suffix= as token ids.")
+        raise InputError(
+            f"The tokenizer merges {content!r} with the text after it.",
+            "Leave out white space at the end of a prompt, or give suffix= as token ids.",
+        )
     return tuple(joint[len(alone) :])
+
+
+def require_apart(texts: Sequence[str], tokens: Sequence[Ids]) -> None:
+    """Raise if an answer is empty, or begins another one, than which it could then never be less likely."""
+    pairs = [(a, b) for a, b in permutations(range(len(tokens)), 2) if tokens[b][: len(tokens[a])] == tokens[a]]
+    if pairs:
+        (a, b), *_ = pairs
+        raise InputError(
+            f"The answer {texts[a]!r} is the same as {texts[b]!r}, empty, or its beginning.",
+            "Give different answers, ended by what follows them, such as '9.' and '90.'.",
+        )
+    if not all(tokens):
+        raise InputError("The answer is empty.", "Give its text.")

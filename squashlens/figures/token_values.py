@@ -105,13 +105,13 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
 @draws("squashlens.substitution_effect or squashlens.knockout_effect", "effect: position", "token: position")
 def substitution(found: xr.Dataset) -> go.Figure:
     """Draw what replacing or knocking out each token of a prompt does: to the representation and, for y, to the next
-    token.
+    token; and, of a knockout, to the lead of one answer over another.
 
     Bars are the standard deviation over the replacements of a token. Tokens that were not changed have no mark.
     """
     found = of_one_prompt(found)
     tokens, places = tokens_of(found), found["position"].values
-    names = [name for name in ("effect", "kl", "total_variation") if name in found]
+    names = [name for name in ("effect", "kl", "total_variation", "log_odds_change") if name in found]
     figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True)
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
     colour, notes = COLOURS["path_bound"], list[str]()
@@ -123,10 +123,13 @@ def substitution(found: xr.Dataset) -> go.Figure:
             bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
             notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > values).any() else ''}"]
         figure.add_trace(_line(places, values, texts, colour=colour, error_y=bars), row=row, col=1)
-        short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "moved probability"}[name]
+        short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "moved probability"}.get(name, "change of the lead")
         _, axis = titles_of(shown.assign_attrs(long_name=short))
         figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
     figure.update_xaxes(token_axis(tokens))
+    if "log_odds_change" in names:
+        first, other = (label(found[name].item()) for name in ("target", "against"))
+        notes.append(f"lead: of “{first}” over “{other}”" if other else f"lead: log-probability of “{first}”")
     how = "replacing" if "effect_std" in found else "knocking out"
     return finish(figure, f"What {how} each token changes", 160 * len(names) + 60, found, *notes)
 

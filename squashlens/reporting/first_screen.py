@@ -20,7 +20,7 @@ MATTERS = 0.01  # share of the probability: below it, no single token is said to
 SHOWN = 3  # tokens that are named
 WORDS = {
     USED: "used: each prompt prefers its own answer",
-    PRESENT: "present, not used: the two prompts can be told apart, and the answer does not follow",
+    PRESENT: "present, not used: the two prompts can be told apart, and the right answer does not follow",
     LOST: "lost before the last token: nothing tells the two prompts apart",
     UNRESOLVED: "not resolved: rounding does as much as the change of the prompt",
     UNDECIDED: "undecided",
@@ -111,6 +111,13 @@ def decided_by(own: xr.Dataset) -> str:
     )
     if before * after > 0:
         odds += f" Of the two the model prefers {name if before > 0 else other} after both."
+    elif before < 0 < after:
+        odds += " After each prompt the model prefers the other one's answer."
+    elif before > 0 > after and str(own["verdict"].item()) != USED:
+        odds += (
+            " Each prompt prefers its own answer of the two, but the likeliest token is "
+            f"{times(float(np.exp(own['behind'])))} as likely as one of theirs."
+        )
     if str(own["verdict"].item()) in (USED, UNRESOLVED):
         return f"{odds} They differ by {times(moved / noise)} the rounding." if noise else odds
     margins = np.append(own["margin"].values, own["margin_y"].values)
@@ -164,7 +171,10 @@ def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:
         f"with {name}: {said}, the right answer has {percent(float(given.helped[name]['probability'].values[0]))}"
         for name, said in verdicts.items()
     )
-    return verdict, (f"Tried on both prompts: {each}.",)
+    other = "; ".join(
+        f"{percent(float(found['probability_after'].values[0]))} with {name}" for name, found in given.helped.items()
+    )
+    return verdict, (f"Tried on both prompts: {each}.", f"The other prompt's right answer has {other}.")
 
 
 def name_at(result: xr.Dataset | xr.DataArray, place: int) -> str:

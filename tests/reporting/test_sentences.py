@@ -41,7 +41,14 @@ def moved(*shares: float) -> xr.Dataset:
 
 def judged(verdict: str, **numbers: float) -> xr.Dataset:
     """One pair of a result of `verdict`."""
-    base = {"log_odds": 0.3, "log_odds_after": 0.1, "log_odds_noise": 1e-6, "probability": 0.0004, "rank": 7}
+    base = {
+        "log_odds": 0.3,
+        "log_odds_after": 0.1,
+        "log_odds_noise": 1e-6,
+        "probability": 0.0004,
+        "rank": 7,
+        "probability_after": 0.02,
+    }
     values = base | {"margin_y": 300.0, "margin_random_y": 4.0} | numbers
     ds = xr.Dataset({name: ("pair", [value]) for name, value in values.items()})
     ds["margin"] = (("pair", "layer"), [[0.0, 2.0, 0.5]])
@@ -70,6 +77,10 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
      "does not follow. The log-odds of “90” and “91” are 0.3 nats after the prompt whose right answer is “90”, and 0.1 "
      "after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after both. Yet at y the "
      "two prompts are 300 times (random weights: 4 times) as far apart"),
+    ({"judged": judged("present, not used", log_odds=-4.0, log_odds_after=5.0)}, BECAME,
+     "After each prompt the model prefers the other one's answer."),
+    ({"judged": judged("present, not used", log_odds_after=-5.0, behind=np.log(3000))}, BECAME,
+     "prefers its own answer of the two, but the likeliest token is 3,000 times as likely as one of theirs."),
     ({"judged": judged("present, not used", margin_y=0.5)}, BECAME, "Up to layer 1 the two prompts are further apart"),
     ({"judged": judged("lost", margin_y=0.5).assign(margin=(("pair", "layer"), [[0.0, 0.2, 0.5]]))}, BECAME,
      "At no layer the two prompts are further apart than rounding; at y they are 0.5 times"),
@@ -81,6 +92,7 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({"knockout": None}, DEPENDS, "by the Jacobian norm"),
     ({"helped": {"sharper": judged("used", probability=0.9)}}, HELPS,
      "Sharper. Tried on both prompts: with sharper: used, the right answer has 90 %."),
+    ({"helped": {"sharper": judged("used")}}, HELPS, "The other prompt's right answer has 2 % with sharper."),
     ({"helped": {"sharper": judged("present, not used")}}, HELPS, "None of the changes that were tried."),
 ]  # fmt: skip
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from squashlens._typing import Bridge, listed
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.prompts import tokenize_after
+from squashlens.prompts import require_apart, tokenize_after
 from squashlens.sequences import Ids
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
@@ -67,7 +66,7 @@ def of_choices(
     ids = tuple(tuple(tokenize(model, text)[0].tolist()) for text in texts)
     tokens = tuple(tuple(tokenize_after(model, row[-1], c) for c in own) for row, own in zip(ids, each, strict=True))
     for own, forms in zip(each, tokens, strict=True):
-        _require_apart(own, forms)
+        require_apart(own, forms)
     places = np.array([own.index(answer) for own, answer in zip(each, right, strict=True)])
     facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
@@ -80,17 +79,6 @@ def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> No
         raise InputError(
             f"There are {len(prompts)} prompts and {len(answers)} right answers.",
             "Give at least two prompts, and one answer for each.",
-        )
-
-
-def _require_apart(texts: Sequence[str], tokens: Sequence[Ids]) -> None:
-    """Raise if a choice is empty, or begins another one, which could then never be the likelier of the two."""
-    pairs = [(a, b) for a, b in permutations(range(len(tokens)), 2) if tokens[b][: len(tokens[a])] == tokens[a]]
-    if pairs:
-        (a, b), *_ = pairs
-        raise InputError(
-            f"The choice {texts[a]!r} is the same as {texts[b]!r}, empty, or its beginning.",
-            "Give different choices, ended by what follows an answer, such as '9.' and '90.'.",
         )
 
 

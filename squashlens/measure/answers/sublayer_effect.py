@@ -33,6 +33,7 @@ from squashlens.measure.answers.choices import Choices, mean_of, of_choices
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import streams_at
 from squashlens.records.results import Variable
+from squashlens.remarks import remark
 from squashlens.sequences import Ids
 
 HALVES = ("select", "confirm")
@@ -120,6 +121,8 @@ def sublayer_effect(
     variables |= _by_half(odds, halves, shape[1:], text)
     if texts:
         variables |= _losses(sound, [tokenize(sound, one) for one in texts], missing)
+    if (odds[halves == HALVES[0], 0] > 0).all():
+        remark("No answer of the half that selects is wrong, so that no sublayer can repair any.")
     chosen = _selected(odds[halves == HALVES[0]])
     at = {"selected_block": chosen // 2, "selected_sublayer": [*SUBLAYERS][chosen % 2]}
     labels = {"half": [*HALVES], "of_half": ("prompt", halves), "answer": ("prompt", list(answers))}

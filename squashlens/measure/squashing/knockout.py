@@ -26,7 +26,7 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.prompts import tokenize_after
+from squashlens.prompts import require_apart, tokenize_after
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, divergence, total_variation
@@ -73,7 +73,8 @@ def knockout_effect(
         `jacobian_norms`.
 
     Raises:
-        InputError: a position after the query; spans of several prompts, or together with positions.
+        InputError: a position after the query; spans of several prompts, or together with positions; a target that is
+            empty, or begins the other one.
         UnsoundModelError: something besides attention passes between tokens, for ``kind="attention"``; a token acts by
             its id in other ways too, for ``"embedding"``; or hooks there have no effect.
 
@@ -111,6 +112,7 @@ def knockout_effect(
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
         answers = [] if target is None else [target] if isinstance(target, str) else [*target]
         tokens = [tokenize_after(session.model, int(prompt_ids[-1]), text) for text in answers]
+        require_apart(answers, tokens)
         parts = []
         for own, logs in beside_the_first(session.model, y):
             if not tokens:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import squashlens as sl
+from squashlens.errors import InputError
 from tests.cases import FAMILIES
 from tests.references import model_without, plain_outputs
 
@@ -92,6 +93,21 @@ def test_answers_of_several_tokens_are_followed(target: Any, tiny: Any, plain_ti
     moved = lead(model_without(plain_tiny, [place], 0, "keys")) - own
     assert abs(moved) > 1
     assert float(found["log_odds_change"][place]) == pytest.approx(moved, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"), [(("3", "30"), "or its beginning"), (("3", ""), "empty, or its"), ("", "is empty")]
+)
+def test_answers_that_cannot_be_compared(target: Any, words: str, tiny: Any) -> None:
+    with pytest.raises(InputError, match=words):
+        sl.knockout_effect(tiny, "110 =", target=target)
+
+
+def test_the_figure_shows_the_lead_and_its_answers(tiny: Any) -> None:
+    found = sl.knockout_effect(tiny, "110 =", target=("3", "4"))
+    figure = sl.figures.of(found)
+    np.testing.assert_allclose(figure.data[-1].y, found["log_odds_change"])
+    assert "lead: of “3” over “4”" in figure.layout.title.subtitle.text
 
 
 def test_a_span_is_knocked_out_at_once(bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]) -> None:
