@@ -110,9 +110,7 @@ def knockout_effect(
         prompt_ids = ids[: n + 1]
         y = _knock_out(session.model, prompt_ids, hidden, kind)[:, 0]
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
-        answers = [] if target is None else [target] if isinstance(target, str) else [*target]
-        tokens = [tokenize_after(session.model, int(prompt_ids[-1]), text) for text in answers]
-        require_apart(answers, tokens)
+        answers, tokens = _answers(session.model, int(prompt_ids[-1]), target)
         parts = []
         for own, logs in beside_the_first(session.model, y):
             if not tokens:
@@ -137,6 +135,14 @@ def knockout_effect(
         "log_odds_noise": (f"difference of this {lead} and that of a pass of another shape", "nats"),
     }
     return label_effects("knockout effect", session, found, texts, labels)
+
+
+def _answers(model: Bridge, token: int, target: str | tuple[str, str] | None) -> tuple[list[str], list[Ids]]:
+    """The texts of the answers and their tokens after a token; none by default."""
+    answers = [] if target is None else [target] if isinstance(target, str) else [*target]
+    tokens = [tokenize_after(model, token, text) for text in answers]
+    require_apart(answers, tokens)
+    return answers, tokens
 
 
 def _lead(
