@@ -137,7 +137,7 @@ CLAIMS: dict[str, tuple[Quantity, ...]] = {
         Quantity("share of the largest coordinate in the squared distance, {far} words", "shares", lambda s: s, "words",
                  "share"),
     ),
-    "In bfloat16 the two become identical (section 4.1)": (
+    "A float32 run that is rounded to bfloat16 afterwards makes the two identical": (
         Quantity("share of coordinates at the last layer that are identical in bfloat16, {far} words", "rounded",
                  lambda ds: ds["bit_identical"].sel(length=_far(ds)), "words", "share", "above"),
         Quantity("sequences whose coordinates are all identical", "rounded",
@@ -152,7 +152,7 @@ CLAIMS: dict[str, tuple[Quantity, ...]] = {
                  needs=EDGE_OF_WINDOW),
     ),
     "Commas keep the two apart (section 4.2)": (
-        Quantity("distance with a comma after every third word ÷ without", "separators",
+        Quantity("distance with a comma after every third word ÷ without (v* breaks groups)", "separators",
                  _edited("separators", "none"), "words", "factor", "above"),
         Quantity("of it, what the gaps in the positions do", "separators", _edited("delete_keep_positions", "none"),
                  "words", "factor", "above"),

@@ -105,3 +105,14 @@ def relative_distance(collapse: xr.Dataset) -> xr.DataArray:
     """The distances of v and v* in units of rms(v), whichever their scale."""
     distance = collapse["distance"]
     return distance if is_relative(distance) else (distance / collapse["rms"]).assign_attrs(units="1")
+
+
+def moved_probability(values: xr.DataArray) -> xr.DataArray:
+    """For readers, the probability that moves, from 0 to 1, in place of the next token's total variation; others as is.
+
+    It is half of that, which results store as the paper has it: the L1 norm of the difference, from 0 to 2.
+    """
+    text, stored = str(values.attrs.get("long_name", "")), "total variation of the next token"
+    if stored not in text:
+        return values
+    return (values / 2).assign_attrs({**values.attrs, "long_name": text.replace(stored, "probability that moves")})

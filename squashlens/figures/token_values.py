@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from squashlens.checks.results import chosen
+from squashlens.checks.results import chosen, moved_probability
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
@@ -54,7 +54,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
             ``sl.substitution_effect(…)["effect"]``; or several of one kind by label. `of` draws a panel for each of
             several prompts.
     """
-    values = of_one_prompt(values)
+    values = of_one_prompt(moved_probability(values))
     if "query" in values.coords and not values["query"].ndim:
         values = values.isel(position=values["position"].values <= values["query"].item())
     tokens, (title, axis) = tokens_of(values), titles_of(values)
@@ -116,14 +116,15 @@ def substitution(found: xr.Dataset) -> go.Figure:
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
     colour, notes = COLOURS["path_bound"], list[str]()
     for row, name in enumerate(names, 1):
-        values, bars = found[name].values.astype(np.float64), None
+        shown, bars = moved_probability(found[name]), None
+        values = shown.values.astype(np.float64)
         if name == "effect" and "effect_std" in found:
             spread = found["effect_std"].values.astype(np.float64)
             bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
             notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > values).any() else ''}"]
         figure.add_trace(_line(places, values, texts, colour=colour, error_y=bars), row=row, col=1)
-        short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "TV"}[name]
-        _, axis = titles_of(found[name].assign_attrs(long_name=short))
+        short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "moved probability"}[name]
+        _, axis = titles_of(shown.assign_attrs(long_name=short))
         figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
     figure.update_xaxes(token_axis(tokens))
     how = "replacing" if "effect_std" in found else "knocking out"

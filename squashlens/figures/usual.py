@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import EACH, require
+from squashlens.checks.results import EACH, moved_probability, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
 from squashlens.figures.drawing.panels import Share, compose
@@ -205,6 +205,7 @@ def lines(values: xr.DataArray) -> go.Figure | None:
     """Numbers over the last dimension, with a line for each label of the other; None for any other array."""
     if not _are_lines(values):
         return None
+    values = moved_probability(values)
     if values.ndim == 2 and len(values) > MOST:
         values = values.transpose()
     over, *others = map(str, values.dims[::-1])

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens._typing import short_repr
-from squashlens.checks.results import is_relative
+from squashlens.checks.results import is_relative, moved_probability
 from squashlens.errors import InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with
 from squashlens.measure.squashing.jacobians.sketch import PROBES
@@ -149,7 +149,7 @@ def _of_sequence(found: xr.Dataset, n: int) -> dict[str, Any]:
         floor = found["noise_floor"].sel(layer=layer, replayed=n)
         columns.append(_column(floor, f"noise floor of {size} at layer {layer}"))
     columns.append(_column(here["distance_y"], f"{size} of y"))
-    columns.append(_column(here["total_variation"], "total variation of the next token"))
+    columns.append(_column(moved_probability(here["total_variation"]), "probability that moves"))
     if "bound" in found and n == found["content"].values[-1]:
         columns.append(_column(found["bound"].sel(content=1), "path bound of the first content token"))
     if "accuracy" in found:

@@ -1,12 +1,17 @@
 """Sentences on collapse, for report, captions and pages: a law first, then the contrast, and no pair of end points.
 
-One sequence is one observation: its lengths are nested. So nothing here has an interval over lengths.
+One sequence is one observation: its lengths are nested. So nothing here has an interval over lengths. With a separator
+after every p-th token, lengths are compared at equal n mod p, since a repeated token has another place in each group.
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 import xarray as xr
 
+from squashlens.records.results import facts_of
 from squashlens.reporting.sentences import number, percent
+from squashlens.theory.statistics.laws import log_slope
 
 FLAT = 0.1  # slope below which a curve neither falls nor rises
 FEWEST = 4  # lengths from which on a law is fitted
@@ -15,15 +20,33 @@ FEWEST = 4  # lengths from which on a law is fitted
 def falls(collapse: xr.Dataset) -> str:
     """How D at the last layer changes with the length: the slope on logarithmic axes, and its level at the end."""
     last, lengths = collapse["distance"].isel(layer=-1).values, collapse["length"].values
-    if len(lengths) < FEWEST or not (last > 0).all():
-        return f"D at the last layer is {number(np.median(last))} (median over {len(lengths)} lengths)."
-    slope, half = float(collapse["length_slope"][-1]), len(last) // 2
-    verb = "falls" if slope < -FLAT else "grows" if slope > FLAT else "neither falls nor grows"
-    ratio = float(np.median(last[half:]) / np.median(last[:half]))
+    groups, where = _compared(collapse)
+    curves, over = [last[group] for group in groups], f"over {len(lengths)} lengths{where}"
+    if min(map(len, curves)) < FEWEST or not (last > 0).all():
+        return f"D at the last layer is {_each(map(np.median, curves))} (median {over})."
+    slopes = [log_slope(lengths[group].tolist(), curve.tolist()) for group, curve in zip(groups, curves, strict=True)]
+    verbs = {"falls" if slope < -FLAT else "grows" if slope > FLAT else "neither falls nor grows" for slope in slopes}
+    verb = verbs.pop() if len(verbs) == 1 else "does not change alike at all places of a group"
+    ratios = [np.median(curve[len(curve) // 2 :]) / np.median(curve[: len(curve) // 2]) for curve in curves]
     return (
-        f"D at the last layer {verb} with length: log-log slope {number(slope)} over {len(lengths)} lengths; its "
-        f"median over the longer half is {number(ratio)} times that over the shorter half."
+        f"D at the last layer {verb} with length: log-log slope {_each(slopes)} {over}; its median over the longer "
+        f"half is {_each(ratios)} times that over the shorter half."
     )
+
+
+def _compared(collapse: xr.Dataset) -> tuple[list[np.ndarray], str]:
+    """Which lengths are compared with each other: all, or those of equal n mod p, and how that is said."""
+    breaks, lengths = facts_of(collapse).get("sequence", {}).get("separators_after", []), collapse["length"].values
+    period = breaks[0] if breaks and breaks == [*range(breaks[0], breaks[-1] + 1, breaks[0])] else 1
+    rests = sorted({*(lengths % period).tolist()})
+    where = f", at n mod {period} = {_each(rests)}" if len(rests) > 1 else ""
+    return [np.flatnonzero(lengths % period == rest) for rest in rests], where
+
+
+def _each(values: Iterable[float]) -> str:
+    """Numbers in a sentence."""
+    *others, final = map(number, values)
+    return f"{', '.join(others)} and {final}" if others else final
 
 
 def against_contrast(collapse: xr.Dataset) -> str:
@@ -31,7 +54,7 @@ def against_contrast(collapse: xr.Dataset) -> str:
     if "contrast" not in collapse:
         return ""
     ratio = (collapse["distance"] / collapse["contrast"]).isel(layer=-1).values
-    nearer, middle = int((ratio < 1).sum()), number(np.median(ratio))
+    nearer, middle = int((ratio < 1).sum()), _each(np.median(ratio[group]) for group in _compared(collapse)[0])
     return f"It is below the contrast, another last token, at {nearer} of {len(ratio)} lengths (median ratio {middle})."
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import xarray as xr
 
+from squashlens.checks.results import moved_probability
 from squashlens.measure.answers.verdict import LOST, PRESENT, UNDECIDED, UNRESOLVED, USED
 from squashlens.records.results import facts_of
 from squashlens.reporting.sentences import number, percent, sentence, times
@@ -66,7 +67,8 @@ def dependence(given: Evidence) -> tuple[np.ndarray, str]:
     """How much each token matters, and what the numbers are: what its knockout moves, or its Jacobian norm."""
     if given.knockout is None:
         return given.measured["jacobian"].values, "Jacobian norm"
-    return given.knockout["total_variation"].values / 2, "share of the probability that moves without the token"
+    moved = moved_probability(given.knockout["total_variation"])
+    return moved.values, "share of the probability that moves without the token"
 
 
 def compared(measured: xr.Dataset) -> slice:

@@ -219,7 +219,7 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
             figures.collapse_curve(found),
             tuple(f"{name} {collapse_sentences.collapses(one)}" for name, one in found.items()),
             "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
-            "representations. With commas, v* breaks the period of three.",
+            "representations. After a whole group of three digits, v* breaks the rhythm of the commas.",
             False,
         ),
         Section(

@@ -1,6 +1,6 @@
 """Sentences on numbers: sizes, differences and agreements, with their size first and then how sure it is.
 
-Intervals and p-values are part of the results; nothing is estimated here.
+Intervals are part of the results; nothing is estimated here. No p-value is said: it may disagree with its interval.
 """
 
 import math
@@ -13,7 +13,6 @@ from squashlens.records.results import facts_of
 WORDS = ((0.9, "very strong"), (0.7, "strong"), (0.4, "moderate"), (0.1, "weak"), (0.0, "negligible"))
 NEGLIGIBLE = 0.1  # of a correlation
 EQUAL = 1.5  # a factor below which two sizes are called about equal
-TEST = 0.05
 HALF = ("float16", "bfloat16")
 LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
@@ -75,22 +74,21 @@ def sentence(clause: str) -> str:
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank correlation ρ with the ends of its interval and its corrected p-value."""
+    """A rank correlation ρ with the ends of its interval."""
 
     rho: float
     low: float
     high: float
-    p: float
 
     @classmethod
     def of(cls, ds: xr.Dataset, name: str, **place: object) -> "Rank":
-        """The rank correlation in the four variables of a result that start with `name`."""
-        return cls(*(float(ds[f"{name}{end}"].sel(place)) for end in ("", "_low", "_high", "_p")))
+        """The rank correlation in the three variables of a result that start with `name`."""
+        return cls(*(float(ds[f"{name}{end}"].sel(place)) for end in ("", "_low", "_high")))
 
     @property
     def measured(self) -> bool:
-        """Whether ρ, its interval and its p-value are all finite."""
-        return all(math.isfinite(value) for value in (self.rho, self.low, self.high, self.p))
+        """Whether ρ and its interval are finite."""
+        return all(map(math.isfinite, (self.rho, self.low, self.high)))
 
     @property
     def decided(self) -> bool:
@@ -111,11 +109,8 @@ class Rank:
 
     @property
     def numbers(self) -> str:
-        """ρ and its interval as text, with the p-value, and that chance may be the cause if the p-value says so."""
-        rho, low, high = (near_edge(value, 0.0, 2) for value in (self.rho, self.low, self.high))
-        p = "p below 0.001" if self.p < 0.001 else f"p = {near_edge(self.p, TEST, 3)}"
-        text = f"Spearman ρ = {rho}, 95 % interval {low} to {high}, {p}"
-        return f"{text} after correction for the tests made together" if self.decided and self.p >= TEST else text
+        """ρ and its interval as text."""
+        return "Spearman ρ = {}, 95 % interval {} to {}".format(*map(two_decimals, (self.rho, self.low, self.high)))
 
     def agreement(self, what: str) -> str:
         """A clause on whether two quantities rank alike; `what` names them, as the subject."""
@@ -130,19 +125,14 @@ class Rank:
         return f"{what} rank alike, with {self.strength} agreement ({self.numbers})"
 
 
-def near_edge(value: float, edge: float, digits: int) -> str:
-    """A number with so many decimals, and with more where it would otherwise read as on another side of the edge.
+def two_decimals(value: float) -> str:
+    """A number with two decimals, and with more where it would otherwise read as 0.
 
-    >>> near_edge(0.004, 0.0, 2), near_edge(0.0496, 0.05, 2), near_edge(-0.001, 0.0, 2), near_edge(0.3, 0.0, 2)
-    ('0.004', '0.0496', '−0.001', '0.30')
+    >>> two_decimals(0.004), two_decimals(-0.001), two_decimals(0.3)
+    ('0.004', '−0.001', '0.30')
     """
-    texts = (f"{value:.{more}f}" for more in range(digits, 30))
-    found = next((text for text in texts if _side(float(text), edge) == _side(value, edge)), f"{value:.{digits}g}")
-    return found.replace("-", "−")
-
-
-def _side(value: float, edge: float) -> int:
-    return (value > edge) - (value < edge)
+    digits = next((digits for digits in range(2, 30) if round(value, digits) or not value), 2)
+    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def certainty_of_norms(measured: xr.Dataset) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from squashlens.records.results import sealed
 from squashlens.reporting import collapse_sentences as collapse
 from squashlens.reporting import first_screen as screen
 from squashlens.reporting import prompt_sentences as say
@@ -24,7 +25,7 @@ def measured(compared: int = 18, **values: Any) -> xr.Dataset:
         coords={"position": range(20), "token": ("position", TOKENS)},
     )
     ranks = ("rank_agreement", [0.8, 0.2]), ("rank_agreement_low", [0.45, -0.1]), ("rank_agreement_high", [0.92, 0.5])
-    for name, both in (*ranks, ("rank_agreement_p", [0.01, 0.4])):
+    for name, both in ranks:
         ds[name] = ("estimate", both)
     return ds.assign_coords(estimate=["path_bound", "null"]).assign(compared_tokens=compared)
 
@@ -33,7 +34,8 @@ def moved(*shares: float) -> xr.Dataset:
     """What `knockout_effect` gives if hiding the first tokens moves these shares of the probability."""
     values = np.zeros(20)
     values[1 : 1 + len(shares)] = 2 * np.array(shares)  # stored as L1
-    return xr.Dataset({"total_variation": ("position", values)})
+    text = {"long_name": "total variation of the next token without the token"}
+    return xr.Dataset({"total_variation": ("position", values, text)})
 
 
 def judged(verdict: str, **numbers: float) -> xr.Dataset:
@@ -91,11 +93,9 @@ def test_help_is_a_question_only_of_what_was_tried() -> None:
 
 def pairs(distance: Any, contrast: Any = None) -> xr.Dataset:
     """What `collapse` gives at the last layer."""
-    n = len(distance)
-    slope = np.polyfit(np.log(range(1, n + 1)), np.log(distance), 1)[0] if n > 1 and min(distance) > 0 else np.nan
     both = {"distance": distance} | ({} if contrast is None else {"contrast": contrast})
     ds = xr.Dataset({name: (("layer", "length"), [values]) for name, values in both.items()})
-    return ds.assign(length_slope=("layer", [slope])).assign_coords(length=range(1, n + 1))
+    return ds.assign_coords(length=range(1, len(distance) + 1))
 
 
 def apart(share: float, step: float, **more: Any) -> xr.Dataset:
@@ -104,6 +104,8 @@ def apart(share: float, step: float, **more: Any) -> xr.Dataset:
 
 
 PLATEAU = [100.0, 20, 8, 4, *[3.0] * 60]
+COMMAS = {"sequence": {"separators_after": [3, 6, 9, 12]}}  # D grows at one place, falls at another, and stays
+WITH_COMMAS = sealed(pairs([(1 / n, 1.0, n / 2)[(n - 1) % 3] for n in range(1, 13)], [1.0] * 12), COMMAS)
 SAID: list[tuple[Callable[[], str], str]] = [
     # A fall that ends in a plateau falls, and is below its contrast, whatever a rank correlation says.
     (lambda: collapse.collapses(pairs(PLATEAU, [50.0] * 64)), "falls with length: log-log slope −0.361"),
@@ -121,10 +123,12 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: say.ranks(measured()), "Path bound and Jacobian norm rank alike, with moderate to very strong agreement"),
     (lambda: say.sinks(measured(path_bound=[81] + [1] * 19).assign(sink=("position", [1] + [0] * 19))),
      "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %"),
-    (lambda: Rank(0.5, -0.1, 0.8, 0.01).agreement("a and b"), "whether a and b rank alike is undecided"),
-    (lambda: Rank(0.03, -0.05, 0.09, 0.6).agreement("a and b"), "do not rank alike: agreement is negligible"),
-    (lambda: Rank(-0.9, -0.99, -0.7, 1e-3).agreement("a and b"), "rank oppositely, with strong to very strong"),
-    (lambda: Rank(0.12, 0.02, 0.23, 0.06).agreement("a and b"), "p = 0.060 after correction"),
+    (lambda: Rank(0.5, -0.1, 0.8).agreement("a and b"), "whether a and b rank alike is undecided"),
+    (lambda: Rank(0.03, -0.05, 0.09).agreement("a and b"), "do not rank alike: agreement is negligible"),
+    (lambda: Rank(-0.9, -0.99, -0.7).agreement("a and b"), "rank oppositely, with strong to very strong"),
+    (lambda: collapse.collapses(WITH_COMMAS), "does not change alike at all places of a group with length: log-log "
+     "slope 1, −1 and 0 over 12 lengths, at n mod 3 = 0, 1 and 2; its median over the longer half is 2.33,"),
+    (lambda: collapse.collapses(WITH_COMMAS), "at 3 of 12 lengths (median ratio 3.75, 0.196 and 1)."),
 ]  # fmt: skip
 
 

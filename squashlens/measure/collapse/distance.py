@@ -89,7 +89,7 @@ def collapse(
         sequence: a growing sequence from `squashlens.prompts`; or a `capture` of one, which is not run again. The
             capture determines the lengths, the baselines and the noise floor.
         norm: norm of the distance: ``"linf"`` (the default), the largest coordinate, as in figure 5; ``"l1"``, as in
-            the theorem; or ``"l2"``.
+            Theorem B.3, which is Theorem 4.2 in full; or ``"l2"``.
         scale: ``"absolute"`` (the default), the model's units; ``"relative"``, divided by the root mean square of v's
             coordinates, which accounts for residual streams that grow with depth.
         by_head: what distances per attention head compare: ``"value"``, the output of each head (`hook_z`), or

@@ -1,7 +1,8 @@
 """Path bound, its null and the true Jacobian norm in one result: of every token, and of one token of many prompts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.running.passes import batches
-from squashlens.engine.text.tokens import bos_id, display_tokens
+from squashlens.engine.text.pieces import texts_of
+from squashlens.engine.text.tokens import Prompts, bos_id, display_tokens, each_of, require_tokenizer, rows_of
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
@@ -159,29 +161,33 @@ TOGETHER = 16  # prompts of one length that are measured together
 @measurement("needle")
 def needle(
     model: Bridge,
-    prompt: Sequence[Sequence[int]],
-    positions: Sequence[int],
-    groups: Sequence[tuple[str, int]],
+    prompt: Prompts,
+    positions: Sequence[int] | None = None,
+    groups: Sequence[tuple[str, int]] | None = None,
     *,
+    find: str | None = None,
     norm: Norm = "frobenius",
+    method: Method = "auto",
     candidates: Candidates = None,
     n_replacements: int = 8,
     seed: int = 0,
 ) -> xr.Dataset:
-    """Sensitivity of the last token's output y to one token of each prompt, for each prompt and as group means.
+    """Sensitivity of the last token's output y to one token or word of each prompt, for each and as group means.
 
     Args:
         model: as in `path_bound`.
-        prompt: token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives those of a
-            growing sequence with n content tokens.
+        prompt: texts, or token ids of each prompt, of any lengths; ``sequence.plain(n).ids(sequence.trunk)`` gives
+            those of a growing sequence with n content tokens.
         positions: position of the token of interest in each prompt; negative values count from the end.
         groups: group of each prompt: a name, and a number that orders its prompts, such as the needle's place or the
-            length, as in ``("zero", 8)``.
-        norm: as in `jacobian_norms`; ``"frobenius"`` by default.
+            length, as in ``("zero", 8)``. By default all are in one, ordered by position.
+        find: instead of `positions`, the text of interest, such as ``"Lisbon"``: whole tokens, once in each prompt. If
+            it has several tokens, they are measured at once, as `spans` are.
+        norm, method: as in `jacobian_norms`, without certified bounds; ``"frobenius"`` by default.
         candidates: as in `substitution_effect`; by default the distinct tokens of all prompts of the same length except
             BOS.
         n_replacements: as in `substitution_effect`.
-        seed: random seed of the replacements; 0 by default.
+        seed: random seed of the replacements, and of a sketch's directions; 0 by default.
 
     Returns:
         Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound`, Theorem 5.1 with constants 1;
@@ -191,73 +197,100 @@ def needle(
         unless a unit is stated.
 
     Raises:
-        InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS.
+        InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS; a prompt
+            that does not have the text of `find`, has it twice, or has it in tokens with other text.
 
     >>> import squashlens as sl
-    >>> model = sl.load("tiny-gemma")
-    >>> ones = sl.prompts.repeated(model, "1", 8, prefix="What is the last digit in this sequence?", suffix="=")
-    >>> zero = sl.prompts.one_token(model, "0")
-    >>> hidden = [ones.replaced(k, zero) for k in (1, 8)]
-    >>> ids = [s.plain(8).ids(s.trunk) for s in hidden]
-    >>> found = sl.needle(model, ids, [ones.position(k) for k in (1, 8)], [("zero", 1), ("zero", 8)])
-    >>> first, last = found["kl_mean"].sel(group="zero").values
+    >>> model, ask = sl.load("tiny-gemma"), "What is the last digit in this sequence?"
+    >>> found = sl.needle(model, [f"{ask} 0111 =", f"{ask} 1110 ="], find="0")
+    >>> first, last = found["kl_mean"].sel(group="0").values
     >>> bool(last > 100 * first)   # it is the last that is asked for
     True
     """
-    counts = [len(given) for given in (prompt, positions, groups)]
-    if len(set(counts)) != 1 or not counts[0]:
+    if (positions is None) == (find is None):
+        raise InputError("Give either positions= or find=.", "find='Lisbon' finds the positions of a word in texts.")
+    model = require_sound(model)
+    prompts, way = rows_of(model, prompt), resolved(Estimation(method=method), model, ("exact", "sketch")).method
+    places = _places(model, prompts, find) if positions is None else [[at] for at in positions]
+    groups = [(find or "needle", at) for at, *_ in places] if groups is None else groups
+    counts = [len(prompts), len(places), len(groups)]
+    if len(set(counts)) != 1:
         raise InputError(
             f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
-            "Give one of each for every prompt, and at least one prompt.",
+            "Give one of each for every prompt.",
         )
-    found: dict[str, np.ndarray] = {}
-    tokens = np.full(len(prompt), "", dtype=object)
+    measured: dict[str, np.ndarray] = {}
+    tokens = np.full(len(prompts), "", dtype=object)
     asked = {
-        "prompt": [list(ids) for ids in prompt], "norm": norm, "candidates": candidates,
+        "prompt": each_of(prompt), "find": find, "norm": norm, "method": way, "candidates": candidates,
         "n_replacements": n_replacements, "seed": seed,
     }  # fmt: skip
     sessions = []
-    for length, rows in bar([*batches(map(len, prompt), lambda _: TOGETHER)], desc="needle", unit="batch"):
-        ids = torch.tensor([list(prompt[k]) for k in rows])
-        session = Session.without_prompt(model, ids, "needle", **asked)
+    each = [*batches(map(len, prompts), lambda _: TOGETHER)]
+    for length, rows in bar(each, desc="needle", unit="batch") if len(each) > 1 else each:  # one shows its own bars
+        session = Session.without_prompt(model, torch.tensor([prompts[k] for k in rows]), "needle", **asked)
         sessions.append(session)
-        places = [session.query(positions[k], f"positions[{k}]") for k in rows]
-        for k, place in zip(rows, places, strict=True):
-            if place < session.facts["bos_count"]:
-                raise InputError(
-                    f"positions[{k}]={positions[k]} is a BOS token.", "Give the position of another token."
-                )
-        tokens[rows] = np.array(display_tokens(session.model, session.ids), dtype=object)[range(len(rows)), places]
-        present = {token for one in prompt if len(one) == length for token in one} - {bos_id(session.model)}
+        inside = [[session.query(at, f"positions[{k}]") for at in places[k]] for k in rows]
+        texts = display_tokens(session.model, session.ids)
+        for k, own, text in zip(rows, inside, texts, strict=True):
+            if own[0] < session.facts["bos_count"]:
+                raise InputError(f"positions[{k}]={own[0]} is a BOS token.", "Give the position of another token.")
+            tokens[k] = text[own[0]] if len(own) == 1 else str(find).strip()
+        present = {token for ids in prompts if len(ids) == length for token in ids} - {bos_id(session.model)}
         swaps = {"candidates": sorted(present) if candidates is None else candidates, "n_replacements": n_replacements}
-        for name, values in _by_position(session, places, norm, swaps, seed).items():
-            found.setdefault(name, np.full(len(prompt), np.nan))[rows] = values
-    variables, coords = _with_means(found, groups, norm)
+        for name, values in _by_place(session, inside, {"norm": norm, "method": way, "seed": seed}, swaps).items():
+            measured.setdefault(name, np.full(len(prompts), np.nan))[rows] = values
+    variables, coords = _with_means(measured, groups, norm)
     of_prompt = {
-        "position": list(positions), "token": tokens, "group_of": [name for name, _ in groups],
+        "position": [at for at, *_ in places], "token": tokens, "group_of": [name for name, _ in groups],
         "at_of": [at for _, at in groups],
     }  # fmt: skip
-    coords |= {"prompt": np.arange(len(prompt)), **{name: ("prompt", each) for name, each in of_prompt.items()}}
+    coords |= {"prompt": np.arange(len(prompts)), **{name: ("prompt", each) for name, each in of_prompt.items()}}
     return sessions[0].dataset("sensitivity to one token of each prompt", coords, variables)
 
 
-def _by_position(
-    session: Session, at: list[int], norm: Norm, swaps: Mapping[str, Any], seed: int
+def _places(model: Bridge, prompts: Sequence[Sequence[int]], find: str | None) -> list[list[int]]:
+    """The tokens that have the text `find` in each prompt; white space may stand before or after it."""
+    wanted, places = (find or "").strip(), []
+    for number, ids in enumerate(prompts):
+        texts = texts_of(require_tokenizer(model), ids)
+        whole, ends = "".join(texts), [*accumulate(map(len, texts))]
+        starts = [at for at in range(len(whole)) if wanted and whole.startswith(wanted, at)]
+        if len(starts) != 1:
+            raise InputError(
+                f"Prompt {number} has the text find={find!r} {len(starts)} times.",
+                "Give a text that every prompt has once, or positions=.",
+            )
+        start, end = starts[0], starts[0] + len(wanted)
+        inside = [k for k, text in enumerate(texts) if start < ends[k] and ends[k] - len(text) < end]
+        read = "".join(texts[k] for k in inside)
+        if read.strip() != wanted:
+            raise InputError(
+                f"The tokens of prompt {number} that have find={find!r} are {read!r}.", f"Give find={read.strip()!r}."
+            )
+        places.append(inside)
+    return places
+
+
+def _by_place(
+    session: Session, places: list[list[int]], way: Mapping[str, Any], swaps: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """All measures for prompts of one length, each at the position of interest."""
-    model, ids, rows = session.model, session.ids, np.arange(len(at))
+    """All measures for prompts of one length, each at the token or tokens of interest."""
+    model, ids = session.model, session.ids
+    spans = [{"needle": inside} for inside in places]
 
-    def here(values: xr.DataArray) -> np.ndarray:
-        return np.atleast_2d(values.values)[rows, at]
+    def here(measure: Callable[..., xr.DataArray], **options: Any) -> np.ndarray:
+        if all(len(inside) == 1 for inside in places):
+            return np.atleast_2d(measure(model, ids, **options).values)[range(len(ids)), [at for (at,) in places]]
+        return np.array([measure(model, row, spans=own, **options).item() for row, own in zip(ids, spans, strict=True)])
 
-    bound, null = (here(path_bound(model, ids, attention=kind)) for kind in ("model", "uniform"))
-    found = {"path_bound": bound, "bound_over_null": bound / null}
-    found["jacobian"] = here(jacobian_norms(model, ids, norm=norm))
+    bound, null = (here(path_bound, attention=kind) for kind in ("model", "uniform"))
+    measured = {"path_bound": bound, "bound_over_null": bound / null, "jacobian": here(jacobian_norms, **way)}
     effects = [
-        substitution_effect(model, row, positions=[place], seed=seed, **swaps).isel(position=place)
-        for row, place in zip(ids, at, strict=True)
+        substitution_effect(model, row, spans=own, seed=way["seed"], **swaps)
+        for row, own in bar([*zip(ids, spans, strict=True)], desc="replacements", unit="prompt")
     ]
-    return found | {name: np.array([one[name].item() for one in effects]) for name in ("effect", "kl")}
+    return measured | {name: np.array([moved[name].item() for moved in effects]) for name in ("effect", "kl")}
 
 
 def _with_means(

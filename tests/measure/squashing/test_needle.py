@@ -1,11 +1,13 @@
 """One token of many prompts: each number is that of the measurement by itself, each mean that of its group."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from scipy.stats import sem, t
 
 import squashlens as sl
@@ -41,6 +43,31 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     np.testing.assert_allclose([low[0, 0], high[0, 0]], t.interval(0.95, 1, two.mean(), sem(two)))
     assert np.isnan(low[1]).all()
     assert found["prompts"].values.tolist() == [[2, 0], [1, 1]]
+
+
+ASKED = [f"What is the last digit in this sequence ? {digits} =" for digits in ("0111", "1101 1")]
+
+
+def test_a_text_is_found_whatever_its_tokens(tiny: Any) -> None:
+    found = sl.needle(tiny, ASKED, find=" 0")
+    by_hand = sl.needle(tiny, ASKED, found["position"].values.tolist(), [(" 0", 10), (" 0", 12)])
+    xr.testing.assert_equal(found, by_hand)
+    assert found["position"].values.tolist() == [10, 12]
+    two = sl.needle(tiny, ASKED, find="last digit", method="sketch", seed=3)
+    way: dict[str, Any] = {"norm": "frobenius", "method": "sketch", "seed": 3}
+    norms = [sl.jacobian_norms(tiny, text, spans={"": [4, 5]}, **way).item() for text in ASKED]
+    np.testing.assert_array_equal(two["jacobian"], norms)
+    assert two["token"].values.tolist() == ["last digit"] * 2
+    assert (two["kl"] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("find", "said"),
+    [("one", "0 times"), ("1", "3 times"), ("igit", "are ' digit'. Give find='digit'"), (None, "or find=")],
+)
+def test_what_is_wrong_with_a_text_is_said(tiny: Any, find: str | None, said: str) -> None:
+    with pytest.raises(sl.errors.InputError, match=re.escape(said)):
+        sl.needle(tiny, ASKED, find=find)
 
 
 def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
