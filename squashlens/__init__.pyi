@@ -5,9 +5,11 @@ from .engine.capturing.capture import Capture, capture
 from .engine.loading.load import load
 from .maps.view import squash_map
 from .measure.answers.accuracy import accuracy, top_tokens
+from .measure.answers.answer_by_layer import answer_by_layer
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.evaluate import evaluate
 from .measure.answers.probe import probe
+from .measure.answers.sublayer_effect import sublayer_effect
 from .measure.answers.verdict import verdict
 from .measure.collapse.distance import collapse
 from .measure.collapse.mechanism import collapse_mechanism
@@ -33,6 +35,7 @@ __all__ = [
     "Capture",
     "Study",
     "accuracy",
+    "answer_by_layer",
     "applied",
     "attention_heads",
     "attention_sinks",
@@ -67,6 +70,7 @@ __all__ = [
     "separator_ablation",
     "squash_map",
     "statements",
+    "sublayer_effect",
     "substitution_effect",
     "synthetic",
     "tasks",

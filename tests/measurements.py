@@ -265,6 +265,9 @@ def hooks_with(pair: Any) -> dict[str, Any]:
         "resample_residual": sl.hooks.resample_residual([5, 6], pair, seed=1),
         "patch_heads": sl.hooks.patch_heads([0, 2], other, (1,), positions=[5, 6], from_positions=[6, 5]),
         "patch_residual": sl.hooks.patch_residual([5, 6], other, (1,)),
+        "zero_mlp": sl.hooks.zero_mlp((1,), positions=[3, 4]),
+        "mean_mlp": sl.hooks.mean_mlp(pair, (1,)),
+        "patch_mlp": sl.hooks.patch_mlp(other, (2,), positions=[5, 6], from_positions=[6, 5]),
         "rounding bits": sl.hooks.rounding(3),
         "a function": ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream),
     }
@@ -304,6 +307,7 @@ def with_suffix(s: Subject) -> Options:
     return {"sequence": s.sequence(suffix=s.suffix)}
 
 
+ASKED_TWICE = {"prompts": [f"{COUNT} {text} =" for text in ("1", "11", "10", "0110")], "answers": [*"1212"]}
 ASKED, TOLD = {"prompt": PROMPT}, {"task": TASK.name}
 PRINTED: dict[str, Any] = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
 UNIFORM, TOPOLOGICAL = {"attention": "uniform"}, {"attention": "topological"}
@@ -380,7 +384,9 @@ ROWS: dict[str, Row] = {
             "two": {"prompt": s.pair, "candidates": s.among, "positions": [1, 2], "to_layer": 2, "seed": 1},
         },
     ),
-    "knockout_effect": Row(sl.knockout_effect, {"positions": [3], **ASKED}, ({"kind": "embedding"}, QUERY)),
+    "knockout_effect": Row(
+        sl.knockout_effect, {"positions": [3], **ASKED}, ({"kind": "embedding"}, {"target": "1"}, QUERY)
+    ),
     "top_tokens": Row(sl.top_tokens, ASKED, recorded=lambda s: {"one": {"k": 5}}),
     "influence": Row(
         sl.influence, {"prompt": "1 ="}, (FROBENIUS, BOUNDED), recorded=profiled,
@@ -430,6 +436,15 @@ ROWS: dict[str, Row] = {
         of=lambda s: {"prompts": [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]},
         recorded=lambda s: {"odds": {"answers": ["2", "3", "4"], **UNTRAINED}},
         kept=lambda found: found[["log_odds", "log_odds_after"]], speaks=True,
+    ),
+    "answer_by_layer": Row(
+        sl.answer_by_layer, {**ASKED_TWICE, **UNTRAINED}, of=lambda s: ASKED_TWICE,
+        recorded=lambda s: {"four": UNTRAINED}, speaks=True,
+    ),
+    "sublayer_effect": Row(
+        sl.sublayer_effect, {**ASKED_TWICE, "texts": [PROMPT]}, ({"missing": "mean"},),
+        of=lambda s: ASKED_TWICE, recorded=lambda s: {"zero": {}, "mean": {"missing": "mean", "texts": [PROMPT]}},
+        speaks=True,
     ),
     "separator_ablation": Row(
         sl.separator_ablation, in_sequence(kinds=["substitute", "mask"], lengths=[3], noise_lengths=2),

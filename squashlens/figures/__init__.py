@@ -6,6 +6,7 @@ it as PDF, SVG, PNG, HTML or JSON.
 """
 
 from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind
+from squashlens.figures.answer_readouts import answer_curve, sublayer_repairs
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
 from squashlens.figures.by_distance import (
     attention_heads,
@@ -38,6 +39,7 @@ from squashlens.figures.usual import of, panels
 
 __all__ = [
     "accuracy_by_length",
+    "answer_curve",
     "answer_frequencies",
     "attention_heads",
     "attention_sinks",
@@ -69,6 +71,7 @@ __all__ = [
     "statements",
     "strongest_paths",
     "styled",
+    "sublayer_repairs",
     "substitution",
     "synthetic_convergence",
     "synthetic_total_variation",

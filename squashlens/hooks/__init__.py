@@ -3,8 +3,8 @@
 - Hold constant: `freeze_attention`, `freeze_norms`, `freeze_gates`.
 - Attention: `mask_tokens`, `mask_attention`, `sliding_window`, `scale_attention`, `uniform_attention`, `zero_pattern`.
 - Temperature of attention: `attention_temperature`, `adaptive_temperature`, `log_scaling`.
-- Remove or replace: `zero_values`, `zero_heads`, `zero_residual`; `mean_heads`, `mean_residual`; `patch_heads`,
-  `patch_residual`, `resample_residual`.
+- Remove or replace: `zero_values`, `zero_heads`, `zero_mlp`, `zero_residual`; `mean_heads`, `mean_mlp`,
+  `mean_residual`; `patch_heads`, `patch_mlp`, `patch_residual`, `resample_residual`.
 - Precision: `rounding`.
 - The model's own windows: `lifted_windows`, a context manager.
 - Find the positions of given tokens: `find_positions`.
@@ -23,11 +23,20 @@ from squashlens.hooks.interventions import (
     sliding_window,
     uniform_attention,
     zero_heads,
+    zero_mlp,
     zero_pattern,
     zero_residual,
     zero_values,
 )
-from squashlens.hooks.patches import mean_heads, mean_residual, patch_heads, patch_residual, resample_residual
+from squashlens.hooks.patches import (
+    mean_heads,
+    mean_mlp,
+    mean_residual,
+    patch_heads,
+    patch_mlp,
+    patch_residual,
+    resample_residual,
+)
 from squashlens.hooks.rounding import rounding
 from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
 
@@ -44,8 +53,10 @@ __all__ = [
     "mask_attention",
     "mask_tokens",
     "mean_heads",
+    "mean_mlp",
     "mean_residual",
     "patch_heads",
+    "patch_mlp",
     "patch_residual",
     "resample_residual",
     "rounding",
@@ -53,6 +64,7 @@ __all__ = [
     "sliding_window",
     "uniform_attention",
     "zero_heads",
+    "zero_mlp",
     "zero_pattern",
     "zero_residual",
     "zero_values",

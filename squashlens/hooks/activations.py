@@ -21,7 +21,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.state import fingerprint_of
 from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError, StaleCaptureError
-from squashlens.hooks.interventions import STREAMS
+from squashlens.hooks.interventions import OUTPUTS, STREAMS
 
 # A prompt, a capture of a prompt, or the cache of TransformerLens's `run_with_cache` (tensors by hook point names).
 Source = Any
@@ -95,7 +95,7 @@ def _from_capture(model: Bridge, source: Capture, site: str, blocks: Sequence[in
     if site != STREAMS:
         if source.ambient_hooks:
             raise InputError(
-                f"{who}: a capture holds no head outputs, and this one was taken under hooks, so they cannot be "
+                f"{who}: a capture holds residual streams only, and this one was taken under hooks, so they cannot be "
                 "computed from its prompt.",
                 f"Give the cache of `model.run_with_cache`, which holds {site!r}.",
             )
@@ -116,7 +116,7 @@ def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequ
     for block in blocks:
         name = site.replace("{block}", str(block))
         tensor = cache.get(name, cache.get(getattr(model.hook_dict.get(name), "name", None) or name))
-        shape = (int(model.cfg.d_model),) if site == STREAMS else (int(model.cfg.n_heads), int(model.cfg.d_head))
+        shape = (int(model.cfg.n_heads), int(model.cfg.d_head)) if site == OUTPUTS else (int(model.cfg.d_model),)
         if not isinstance(tensor, Tensor):
             raise InputError(
                 f"{who}: the cache holds no {name!r}.", "Run `model.run_with_cache` without names_filter=."

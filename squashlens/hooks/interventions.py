@@ -32,6 +32,7 @@ STREAMS = "blocks.{block}.hook_resid_pre"
 SCORES, PATTERN, VALUES, OUTPUTS = (
     f"blocks.{{block}}.attn.hook_{name}" for name in ("attn_scores", "pattern", "v", "z")
 )
+SUBLAYERS = {"attention": "blocks.{block}.hook_attn_out", "mlp": "blocks.{block}.hook_mlp_out"}
 
 
 @validated
@@ -162,10 +163,26 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
         positions: positions counted from 0; all by default.
     """
     chosen = heads_of(heads, "zero_heads")
-    places = None if positions is None else positions_of(positions, "zero_heads")
-    change = torch.zeros_like if places is None else partial(_zero, places=places)
-    name = f"zero_heads{listed(chosen)}{'' if places is None else f' at {listed(places)}'}"
-    return Hook(name, OUTPUTS, in_heads(change, chosen, dim=2), blocks, positional=places is not None)
+    change, at = _zeros(positions, "zero_heads")
+    return Hook(f"zero_heads{listed(chosen)}{at}", OUTPUTS, in_heads(change, chosen, dim=2), blocks, bool(at))
+
+
+@validated
+def zero_mlp(blocks: Blocks = None, *, positions: Iterable[int] | None = None) -> Hook:
+    """Set what MLPs add to the residual stream to 0 at `positions`, biases and a norm after the MLP included.
+
+    Args:
+        blocks: blocks to act in; all by default.
+        positions: positions counted from 0; all by default.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> with sl.applied(model, sl.hooks.zero_mlp((0,))):
+    ...     float(sl.top_tokens(model, "How many ones are in the following sequence? 110 =")[0]) < 0.9
+    True
+    """
+    change, at = _zeros(positions, "zero_mlp")
+    return Hook(f"zero_mlp{at}", SUBLAYERS["mlp"], change, blocks, positional=bool(at))
 
 
 @validated
@@ -178,6 +195,14 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
     """
     places = positions_of(positions, "zero_residual")
     return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zero, places=places), blocks, positional=True)
+
+
+def _zeros(positions: Iterable[int] | None, factory: str) -> tuple[Callable[[Tensor], Tensor], str]:
+    """An edit that sets a tensor to 0 at some positions, or everywhere, and where, for the name of its hook."""
+    if positions is None:
+        return torch.zeros_like, ""
+    places = positions_of(positions, factory)
+    return partial(_zero, places=places), f" at {listed(places)}"
 
 
 def _zero(

@@ -21,7 +21,16 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError
 from squashlens.hooks.activations import Activations, Source, activations, kept, mean_activations
-from squashlens.hooks.interventions import OUTPUTS, STREAMS, Blocks, heads_of, in_heads, listed, positions_of
+from squashlens.hooks.interventions import (
+    OUTPUTS,
+    STREAMS,
+    SUBLAYERS,
+    Blocks,
+    heads_of,
+    in_heads,
+    listed,
+    positions_of,
+)
 
 Places = tuple[int, ...] | None
 
@@ -149,18 +158,30 @@ def patch_heads(
     '3'
     """
     chosen_heads = heads_of(heads, "patch_heads")
-    what, here, there = f"patch_heads{listed(chosen_heads)}", None, None
-    if positions is not None:
-        here, there = _pairs(positions, from_positions, "patch_heads")
-        what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"
-    elif from_positions is not None:
-        raise InputError("patch_heads: from_positions= is given without positions=.", "Give both, or neither.")
-    source = kept(source)
+    return _patched("patch_heads", OUTPUTS, source, blocks, positions, from_positions, chosen_heads)
 
-    return _recipe(
-        what, OUTPUTS, here, there, blocks, lambda m, chosen: activations(m, source, OUTPUTS, chosen, what),
-        chosen_heads,
-    )  # fmt: skip
+
+@validated
+def patch_mlp(
+    source: Source,
+    blocks: Blocks = None,
+    *,
+    positions: Iterable[int] | None = None,
+    from_positions: Iterable[int] | None = None,
+) -> Recipe:
+    """Replace what MLPs add to the residual stream by what they add on another prompt.
+
+    ``m⁽ᵇ⁾_i ← u⁽ᵇ⁾_k`` for each b in `blocks`. m is TransformerLens's ``hook_mlp_out``, after a norm that
+    follows the MLP.
+
+    Args:
+        source: as in `patch_heads`.
+        blocks, positions, from_positions: as in `patch_heads`.
+
+    Raises:
+        InputError: the cases of `patch_heads`.
+    """
+    return _patched("patch_mlp", SUBLAYERS["mlp"], source, blocks, positions, from_positions)
 
 
 @validated
@@ -197,15 +218,23 @@ def mean_heads(
     '0'
     """
     chosen_heads = heads_of(heads, "mean_heads")
-    here = None if positions is None else positions_of(positions, "mean_heads")
-    what = f"mean_heads{listed(chosen_heads)}{'' if here is None else f' at {listed(here)}'}"
-    what += " over positions" if over == "positions" else ""
+    return _averaged("mean_heads", OUTPUTS, source, blocks, positions, over, chosen_heads)
 
-    def take(model: Bridge, chosen: Sequence[int]) -> Activations:
-        return mean_activations(model, tokenize(model, source), OUTPUTS, chosen)
 
-    there = here if over == "prompts" else None
-    return _recipe(what, OUTPUTS, here, there, blocks, take, chosen_heads, over == "positions")
+@validated
+def mean_mlp(
+    source: Prompts, blocks: Blocks = None, *, positions: Iterable[int] | None = None, over: Over = "prompts"
+) -> Recipe:
+    """Replace what MLPs add to the residual stream by its mean over the prompts of `source`.
+
+    Args:
+        source: as in `mean_residual`.
+        blocks, positions, over: as in `mean_heads`.
+
+    Raises:
+        InputError: the cases of `mean_heads`.
+    """
+    return _averaged("mean_mlp", SUBLAYERS["mlp"], source, blocks, positions, over)
 
 
 @dataclass(frozen=True)
@@ -272,6 +301,37 @@ def _recipe(
         return replacing(f"{what} of {found.name}", site, found, chosen, here, there, heads, averaged)
 
     return Recipe(what, make)
+
+
+def _patched(
+    factory: str, site: str, source: Source, blocks: Blocks, positions: Iterable[int] | None,
+    from_positions: Iterable[int] | None, heads: tuple[int, ...] = (),
+) -> Recipe:  # fmt: skip
+    """The recipe of hooks that insert the activations of one prompt at `site`."""
+    what, here, there = f"{factory}{listed(heads) if heads else ''}", None, None
+    if positions is not None:
+        here, there = _pairs(positions, from_positions, factory)
+        what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"
+    elif from_positions is not None:
+        raise InputError(f"{factory}: from_positions= is given without positions=.", "Give both, or neither.")
+    source = kept(source)
+    return _recipe(what, site, here, there, blocks, lambda m, own: activations(m, source, site, own, what), heads)
+
+
+def _averaged(
+    factory: str, site: str, source: Prompts, blocks: Blocks, positions: Iterable[int] | None, over: Over,
+    heads: tuple[int, ...] = (),
+) -> Recipe:  # fmt: skip
+    """The recipe of hooks that insert means over prompts at `site`."""
+    here = None if positions is None else positions_of(positions, factory)
+    what = f"{factory}{listed(heads) if heads else ''}{'' if here is None else f' at {listed(here)}'}"
+    what += " over positions" if over == "positions" else ""
+    there = here if over == "prompts" else None
+
+    def take(model: Bridge, chosen: Sequence[int]) -> Activations:
+        return mean_activations(model, tokenize(model, source), site, chosen)
+
+    return _recipe(what, site, here, there, blocks, take, heads, over == "positions")
 
 
 def _pairs(

@@ -14,6 +14,7 @@ from squashlens.checks.results import moved_probability
 from squashlens.measure.answers.verdict import LOST, PRESENT, UNDECIDED, UNRESOLVED, USED
 from squashlens.records.results import facts_of
 from squashlens.reporting.sentences import number, percent, sentence, times
+from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
 SHOWN = 3  # tokens that are named
@@ -137,7 +138,19 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
             f"({names[0]}).",
         )
     each = ", ".join(f"{percent(float(own[at]))} without {name}" for at, name in zip(order, names, strict=True))
-    return f"Most on {names[0]}.", (f"Probability that moves if no later token can read it: {each}.",)
+    moves = f"Probability that moves if no later token can read it: {each}."
+    return f"Most on {names[0]}.", (moves, *_why(given.knockout, given.measured, inside))
+
+
+def _why(knockout: xr.Dataset, measured: xr.Dataset, inside: slice) -> tuple[str, ...]:
+    """Why the likeliest token and not the next: the token without which its lead changes most, above rounding."""
+    changes = knockout["log_odds_change"].values[inside]
+    at = int(np.argmax(np.abs(changes)))
+    if abs(changes[at]) < NOISE_FLOORS * float(knockout["log_odds_noise"]):
+        return ()
+    first, other = (quoted(knockout[name].item()) for name in ("target", "against"))
+    name, lead = name_at(measured, inside.start + at), number(float(knockout["log_odds"]))
+    return (f"Why {first} and not {other}: its lead of {lead} nats changes by {number(changes[at])} without {name}.",)
 
 
 def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:

@@ -296,6 +296,14 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         "recovery_random: random_model layer", "recovery_random_y: random_model",
     ),
     "verdict": judged,
+    "answer_by_layer": lambda: made(
+        {"scored": ["right answer", "other prompts' answers", "random weights 0"], "layer": range(27)},
+        f"{ends('mean_first')}: scored layer", "chance:", share="mean",
+    ),
+    "sublayer_effect": lambda: made(
+        {"half": ["select", "confirm"], "block": range(26), "sublayer": ["attention", "mlp"]},
+        "repaired broken: half block sublayer", "wrong right: half", share="repaired broken",
+    ),
     "separator_ablation": ablation,
     "repeat_tokenization": repeat_tokenization,
     "splits": lambda: sl.repeat_tokenization(measurements.model().tokenizer, 40),

@@ -1,6 +1,7 @@
 """Patches, mean and zero ablation of heads, and scaled attention, against the plain model edited by PyTorch hooks."""
 
 import copy
+import functools
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ from squashlens.errors import InputError, StaleCaptureError
 from tests.cases import FAMILIES as ALL_FAMILIES
 from tests.cases import few
 from tests.hooks.passes import IDS, logits, patterns
-from tests.references import layers_of, model_with_streams, raw
+from tests.references import layers_of, model_with_streams, passing, raw
 
 FAMILIES = ("gpt2", "gemma2", "llama", "neox", "qwen3")
 OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
@@ -102,6 +103,36 @@ def test_heads_are_zeroed_averaged_and_patched(
         heads = [0] if "(0)" in str(hook) else HEADS
         close(logits(model, hook), logits(model_with_heads(plain, places, heads, blocks, rows)), before)
         assert torch.equal(logits(model), before)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mlps_are_zeroed_averaged_and_patched(
+    family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]
+) -> None:
+    model, plain, before = bridge_of(family), plain_of(family), logits(bridge_of(family))
+    mlps = [getattr(layer, "post_feedforward_layernorm", layer.mlp) for layer in layers_of(plain)]
+    one, other, longer = ([out for _, out in passing(plain, ids, *mlps)] for ids in (OTHERS[0], OTHERS[1], LONGER[0]))
+    means, here, there = [(a + b) / 2 for a, b in zip(one, other, strict=True)], list(PLACES), [7, 3]
+    cases: list[tuple[Any, Any, Any, list[torch.Tensor]]] = [
+        (change.zero_mlp(), slice(None), range(3), [0 * mean for mean in means]),
+        (change.zero_mlp((1,), positions=PLACES), here, [1], [0 * mean[here] for mean in means]),
+        (change.mean_mlp(OTHERS), slice(None), range(3), means),
+        (change.mean_mlp(OTHERS, (1,), over="positions"), slice(None), [1], [m.mean(dim=0) for m in means]),
+        (change.patch_mlp(LONGER, (2,), positions=PLACES, from_positions=there), here, [2], [z[there] for z in longer]),
+    ]
+    for hook, places, blocks, rows in cases:
+        changed = copy.deepcopy(plain)
+        inside = [getattr(layer, "post_feedforward_layernorm", layer.mlp) for layer in layers_of(changed)]
+
+        def put(_module: Any, _args: Any, out: torch.Tensor, block: int, at: Any = places, to: Any = rows) -> Any:
+            whole = out.clone()
+            whole[:, at] = to[block]
+            return whole
+
+        for block in blocks:
+            inside[block].register_forward_hook(functools.partial(put, block=block))
+        close(logits(model, hook), logits(changed), before)
 
 
 @pytest.mark.few(3)

@@ -35,7 +35,9 @@ def moved(*shares: float) -> xr.Dataset:
     values = np.zeros(20)
     values[1 : 1 + len(shares)] = 2 * np.array(shares)  # stored as L1
     text = {"long_name": "total variation of the next token without the token"}
-    return xr.Dataset({"total_variation": ("position", values, text)})
+    lead = {"log_odds_change": ("position", -9 * values), "log_odds": 2.5, "log_odds_noise": 1e-6}
+    labels = {"target": " Rome", "against": " Berlin"}
+    return xr.Dataset({"total_variation": ("position", values, text), **lead}, labels)
 
 
 def judged(verdict: str, **numbers: float) -> xr.Dataset:
@@ -73,6 +75,7 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
      "At no layer the two prompts are further apart than rounding; at y they are 0.5 times"),
     ({"judged": judged("not resolved", log_odds_noise=0.1)}, BECAME, "They differ by 2 times the rounding."),
     ({}, DEPENDS, "Most on “t1” at position 1. Probability that moves if no later token can read it: 30 % without"),
+    ({}, DEPENDS, "Why “␣Rome” and not “␣Berlin”: its lead of 2.5 nats changes by −5.4 without “t1” at position 1."),
     ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves at most "
      "under 0.1 % of the probability (“t1” at position 1)."),
     ({"knockout": None}, DEPENDS, "by the Jacobian norm"),

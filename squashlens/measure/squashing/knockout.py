@@ -1,6 +1,6 @@
 """The knockout effect: how far the output moves when later tokens cannot read a token, or its embedding is zero."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import xarray as xr
@@ -17,15 +17,18 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.premises import require_attention_alone
-from squashlens.engine.running.forward import forward, next_logits
+from squashlens.engine.running.forward import forward, log_probabilities, next_logits
 from squashlens.engine.state import proved
+from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.prompts import tokenize_after
 from squashlens.records.results import MODEL_UNITS
+from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, divergence, total_variation
 
 EMBEDDING = "embed.hook_out"
@@ -40,9 +43,10 @@ def knockout_effect(
     kind: Knockout = "attention",
     positions: Iterable[int] | None = None,
     spans: SpansOfTokens = None,
+    target: str | tuple[str, str] | None = None,
     query: int = -1,
 ) -> xr.Dataset:
-    """Distance that the output at the query moves when one token of the prompt is knocked out.
+    """What the output at the query loses when one token of the prompt is knocked out: a distance, and an answer's lead.
 
     ``effect_i = ‖y_n(x) − y_n(x without i)‖₂``. With ``kind="attention"``, every attention logit of token i for a later
     token is −∞, in all blocks and heads, and the weights of the other tokens grow to a sum of 1. Nothing of the token
@@ -55,10 +59,16 @@ def knockout_effect(
         positions: positions that are knocked out, one at a time; by default all up to the query.
         spans: as in `jacobian_norms`. All tokens of a span are knocked out at once: each of them attends to itself, and
             no other token does. Cannot be used with `positions`.
+        target: a right and another answer as they follow the query's token, such as ``(" Rome", " Berlin")``, whose
+            log-odds are followed; or a single text, such as a generated one, of which it is the log-probability. Of
+            answers of several tokens all count, by teacher forcing. By default the two likeliest next tokens.
 
     Returns:
         Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
-        of the next token, in nats; `total_variation` of the two, from 0 to 2. Positions up to the query that are not
+        of the next token, in nats; `total_variation` of the two, from 0 to 2; `log_odds_change`, in nats, negative
+        where the token speaks for the first answer. Without a position: `log_odds` of the prompt itself, and
+        `log_odds_noise`, how far they are from those of a pass of another shape. The coordinates `target` and `against`
+        are the two answers. Positions up to the query that are not
         knocked out are NaN, those after it 0. Padded as in `path_bound`, and with `spans` labelled as in
         `jacobian_norms`.
 
@@ -77,7 +87,7 @@ def knockout_effect(
     """
     session = Session.start(
         model, prompt, "knockout_effect",
-        kind=kind, positions=None if positions is None else [*positions], query=query, spans=spans,
+        kind=kind, positions=None if positions is None else [*positions], target=target, query=query, spans=spans,
     )  # fmt: skip
     if kind == "attention":
         require_attention_alone(session.model)
@@ -89,37 +99,77 @@ def knockout_effect(
         )
     n, (session, groups) = session.query(query), Spans.of(session, spans)
     together = choose_places(positions, groups, 0, n)
-    found = empty_effects(session, groups, together, n, ("effect", "kl", "total_variation"))
+    found = empty_effects(session, groups, together, n, ("effect", "kl", "total_variation", "log_odds_change"))
+    found |= {name: torch.zeros(len(session.ids), dtype=torch.float64) for name in ("log_odds", "log_odds_noise")}
+    labels: dict[str, list[str]] = {"target": [], "against": []}
     hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)  # the first row is the prompt itself
     for row, places in enumerate(together.values(), 1):
         hidden[row, places] = True
     for row, ids in enumerate(session.ids):
-        y = _knock_out(session.model, ids[: n + 1], hidden, kind)
+        prompt_ids = ids[: n + 1]
+        y = _knock_out(session.model, prompt_ids, hidden, kind)[:, 0]
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
-        parts = [
-            (divergence(own, logs).cpu(), total_variation(own.exp().expand_as(logs), logs.exp()).cpu())
-            for own, logs in beside_the_first(session.model, y)
-        ]
-        for name, values in zip(("kl", "total_variation"), zip(*parts, strict=True), strict=True):
-            found[name][row, [*together]] = torch.cat(values)[1:]
+        answers = [] if target is None else [target] if isinstance(target, str) else [*target]
+        tokens = [tokenize_after(session.model, int(prompt_ids[-1]), text) for text in answers]
+        parts = []
+        for own, logs in beside_the_first(session.model, y):
+            if not tokens:
+                tokens = [(token,) for token in own[0].topk(2).indices.tolist()]
+                answers = display_tokens(session.model, torch.tensor(tokens).T)[0]
+            moved = divergence(own, logs), total_variation(own.exp().expand_as(logs), logs.exp())
+            parts.append(torch.stack([*moved, *(logs[:, one[0]] for one in tokens)]).cpu())
+        kl, moves, *first = torch.cat(parts, dim=1)
+        found["kl"][row, [*together]], found["total_variation"][row, [*together]] = kl[1:], moves[1:]
+        odds = _lead(session.model, prompt_ids, tokens, hidden, kind, first)
+        found["log_odds_change"][row, [*together]], found["log_odds"][row] = odds[1:] - odds[0], odds[0]
+        found["log_odds_noise"][row] = (_lead(session.model, prompt_ids, tokens, None, kind) - odds[0]).abs().max()
+        for name, text in zip(labels, [*answers, ""], strict=False):
+            labels[name].append(text)
+    lead = "log-probability of the answer" if isinstance(target, str) else "log-odds of the two answers"
     texts = {
         "effect": (f"distance that the output moves {WITHOUT[kind]}", MODEL_UNITS),
         "kl": (f"KL divergence of the next token {WITHOUT[kind]}", "nats"),
         "total_variation": (f"total variation of the next token {WITHOUT[kind]}", "1"),
+        "log_odds_change": (f"change of the {lead} {WITHOUT[kind]}", "nats"),
+        "log_odds": (f"{lead} after the prompt", "nats"),
+        "log_odds_noise": (f"difference of this {lead} and that of a pass of another shape", "nats"),
     }
-    return label_effects("knockout effect", session, found, texts)
+    return label_effects("knockout effect", session, found, texts, labels)
+
+
+def _lead(
+    model: Bridge, ids: Tensor, answers: Sequence[Ids], hidden: Bool[Tensor, "variant position"] | None, kind: Knockout,
+    first: Sequence[Tensor] | None = None,
+) -> Float[Tensor, " variant"]:  # fmt: skip
+    """The log-probability of the first answer, minus that of the second one if there is one, for each variant.
+
+    `first` has those of the answers' first tokens, if they are known. Without `hidden`, of the prompt by itself.
+    """
+    totals = []
+    for number, tokens in enumerate(answers):
+        if first is not None and len(tokens) == 1:
+            totals.append(first[number])
+            continue
+        y = _knock_out(model, torch.cat([ids, ids.new_tensor(tokens[:-1])]), hidden, kind, len(ids) - 1)
+        each = [torch.cat([logs[:, token].cpu() for logs in log_probabilities(model, y[:, k])])
+                for k, token in enumerate(tokens)]  # fmt: skip
+        totals.append(torch.stack(each).sum(dim=0))
+    return totals[0] - totals[1] if len(totals) > 1 else totals[0]
 
 
 def _knock_out(
-    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"], kind: Knockout
-) -> Float[Tensor, "variant d"]:
-    """y at the last token with the `hidden` positions of each variant knocked out."""
+    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"] | None, kind: Knockout, start: int = -1
+) -> Float[Tensor, "variant position d"]:
+    """y from position `start` on, with the `hidden` positions of each variant knocked out, or of the prompt itself."""
     kept: list[Tensor] = []
-    watch = [(residual_site("y", model), lambda y: kept.append(y[:, -1].clone()))]
-    size = max(1, int(batch_memory(model) / pass_bytes(model, 1, len(ids))))
-    batches = bar(hidden.split(size), desc="variants", leave=False)
+    watch = [(residual_site("y", model), lambda y: kept.append(y[:, start:].clone()))]
     with torch.inference_mode(False), torch.no_grad():
-        for rows in batches:
+        if hidden is None:
+            forward(model, ids[None], watch)
+            return kept[0]
+        size = max(1, int(batch_memory(model) / pass_bytes(model, 1, len(ids))))
+        hidden = torch.nn.functional.pad(hidden, (0, len(ids) - hidden.shape[1]))
+        for rows in bar(hidden.split(size), desc="variants", leave=False):
             with applied(model, _hook(kind, rows.to(ids.device))):
                 forward(model, ids.expand(len(rows), -1).clone(), watch)
     return torch.cat(kept)

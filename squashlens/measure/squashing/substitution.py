@@ -141,10 +141,13 @@ def empty_effects(
 
 
 def label_effects(
-    long_name: str, session: Session, found: Mapping[str, Tensor], texts: Mapping[str, tuple[str, str]]
-) -> xr.Dataset:
-    """The Dataset of effects per token or span; `texts` has the long name and unit of each."""
+    long_name: str, session: Session, found: Mapping[str, Tensor], texts: Mapping[str, tuple[str, str]],
+    labels: Mapping[str, Sequence[str]] | None = None,
+) -> xr.Dataset:  # fmt: skip
+    """The Dataset of effects per token or span; `texts` has the long name and unit of each, `labels` one per prompt."""
     dims, coords = session.coords()
+    for name, each in (labels or {}).items():
+        coords[name] = each[0] if len(session.ids) == 1 else ("prompt", list(each))
     kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
     return session.dataset(
         long_name, coords, {name: (dims[: kept[name].ndim], kept[name], *text) for name, text in texts.items()}

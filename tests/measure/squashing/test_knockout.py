@@ -33,15 +33,17 @@ def test_it_is_the_change_of_a_plain_model(
 ) -> None:
     plain = plain_of(family)
     own_y, own = without(plain, [], kind)
-    expected: dict[str, list[float]] = {"effect": [], "kl": [], "total_variation": []}
+    expected: dict[str, list[float]] = {"effect": [], "kl": [], "total_variation": [], "log_odds_change": []}
+    first, second = own.topk(2).indices
     for place in range(QUERY + 1):
         y, logs = without(plain, [place], kind)
         expected["effect"].append(float((y - own_y).double().norm()))
         expected["kl"].append(float((own.exp() * (own - logs)).sum()))
         expected["total_variation"].append(float((own.exp() - logs.exp()).abs().sum()))
+        expected["log_odds_change"].append(float((logs - own)[first] - (logs - own)[second]))
     found = sl.knockout_effect(bridge_of(family), IDS, kind=kind, query=QUERY)
     for name, values in expected.items():
-        size = max(values)
+        size = max(map(abs, values))
         assert size > 1e-4
         np.testing.assert_allclose(found[name].values[: QUERY + 1], values, rtol=2e-3, atol=1e-4 * size, err_msg=name)
         assert (found[name].values[QUERY + 1 :] == 0).all()
@@ -68,6 +70,28 @@ def y_of(model: Any, ids: list[int], *hooks: Any) -> torch.Tensor:
     with sl.applied(model, *hooks, ("ln_final.hook_out", lambda y: seen.append(y[0, -1].double()))):
         model(torch.tensor([ids]))
     return seen[-1]
+
+
+@pytest.mark.parametrize("target", [("12", "3"), "120"])
+def test_answers_of_several_tokens_are_followed(target: Any, tiny: Any, plain_tiny: Any) -> None:
+    prompt, place = "How many ones are in the following sequence? 1101 =", 11
+    ids = sl.prompts.tokenize(tiny, prompt)[0].tolist()
+
+    def lead(plain: Any) -> float:
+        totals = []
+        for text in [target] if isinstance(target, str) else target:
+            answer = [sl.prompts.one_token(tiny, digit) for digit in text]
+            logs = plain_outputs(plain, torch.tensor([[*ids, *answer]])).logits[0].detach().double().log_softmax(-1)
+            totals.append(sum(float(logs[len(ids) - 1 + k, token]) for k, token in enumerate(answer)))
+        return totals[0] - (totals[1] if len(totals) > 1 else 0.0)
+
+    found = sl.knockout_effect(tiny, prompt, positions=[place], target=target)
+    own = lead(plain_tiny)
+    assert float(found["log_odds"]) == pytest.approx(own, abs=1e-3)
+    assert float(found["log_odds_noise"]) < 1e-3
+    moved = lead(model_without(plain_tiny, [place], 0, "keys")) - own
+    assert abs(moved) > 1
+    assert float(found["log_odds_change"][place]) == pytest.approx(moved, abs=2e-3)
 
 
 def test_a_span_is_knocked_out_at_once(bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]) -> None:

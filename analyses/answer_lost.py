@@ -1,0 +1,63 @@
+"""Where is the answer lost: from which layer on does it lead, and which attention or MLP helps or hurts it?
+
+Two tasks whose answer is the next token: the first of some digits, after three worked examples, and the value at a name
+in a list of pairs. Every file in the output folder is measured once; delete it to measure it anew.
+
+    python analyses/answer_lost.py --model gemma-3-270m --out answer_lost      # 20 minutes of one CPU core
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+import squashlens as sl
+
+EXAMPLES = "Digits:407. First:4\nDigits:39. First:3\nDigits:81126. First:8\n"
+NAMES = ["Anna", "Tom", "Maria", "Peter", "Laura", "David", "Sarah", "Paul", "Emma", "Mark", "Julia", "Simon"]
+VALUES = [" red", " blue", " green", " black", " white", " yellow", " brown", " pink", " gold", " silver", " orange"]
+
+
+def digits(n, rng):
+    """A question for the first of n digits, its answer, and what is to be chosen from."""
+    drawn = [rng.choice("0123456789") for _ in range(n)]
+    return f"{EXAMPLES}Digits:{''.join(drawn)}. First:", drawn[0], [*"0123456789"]
+
+
+def pairs(n, rng):
+    """A list of n pairs that ends with one of its names, the value there, and all values in their order."""
+    names, values, asked = rng.sample(NAMES, n), rng.sample(VALUES, n), rng.randrange(n)
+    lines = "".join(f"{name}:{value}\n" for name, value in zip(names, values, strict=True))
+    return f"{lines}{names[asked]}:", values[asked], values
+
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--model", default="gemma-3-270m", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser.add_argument("--digits", nargs="*", type=int, default=[1, 16, 32, 48, 64], help="numbers of digits")
+parser.add_argument("--pairs", nargs="*", type=int, default=[8], help="numbers of pairs (%(default)s)")
+parser.add_argument("--n", type=int, default=48, help="questions about digits; twice as many about pairs (%(default)s)")
+parser.add_argument("--seed", type=int, default=0, help="random seed of the questions (%(default)s)")
+parser.add_argument("--out", type=Path, default=Path("answer_lost"), help="folder for results (%(default)s)")
+args = parser.parse_args()
+args.out.mkdir(parents=True, exist_ok=True)
+texts = (Path(__file__).parent / "texts.txt").read_text("utf-8").splitlines()[:4]
+
+model = sl.load(args.model)
+cases = [("pairs", pairs, n, 2 * args.n) for n in args.pairs] + [("digits", digits, n, args.n) for n in args.digits]
+for name, make, n, many in cases:
+    rng = random.Random(f"{name} {n} {args.seed}")
+    prompts, answers, choices = zip(*[make(n, rng) for _ in range(many)], strict=True)
+    asked = (list(prompts), list(answers))
+    layers, sublayers = (args.out / f"{kind}_of_{n}_{name}.nc" for kind in ("layers", "sublayers"))
+    if not layers.exists():
+        sl.results.save(sl.answer_by_layer(model, *asked, choices=list(choices)), layers)
+    if not sublayers.exists():
+        found = sl.sublayer_effect(model, *asked, choices=list(choices), texts=texts if make is pairs else ())
+        sl.results.save(found, sublayers)
+    found = sl.results.open(sublayers)
+    block, sublayer = found["selected_block"].item(), found["selected_sublayer"].item()
+    one = found.sel(half="confirm", block=block, sublayer=sublayer)
+    print(
+        f"{n} {name}: {int((found['log_odds'] > 0).sum())} of {many} right. Without {sublayer} {block}, "
+        f"{one['repaired'].item():.2f} of the wrong ones are right [{one['repaired_low'].item():.2f}, "
+        f"{one['repaired_high'].item():.2f}] and {one['broken'].item():.2f} of the right ones wrong (other half)"
+    )

@@ -1,0 +1,169 @@
+"""From which layer on the right answer leads, as the model's own final norm and output embedding read it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, ChoicesOfPrompts, positive
+from squashlens.engine.agreement import agree
+from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, residual_sites
+from squashlens.engine.applied import probe_ids
+from squashlens.engine.hooking.standing import without_ambient
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.running.forward import next_logits
+from squashlens.engine.running.last_tokens import at_last_tokens
+from squashlens.engine.state import proved, steady
+from squashlens.errors import UnsoundModelError
+from squashlens.measure.answers.choices import Choices, mean_of, of_choices, others_shares
+from squashlens.measure.registration import measurement
+from squashlens.records.results import Variable
+
+TEXTS = {
+    "rank": ("share of the other choices that the readout finds less likely", "1"),
+    "first": ("whether the readout finds no choice likelier", "1"),
+    "log_odds": ("log-odds of the answer and the likeliest other choice in the readout", "nats"),
+}
+
+
+@measurement("answer_curve")
+def answer_by_layer(
+    model: Bridge,
+    prompts: Sequence[str],
+    answers: Sequence[str],
+    *,
+    choices: ChoicesOfPrompts = None,
+    n_random_models: int = 1,
+) -> xr.Dataset:
+    """How the right answer stands among the choices if the model is read out at each layer, with controls.
+
+    The readout of layer ℓ is ``z_ℓ = W_U · norm(v_ℓ)`` of the last token, with the model's final norm, and its scale or
+    soft cap; z_L are the logits. An answer is as likely as all of its tokens together, each read at ℓ after those
+    before it (teacher forcing). For answers of one token, log-odds are differences of logits.
+
+    A layer from which the right answer leads means nothing alone: a model that answers a constant is right now and
+    then. So every number is also given for the right answers of the *other* prompts, which is chance (½ for `rank`,
+    `chance` for `first`) unless the prompts have answers in common, and for random weights.
+
+    Args:
+        model: the model to measure, a `TransformerBridge` from `load` or your own.
+        prompts: texts of at least two prompts.
+        answers: the right answer to each prompt, as the model would write it after the prompt, with its space.
+        choices: texts among which an answer is ranked: a list for all prompts, by default all answers; or a list for
+            each prompt, whose places then take the part of the answers in the control. None may begin another.
+        n_random_models: number of models with random weights that are read out as well, without hooks; 1 by default.
+
+    Returns:
+        Dataset over (scored, prompt, layer), with `scored` one of ``"right answer"``, ``"other prompts' answers"`` (a
+        mean over them) and ``"random weights 0"``, …: `rank`, the share of the other choices that are less likely, from
+        0 to 1; `first`, 1 if none is likelier; and `log_odds` against the likeliest other choice, in nats. Over
+        (scored, layer) their means over prompts, `mean_rank`, `mean_first` and `mean_log_odds`, each with the ends
+        `…_low` and `…_high` of a 95 % interval. Layer L is the model's answer. `chance` is 1 ÷ number of choices.
+
+    Raises:
+        InputError: not one answer for each prompt, an answer that is no choice, or a choice that begins another one.
+        UnsoundModelError: the logits do not follow from the last layer by the final norm.
+
+    Source: nostalgebraist 2020, the logit lens; the readout is TransformerLens's `logit_readout`.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
+    >>> found = sl.answer_by_layer(model, prompts, [*"0123456789"])
+    >>> found["mean_first"].sel(layer=6).values.round(1).tolist()
+    [1.0, 0.0, 0.2]
+    """
+    positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    session, asked = of_choices(model, prompts, answers, choices, "answer_by_layer", n_random_models=n_random_models)
+    rows = np.arange(len(asked.prompts))
+    own = _standing(_scores(session.model, asked))
+    weights = others_shares(asked.right, asked.many)
+    scored = {
+        "right answer": {name: values[rows, asked.right] for name, values in own.items()},
+        "other prompts' answers": {name: np.einsum("pcl,pc->pl", each, weights) for name, each in own.items()},
+    }
+    for seed in range(n_random_models):
+        untrained = with_random_weights(session.model, seed)
+        with steady(untrained):
+            standing = _standing(_scores(untrained, asked))
+        scored[f"random weights {seed}"] = {name: values[rows, asked.right] for name, values in standing.items()}
+    variables: dict[str, Variable] = {"chance": ((), 1 / asked.many, "share of first places by chance", "1")}
+    for name, (text, units) in TEXTS.items():
+        each = np.stack([one[name] for one in scored.values()])
+        variables[name] = (("scored", "prompt", "layer"), each, text, units)
+        means = [mean_of(f"mean_{name}", ("layer",), one.T, f"mean over prompts: {text}", units) for one in each]
+        for full, (dims, _, label, _) in means[0].items():
+            variables[full] = (("scored", *dims), np.stack([mean[full][1] for mean in means]), label, units)
+    layers = np.arange(n_blocks(session.model) + 1)
+    over = {"scored": [*scored], "prompt": rows, "layer": layers, "answer": ("prompt", list(answers))}
+    return session.dataset("answer by layer", over, variables)
+
+
+def _standing(scores: Float[np.ndarray, "prompt outcome layer"]) -> dict[str, np.ndarray]:
+    """For every choice of each prompt, how it stands among the others at each layer."""
+    many, itself = scores.shape[1], np.eye(scores.shape[1], dtype=bool)[:, :, None]
+    pairs = scores[:, :, None] - scores[:, None]  # (prompt, choice, other choice, layer)
+    below = ((pairs > 0) + (pairs == 0) / 2).sum(axis=2) - 0.5
+    best = np.where(itself, -np.inf, scores[:, None]).max(axis=2)
+    return {"rank": below / (many - 1), "first": (scores >= best).astype(float), "log_odds": scores - best}
+
+
+def _scores(model: Bridge, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
+    """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
+    rows: dict[tuple[int, tuple[int, ...]], int] = {}
+    for number, choices in enumerate(asked.tokens):
+        for tokens in choices:
+            for k in range(len(tokens)):
+                rows.setdefault((number, tokens[:k]), len(rows))
+    sites = residual_sites(model)[:-1]
+    last = at_last_tokens(model, [(*asked.prompts[number], *before) for number, before in rows], sites)
+    streams = torch.stack([last.values[site] for site in sites])
+    vocabulary = sorted({token for choices in asked.tokens for tokens in choices for token in tokens})
+    place = {token: column for column, token in enumerate(vocabulary)}
+    read = readout(model, streams, vocabulary).double().numpy()
+    found = [
+        [sum(read[:, rows[number, one[:k]], place[token]] for k, token in enumerate(one)) for one in choices]
+        for number, choices in enumerate(asked.tokens)
+    ]
+    return np.array(found)
+
+
+def readout(
+    model: Bridge, streams: Float[Tensor, "*many d"], vocabulary: Sequence[int] | None = None
+) -> Float[Tensor, "*many outcome"]:
+    """Log-probabilities of some tokens if residual streams are read by the final norm and the output embedding.
+
+    Tested once for each state of the model: read at the last layer, they are those of the model's own logits. Hooks do
+    not act on the readout itself.
+    """
+    if not proved(model, "readout of streams", lambda: _reads_out(model)):
+        raise UnsoundModelError(
+            f"The logits of {type(model.original_model).__name__} do not follow from its last residual stream by the "
+            "final norm and the output embedding.",
+            "Measure where the answer is with `verdict`, which reads whole passes only.",
+        )
+    with without_ambient(model):
+        return _read(model, streams, vocabulary)
+
+
+def _read(model: Bridge, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
+    from transformer_lens.tools.analysis import logit_readout  # takes a second to import
+
+    with torch.inference_mode(False):
+        given = streams.clone().to(device_of(model))
+        return logit_readout(model, given, vocab=vocabulary, return_type="log_probs").values.cpu()
+
+
+def _reads_out(model: Bridge) -> bool:
+    seen: list[Tensor] = []
+    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+        watch = [(residual_site(n_blocks(model), model), lambda v: seen.append(v[:, -1].clone()))]
+        truth = next_logits(model, probe_ids(model), watch)
+        try:
+            found = _read(model, seen[0], None)
+        except (NotImplementedError, TypeError, ValueError):  # TransformerLens has no readout of this model
+            return False
+    return agree(found, truth.float().log_softmax(dim=-1).cpu(), dtype_of(model))

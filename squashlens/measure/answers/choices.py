@@ -1,0 +1,104 @@
+"""Right answers among the choices of each prompt, as tokens, for measurements of where an answer is read."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, listed
+from squashlens.engine.text.tokens import tokenize
+from squashlens.errors import InputError
+from squashlens.measure.session import Session
+from squashlens.prompts import tokenize_after
+from squashlens.sequences import Ids
+from squashlens.theory.statistics.ranks import mean_interval, share_interval
+from squashlens.theory.statistics.trends import Labelled, with_ends
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The token ids of prompts, those of each prompt's choices, and the place of the right answer among them."""
+
+    prompts: tuple[Ids, ...]
+    tokens: tuple[tuple[Ids, ...], ...]
+    right: Int[np.ndarray, " prompt"]
+
+    @property
+    def many(self) -> int:
+        """The number of choices, which all prompts have."""
+        return len(self.tokens[0])
+
+    def first_tokens(self) -> Int[Tensor, "prompt outcome"]:
+        """The first token of each choice; raises unless those of a prompt differ."""
+        first = torch.tensor([[tokens[0] for tokens in each] for each in self.tokens])
+        if any(len(set(row)) < self.many for row in first.tolist()):
+            raise InputError(
+                "Several choices of a prompt begin with the same token, so that the last token does not decide.",
+                "Write the text that they share, such as a space, at the end of the prompts.",
+            )
+        return first
+
+
+def of_choices(
+    model: Bridge, prompts: Sequence[str], answers: Sequence[str], choices: Any, function: str, **arguments: Any
+) -> tuple[Session, Choices]:
+    """The session and the choices of a measurement, all checked; by default they are the answers of all prompts."""
+    texts, right = list(prompts), list(answers)
+    if len(texts) < 2 or len(right) != len(texts):
+        raise InputError(
+            f"There are {len(texts)} prompts and {len(right)} right answers.",
+            "Give at least two prompts, and one answer for each.",
+        )
+    shared = list(dict.fromkeys(right)) if choices is None else list(choices)
+    each = [shared if isinstance(shared[0], str) else list(shared[k]) for k in range(len(texts))] if shared else [[]]
+    if len(each) != len(texts) or min(map(len, each)) < 2 or len(set(map(len, each))) > 1:
+        raise InputError(
+            "choices= does not have two or more texts for each prompt, and as many for one as for another.",
+            "Give one list of texts for all prompts, or one list for each prompt, all equally long.",
+        )
+    missing = next((k for k, own in enumerate(each) if right[k] not in own), None)
+    if missing is not None:
+        raise InputError(
+            f"The answer to prompt {missing}, {right[missing]!r}, is not one of its choices: {listed(each[missing])}.",
+            "Write the answers as in choices=, with a space before them where the choices have one.",
+        )
+    ids = tuple(tuple(tokenize(model, text)[0].tolist()) for text in texts)
+    tokens = tuple(tuple(tokenize_after(model, row[-1], c) for c in own) for row, own in zip(ids, each, strict=True))
+    for own, forms in zip(each, tokens, strict=True):
+        _require_apart(own, forms)
+    places = np.array([own.index(answer) for own, answer in zip(each, right, strict=True)])
+    facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
+    session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
+    return session, Choices(ids, tokens, places)
+
+
+def _require_apart(texts: Sequence[str], tokens: Sequence[Ids]) -> None:
+    """Raise if a choice is empty, or begins another one, which could then never be the likelier of the two."""
+    pairs = [(a, b) for a, b in permutations(range(len(tokens)), 2) if tokens[b][: len(tokens[a])] == tokens[a]]
+    if pairs:
+        (a, b), *_ = pairs
+        raise InputError(
+            f"The choice {texts[a]!r} is the same as {texts[b]!r}, empty, or its beginning.",
+            "Give different choices, ended by what follows an answer, such as '9.' and '90.'.",
+        )
+
+
+def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
+    """For each prompt and choice, the share of the other prompts whose right answer has this place."""
+    counts = Counter(right.tolist())
+    total = np.array([counts[place] for place in range(many)], dtype=float)
+    return (total - (right[:, None] == np.arange(many))) / (len(right) - 1)
+
+
+def mean_of(name: str, dims: Sequence[str], values: np.ndarray, text: str, units: str = "1") -> Labelled:
+    """The mean over the last axis, prompts, with its 95 % interval: exact for shares, else Student's."""
+    given = torch.from_numpy(np.asarray(values, dtype=float))
+    exact = np.isin(values, (0, 1)).all() and given.shape[-1] > 0
+    ends = share_interval(given) if exact else mean_interval(given)
+    return with_ends(name, dims, ends, text, units)

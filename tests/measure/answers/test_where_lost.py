@@ -1,0 +1,221 @@
+"""Where an answer is read, and what a sublayer does for it, against plain transformers with PyTorch hooks."""
+
+import copy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import squashlens as sl
+from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.errors import InputError
+from tests.cases import CONFIGS, MORE, save_random
+from tests.references import frozen_model, last_streams, layers_of, passing
+
+PROMPTS = ["What is the last digit ? 107 =", "How many ones ? 1 =", "110 =", "What ? 29 =", "The first digit of 4 ="]
+ANSWERS, CHOICES = ["12", "7", "30", "7", "12"], ["7", "12", "30"]
+DIGITS = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
+
+
+@pytest.fixture(scope="module")
+def speaking(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Any]]:
+    """A family's random model with the tokenizer of the bundled one, as a bridge and as Hugging Face opens it."""
+    held: dict[str, tuple[Any, Any]] = {}
+
+    def made(family: str) -> tuple[Any, Any]:
+        if family not in held:
+            config = copy.deepcopy((CONFIGS | MORE)[family])
+            config.vocab_size = len(sl.load("tiny-gemma").tokenizer)
+            folder = save_random(config, tmp_path_factory.mktemp(family))
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                shutil.copy(Path(sl.zoo.folder("tiny-gemma"), name), folder)
+            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            held[family] = sl.load(folder, device="cpu"), plain
+        return held[family]
+
+    return made
+
+
+def ids_of(model: Any, text: str) -> list[int]:
+    return sl.prompts.tokenize(model, text)[0].tolist()
+
+
+def final_norm(plain: Any) -> Any:
+    return plain.base_model.norm if hasattr(plain.base_model, "norm") else plain.base_model.ln_f
+
+
+def read_at_layers(plain: Any, ids: list[int], answer: list[int]) -> np.ndarray:
+    """The log-probability of a whole answer in the readout of each layer, from one plain pass for each token."""
+    total, cap = np.zeros(len(layers_of(plain)) + 1), getattr(plain.config, "final_logit_softcapping", None)
+    for k, token in enumerate(answer):
+        logits = plain.get_output_embeddings()(final_norm(plain)(last_streams(plain, [*ids, *answer[:k]])[:-1]))
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
+        total += logits.detach().double().log_softmax(dim=-1)[:, token].numpy()
+    return total
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "llama", "qwen3", "olmo2"])
+def test_every_layer_is_read_as_in_plain_transformers(family: str, speaking: Callable[[str], tuple[Any, Any]]) -> None:
+    model, plain = speaking(family)
+    digit = {text: sl.prompts.one_token(model, text) for text in "0123456789"}
+    each = [{c: read_at_layers(plain, ids_of(model, p), [digit[d] for d in c]) for c in CHOICES} for p in PROMPTS]
+
+    def standing(prompt: int, answer: str) -> list[np.ndarray]:
+        own, rest = each[prompt][answer], np.stack([v for c, v in each[prompt].items() if c != answer])
+        return [(own > rest).mean(axis=0), (own > rest).all(axis=0), own - rest.max(axis=0)]
+
+    numbers = range(len(PROMPTS))
+    others = [np.mean([standing(k, ANSWERS[j]) for j in numbers if j != k], axis=0) for k in numbers]
+    expected = {"right answer": [standing(k, ANSWERS[k]) for k in numbers], "other prompts' answers": others}
+    found = sl.answer_by_layer(model, PROMPTS, ANSWERS, choices=CHOICES, n_random_models=0)
+    assert found["scored"].values.tolist() == [*expected]
+    for scored, values in expected.items():
+        for name, truth in zip(("rank", "first", "log_odds"), np.stack(values, axis=1), strict=True):
+            given = found[name].sel(scored=scored)
+            np.testing.assert_allclose(given, truth, atol=2e-3, err_msg=f"{scored} {name}")
+            np.testing.assert_allclose(found[f"mean_{name}"].sel(scored=scored), np.mean(truth, axis=0), atol=2e-3)
+    assert 0 < float(found["first"].mean()) < 1
+
+
+def test_the_controls_are_null(tiny: Any) -> None:
+    """A trained model leads at the last layer; other prompts' answers and random weights do not. A constant answer is
+    right in one of ten, as are the other prompts' answers."""
+    found = sl.answer_by_layer(tiny, DIGITS, [*"0123456789"])
+    at_last = found["mean_first"].isel(layer=-1).values
+    assert at_last[0] == 1 and at_last[1] < 0.1 and at_last[2] <= 0.3  # noqa: PT018
+    untrained = with_random_weights(tiny, 0)
+    untrained.tokenizer = tiny.tokenizer
+    alone = sl.answer_by_layer(untrained, DIGITS, [*"0123456789"], n_random_models=0)
+    np.testing.assert_allclose(found["rank"][2], alone["rank"][0])
+    blind = sl.hooks.mask_tokens([len(ids_of(tiny, DIGITS[0])) - 2])
+    with sl.applied(tiny, blind):
+        constant = sl.answer_by_layer(tiny, DIGITS, [*"0123456789"], n_random_models=0)["mean_first"].isel(layer=-1)
+    np.testing.assert_allclose(constant, 0.1)
+
+
+def test_choices_of_each_prompt_stand_for_places(tiny: Any) -> None:
+    """The other prompts' answers are then the choices at their places."""
+    choices = [["7", "1"], ["1", "2"], ["0", "1"]]
+    found = sl.answer_by_layer(tiny, PROMPTS[:3], ["7", "2", "0"], choices=choices, n_random_models=0)
+    second = sl.answer_by_layer(tiny, PROMPTS[:3], ["1", "2", "1"], choices=choices, n_random_models=0)
+    own, other = found["rank"].sel(scored="other prompts' answers"), found["rank"].sel(scored="right answer")
+    np.testing.assert_allclose(own[1], other[1] * 0 + 1 - other[1])
+    np.testing.assert_allclose(own[0], (other[0] + second["rank"].sel(scored="right answer")[0]) / 2)
+
+
+def branches(plain: Any) -> list[Any]:
+    """The modules whose outputs are added to the stream: of each block that of attention, then that of the MLP."""
+    found = []
+    for layer in layers_of(plain):
+        after = [getattr(layer, name, None) for name in ("post_attention_layernorm", "post_feedforward_layernorm")]
+        attention = getattr(layer, "self_attn", None) or layer.attn
+        found += after if after[1] is not None else [attention, layer.mlp]
+    return found
+
+
+def plain_logits(plain: Any, ids: list[int], module: Any, vector: torch.Tensor, place: Any = -1) -> torch.Tensor:
+    """The logits of a plain pass in which a module puts out a vector at a place."""
+
+    def put(_module: Any, _args: Any, output: Any) -> Any:
+        whole = (output[0] if isinstance(output, tuple) else output).clone()
+        whole[:, place] = vector
+        return (whole, *output[1:]) if isinstance(output, tuple) else whole
+
+    handle = module.register_forward_hook(put)
+    try:
+        return plain(torch.tensor([ids]), use_cache=False).logits[0].detach().double()
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("missing", ["zero", "mean"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", ["gemma3", "gpt2", "llama"])
+def test_a_sublayer_is_left_out_as_by_plain_hooks(
+    family: str, missing: Any, speaking: Callable[[str], tuple[Any, Any]]
+) -> None:
+    model, plain = speaking(family)
+    answers, choices = ["7", "1", "3", "7", "1"], ["7", "1", "3"]
+    tokens = [sl.prompts.one_token(model, text) for text in choices]
+    found = sl.sublayer_effect(model, PROMPTS, answers, choices=choices, missing=missing, texts=PROMPTS[:2], seed=3)
+    ids, modules = [ids_of(model, text) for text in PROMPTS], branches(plain)
+    seen = [[out for _, out in passing(plain, row, *modules)] for row in ids]
+    without, written = np.zeros((2, len(ids), len(modules)))
+    for k, row in enumerate(ids):
+        right = choices.index(answers[k])
+        rest = [token for place, token in enumerate(tokens) if place != right]
+        own = plain(torch.tensor([row])).logits[0, -1]
+        lead = own[tokens[right]] - own[rest].max()
+        assert float(found["log_odds"][k]) == pytest.approx(lead.item(), abs=1e-3)
+        still, stream = frozen_model(plain, torch.tensor([row]), ["norms"]), last_streams(plain, row)[-2]
+        start = stream.clone().requires_grad_()
+        logits = still.get_output_embeddings()(final_norm(still)(start.expand(1, len(row), -1)))[0, -1]
+        (slope,) = torch.autograd.grad(logits[tokens[right]] - logits[rest[int(own[rest].argmax())]], start)
+        for number, module in enumerate(modules):
+            others = torch.stack([seen[j][number][-1] for j in range(len(ids)) if j != k]).mean(dim=0)
+            logits = plain_logits(plain, row, module, torch.zeros_like(others) if missing == "zero" else others)[-1]
+            without[k, number] = logits[tokens[right]] - logits[rest].max()
+            written[k, number] = slope @ seen[k][number][-1]
+    shape = found["written"].shape
+    for name, truth in {"log_odds_without": without, "written": written}.items():
+        np.testing.assert_allclose(found[name], truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name)
+    losses = np.zeros((2, len(modules) + 1))
+    for k, row in enumerate(ids[:2]):
+        for number, module in enumerate([None, *modules]):
+            mean = torch.cat([out[number - 1] for out in seen[:2]]).mean(dim=0)
+            vector, place = (torch.zeros_like(mean) if missing == "zero" else mean), slice(None)
+            logits = plain(torch.tensor([row])).logits[0].double() if module is None else plain_logits(
+                plain, row, module, vector, place
+            )  # fmt: skip
+            losses[k, number] = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(row[1:]))
+    change = (losses[:, 1:] - losses[:, :1]).mean(axis=0)
+    np.testing.assert_allclose(found["loss_change"], change.reshape(shape[1:]), atol=2e-3 * np.abs(change).max())
+    assert (found["of_half"] == "select").sum() == 2
+
+
+def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
+    """Of answers that are partly wrong. In whole passes, under a hook that changes nothing, they are the same."""
+    answers = [*"0123454321"]
+    found = sl.sublayer_effect(tiny, DIGITS, answers, choices=[*"0123456789"], seed=5)
+    own, without = found["log_odds"] > 0, found["log_odds_without"] > 0
+    gains = []
+    for half in ("select", "confirm"):
+        here = (found["of_half"] == half).values
+        wrong, right = here & ~own.values, here & own.values
+        counted = found.sel(half=half)
+        assert (int(counted["wrong"]), int(counted["right"])) == (wrong.sum(), right.sum())
+        np.testing.assert_allclose(counted["repaired"], without[wrong].mean("prompt"))
+        np.testing.assert_allclose(counted["broken"], 1 - without[right].mean("prompt"))
+        gains.append(without[here].sum("prompt").values - right.sum())
+    chosen = gains[0][int(found["selected_block"]), ["attention", "mlp"].index(found["selected_sublayer"].item())]
+    assert chosen == gains[0].max()
+    with sl.applied(tiny, ("blocks.0.hook_resid_pre", lambda stream, hook: stream)):
+        whole = sl.sublayer_effect(tiny, DIGITS, answers, choices=[*"0123456789"], seed=5)
+    np.testing.assert_allclose(whole["log_odds_without"], found["log_odds_without"], atol=1e-3)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "one answer": ({"answers": ["7"]}, "5 prompts and 1 right answers"),
+    "no choice": ({"choices": ["7", "1"]}, "'3', is not one of its choices: 7, 1"),
+    "unequal": ({"choices": [["7", "1"]] * 2 + [["3", "7", "1"]] * 3}, "as many for one as for another"),
+    "beginning": ({"choices": ["7", "1", "3", "30"]}, "'3' is the same as '30', empty, or its beginning"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("function", ["answer_by_layer", "sublayer_effect"])
+def test_what_cannot_be_ranked_is_refused(function: str, name: str, tiny: Any) -> None:
+    given, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        getattr(sl, function)(tiny, PROMPTS, **{"answers": ["7", "1", "3", "7", "1"]} | given)
+
+
+def test_first_tokens_must_differ(tiny: Any) -> None:
+    with pytest.raises(InputError, match="begin with the same token"):
+        sl.sublayer_effect(tiny, PROMPTS, ["12", "13", "12", "13", "12"])
