@@ -8,6 +8,7 @@ masks, zeroes or overwrites them from each block on. It repeats some of this for
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import squashlens as sl
 
@@ -22,13 +23,14 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]
-measured = sl.separator_ablation(model, commas, scale="relative", seed=args.seed)
+how: dict[str, Any] = {"lengths": range(1, args.n + 1), "scale": "relative", "seed": args.seed}
+measured = sl.separator_ablation(model, commas, from_blocks=range(model.cfg.n_layers), **how)
 by_separator = {}
 for separator in args.separators:
     sequences = {every: commas.every(every, sl.prompts.one_token(model, separator)) for every in args.every}
     found = {
         every: sl.separator_ablation(model, one, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2],
-                                     scale="relative", seed=args.seed)
+                                     **how)
         for every, one in sequences.items()
     }  # fmt: skip
     by_separator[separator] = sl.results.concat(found, "every")

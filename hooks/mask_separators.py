@@ -26,6 +26,6 @@ for first in range(top):
     with sl.applied(model, sl.hooks.mask_tokens(commas, blocks=tuple(range(first, top)))):
         print(f"commas masked from block {first} on:        D = {distance():.4g}")
 
-# One call measures the same for all lengths and layers, with controls and a noise floor:
-ablation = sl.separator_ablation(model, ones, kinds=["mask"])
+# One call measures the same for several lengths and all layers, with controls and a noise floor:
+ablation = sl.separator_ablation(model, ones, kinds=["mask"], from_blocks=range(top))
 print(ablation["retained_from"].sel(hook="mask", layer=top, length=30).to_series().round(3).to_string())

@@ -23,7 +23,9 @@ for name, hooks in {"unchanged": (), "values zeroed": (sl.hooks.zero_values(comm
 print("attention of block 0 unchanged:", bool((patterns["unchanged"] == patterns["values zeroed"]).all()))
 
 # The same for all lengths, layers and blocks, compared with masking:
-ablation = sl.separator_ablation(model, ones, kinds=["mask", "zero_values"])
+ablation = sl.separator_ablation(
+    model, ones, kinds=["mask", "zero_values"], from_blocks=range(top), lengths=range(1, len(ones) + 1)
+)
 kept = ablation["retained_from"].sel(layer=top).median("length")
 print("effect left at the last layer (median over lengths), by the block hooks act from:")
 print(kept.to_series().unstack("hook").round(3).to_string())

@@ -1,15 +1,19 @@
 """Progress bars for terminals and notebooks, shown after one second, one at a time within a measurement.
 
-A measurement may call others that have their own bars. While one bar is open, the others are not shown:
-`one_bar` is around a measurement, and `bar` checks whether one of its bars is open. No bar is shown inside `quiet`,
-or if the environment has SQUASHLENS_PROGRESS=0.
+A measurement may call others that have their own bars. While one bar is open, the others are not shown, but count:
+all open bars together know the share of the work that is done. From that and the time so far, a call that takes more
+than ten seconds says how long it will take. `one_bar` is around each measurement. No bar is shown inside `quiet`, or if
+the environment has SQUASHLENS_PROGRESS=0.
 """
 
 import contextlib
+import math
 import os
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 with warnings.catch_warnings():
@@ -19,7 +23,8 @@ with warnings.catch_warnings():
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_bars: "ContextVar[list[Any] | None]" = ContextVar("bars", default=None)
+LONG = 10.0  # seconds from which a call says what it will take
+FIRST = 1.0  # seconds of work from which its time is estimated: the first passes are slower
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -51,27 +56,88 @@ def write(text: str) -> None:
         tqdm.write(text)
 
 
+class Bar(tqdm):  # pyright: ignore[reportUntypedBaseClass]
+    """A bar that counts when it is hidden too."""
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            for item in self.iterable:
+                yield item
+                self.update()
+        finally:
+            self.close()
+
+    def update(self, n: float | None = 1) -> bool | None:
+        """Count `n` more; the first count says what a long call will take."""
+        if self.disable:
+            self.n += n
+        super().update(n)
+        if (call := _call.get()) is not None:
+            call.tell()
+
+    def close(self) -> None:
+        """The bar is done, and no other is inside it."""
+        super().close()
+        if (call := _call.get()) is not None and self in call.open:
+            del call.open[call.open.index(self) :]
+
+
+@dataclass
+class Call:
+    """An outermost call, what takes less time than it, and its open bars from the outermost to the innermost."""
+
+    name: str
+    cheaper: str
+    open: list[Any] = field(default_factory=list)
+    start: float = 0.0  # of the outermost bar
+    told: bool = False
+
+    def tell(self) -> None:
+        """Say what the outermost bar will take, once, if it is long."""
+        share, unit = 0.0, 1.0
+        for each in self.open:
+            unit /= each.total or math.inf
+            share += unit * each.n
+        taken = time.monotonic() - self.start
+        if self.told or taken < FIRST or taken <= LONG * share:
+            return
+        self.told, outermost = True, self.open[0]
+        if share:
+            work = f"{outermost.total} × {outermost.desc or outermost.unit}"
+            write(f"{self.name}: {work}, about {_rounded(taken / share)}. {self.cheaper}".strip())
+
+
+_call: ContextVar[Call | None] = ContextVar("call", default=None)
+
+
 def bar(given: Iterable[Any] | None = None, **options: Any) -> Any:
     """A tqdm bar over `given`; hidden if quiet, in the first second, and while another bar is open."""
-    others = _bars.get()
-    another_open = any(not one.disable for one in others or [])  # closing a bar disables it
-    made = tqdm(given, delay=1, disable=not shown() or another_open, **options)
-    if others is not None:
-        others.append(made)
+    call = _call.get()
+    made = Bar(given, delay=1, disable=not shown() or bool(call and call.open), **options)
+    if call is not None:
+        call.start = call.start if call.open else time.monotonic()
+        call.open.append(made)
     return made
 
 
 @contextlib.contextmanager
-def one_bar() -> Iterator[None]:
-    """Within the outermost such context, all calls share a single progress bar."""
-    if _bars.get() is not None:
+def one_bar(name: str, cheaper: str = "") -> Iterator[None]:
+    """Within the outermost such context, all calls share a single progress bar; `cheaper` says what takes less."""
+    if _call.get() is not None:
         yield
         return
-    token = _bars.set([])
+    token = _call.set(Call(name, cheaper))
     try:
         yield
     finally:
-        _bars.reset(token)
+        _call.reset(token)
+
+
+def _rounded(seconds: float) -> str:
+    """A time to one digit: it is an estimate."""
+    if seconds < 90:
+        return f"{float(f'{seconds:.1g}'):.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def human(n_bytes: int | float) -> str:

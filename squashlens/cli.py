@@ -35,7 +35,7 @@ NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]  # "" stan
 MayBeText = Annotated[str, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")]
 Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
-Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="folder or URL.")]
+Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="store folder.")]
 SHOWN = 5  # reasons of failures that are printed
 
 
@@ -146,7 +146,7 @@ def squash_map(
 
 
 def study() -> None:
-    """Run, look at or combine the study that a YAML file describes: run, status, estimate, failures, combine or sql."""
+    """Run or look at the study that a YAML file describes: run, status or failures."""
 
 
 def families() -> None:
@@ -212,54 +212,13 @@ def status(file: Described, *, store: Store = "") -> None:
     _print_reasons(made)
 
 
-def estimate(
-    file: Described, *, store: Store = "", sample: Number = 3, threads: Number = 1, device: NotGiven = ""
-) -> None:
-    """Say how long the cells that are left will take and how much memory, from a few that are computed and kept.
-
-    Args:
-        sample: number of cells to compute for each grid and model.
-        threads: threads that PyTorch uses.
-        device: device to compute on, CUDA if available by default.
-    """
-    _print(_open(file, store).estimate(sample=sample, threads=threads, device=device or None))
-
-
 def failures(file: Described, *, store: Store = "") -> None:
     """List the cells that could not be computed, and the prompts that could not be measured, with the reasons."""
     _print(_open(file, store).failures())
 
 
-def combine(file: Described, *, store: Store = "", name: NotGiven = "", out: NotGiven = "") -> None:
-    """Put the results of one grid together, print them, and save them.
-
-    Args:
-        name: name of the grid; not needed if there is only one.
-        out: the .nc, .json or .csv file to write; none by default.
-    """
-    import squashlens as sl
-    from squashlens.saving.files import require_output
-    from squashlens.saving.stored import ENDINGS
-
-    if out:
-        require_output(out, ENDINGS, "out")
-    combined = _open(file, store).combine(name or None)
-    print(combined)
-    if out:
-        print(f"saved: {sl.results.save(combined, out).resolve()}")
-
-
-def sql(file: Described, query: Positional[Text], *, store: Store = "") -> None:
-    """Answer a question about cells and scans with DuckDB.
-
-    Args:
-        query: one statement of SQL.
-    """
-    _print(_open(file, store).sql(query))
-
-
-COMMANDS = {one.__name__: one for one in (report, paper, squash_map, study, families, cache)}
-ACTIONS = {one.__name__: one for one in (run, status, estimate, failures, combine, sql)}
+COMMANDS = {command.__name__: command for command in (report, paper, squash_map, study, families, cache)}
+ACTIONS = {action.__name__: action for action in (run, status, failures)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -27,7 +27,6 @@ from squashlens.tasks.paper import COPY, COUNT
 __all__ = [
     "GrowingSequence",
     "Pair",
-    "alternating",
     "bernoulli",
     "build",
     "digits",
@@ -77,25 +76,6 @@ def repeated(
 
 
 @exclusive
-def alternating(
-    model: Bridge, n: int, *, alphabet: Sequence[Token] = ("1", "0"),
-    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
-    template: Template = "none",
-) -> GrowingSequence:  # fmt: skip
-    """A sequence that goes through the tokens of `alphabet` in turn: 1 0 1 0 …
-
-    Args:
-        model, n: as in `repeated`.
-        alphabet: the tokens to alternate, each as text that is one token, or as an id.
-        prefix, suffix, separator, every, ending, template: as in `build`.
-    """
-    return _drawn(
-        "alternating", model, n, alphabet, lambda place: alphabet[place % len(alphabet)],
-        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
-    )  # fmt: skip
-
-
-@exclusive
 def bernoulli(
     model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Sequence[Token] = ("0", "1"),
     prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
@@ -117,7 +97,7 @@ def bernoulli(
         )
     rng = Random(seed)
     return _drawn(
-        f"Bernoulli({p:g}), seed {seed}", model, n, alphabet, lambda _: alphabet[rng.random() < p],
+        f"Bernoulli({p:g}), seed {seed}", model, n, alphabet, lambda: alphabet[rng.random() < p],
         prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
     )  # fmt: skip
 
@@ -157,7 +137,7 @@ def words(
     """
     rng = Random(seed)
     return _drawn(
-        f"uniform draws, seed {seed}", model, n, alphabet, lambda _: rng.choice(alphabet),
+        f"uniform draws, seed {seed}", model, n, alphabet, lambda: rng.choice(alphabet),
         prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
     )  # fmt: skip
 
@@ -255,13 +235,13 @@ def build(
 
 
 def _drawn(
-    name: str, model: Bridge, n: int, alphabet: Sequence[Token], token_at: Callable[[int], Token], **form: Any
+    name: str, model: Bridge, n: int, alphabet: Sequence[Token], draw: Callable[[], Token], **form: Any
 ) -> GrowingSequence:
-    """A sequence of n tokens of an alphabet, in turn or drawn, under the name that results give it."""
+    """A sequence of n drawn tokens of an alphabet, under the name that results give it."""
     positive(n, "n", "a number of content tokens")
     if not alphabet:
         raise InputError("alphabet is empty: there are no tokens to make a sequence of.", "Give at least one token.")
-    content = [token_at(place) for place in range(n)]
+    content = [draw() for _ in range(n)]
     return replace(build(model, content, alphabet=alphabet, **form), name=name)
 
 
@@ -278,7 +258,7 @@ def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position
     Raises:
         InputError: if the sequences do not all have the same number of tokens.
     """
-    rows = [one.plain(len(one)).ids(one.trunk) for one in sequence]
+    rows = [each.plain(len(each)).ids(each.trunk) for each in sequence]
     if len({len(row) for row in rows}) != 1:
         raise InputError(
             f"The sequences have different numbers of tokens: {sorted({len(r) for r in rows})}.",
@@ -334,7 +314,7 @@ def _prefix_and_suffix(
         return tuple(encode(model, before)), tokenize_after(model, token, after)
     trailing = tokenize_after(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
     if not isinstance(prefix, str):
-        return tuple(int(one) for one in prefix), trailing
+        return tuple(int(token_id) for token_id in prefix), trailing
     return (*start_ids(model, "family"), *(encode(model, prefix) if prefix.strip() else ())), trailing
 
 

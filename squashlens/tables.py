@@ -1,9 +1,8 @@
 """Results as tables with a row for each number."""
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import xarray as xr
@@ -12,28 +11,17 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import joints, read_facts, subjects
 from squashlens.records.results import is_measured, labels_of, stored_facts
-from squashlens.reporting.markup import latex, markdown
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
 FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
-Markup = Literal["latex", "markdown"]
-NUMBER = r"(?i)[-+]?(?=.*\D)(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|[-+]?(inf(inity)?|nan)"  # but whole numbers
-SPACES = re.compile(r"^ +| +$| {2,}")  # which both languages leave out
 
 
 @validated
-def table(
-    result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result],
-    *,
-    escape: Markup | None = None,
-) -> pd.DataFrame:
+def table(result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result]) -> pd.DataFrame:
     """A result, or several by label, as one table with a row for each number.
 
     Args:
         result: a result of squashlens, or a dict of results by label, which may be of different measurements.
-        escape: language in which all texts of the table, such as tokens and headings, are escaped, so that they look
-            there as they are: ``"latex"``, for the `to_latex` of the table, or ``"markdown"``, for its `to_markdown`.
-            Nothing is escaped by default.
 
     Returns:
         DataFrame. Its columns are `label` (for several results), `model`, `prompt` (the prompt, or the name of the
@@ -55,16 +43,13 @@ def table(
     ['label', 'model', 'prompt', 'hooks', 'position', 'token', 'token_id', 'variable', 'meaning', 'value', 'unit']
     >>> found.pivot(index=["position", "token"], columns="label", values="value").shape
     (4, 2)
-    >>> print(sl.results.table(bound, escape="latex")["token"][0])
-    \\textless{}bos\\textgreater{}
     """
     several = {"": result} if isinstance(result, Result) else result
     if not several:
         raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
-    frames = {label: _long(one) for label, one in several.items()}
+    frames = {label: _long(part) for label, part in several.items()}
     labelled = [frame.assign(label=label) for label, frame in frames.items()]
-    found = frames[""] if isinstance(result, Result) else _below(labelled)
-    return found if escape is None else _escape(found, escape)
+    return frames[""] if isinstance(result, Result) else _below(labelled)
 
 
 def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
@@ -104,9 +89,9 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
     frame = rows_of(values, (*FIRST, *LAST))
     if "token_id" in frame:
         frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
-    given = next(iter(subjects(facts).values()), None)
-    texts = given if isinstance(given, list) and not all(isinstance(one, int) for one in given) else None
-    prompt: Any = _as_text(given)
+    subject = next(iter(subjects(facts).values()), None)
+    texts = subject if isinstance(subject, list) and not all(isinstance(part, int) for part in subject) else None
+    prompt: Any = _as_text(subject)
     if "prompt_" in frame and pd.api.types.is_numeric_dtype(frame["prompt_"]):  # the number of a prompt
         places = frame.pop("prompt_")
         if texts is not None and (places < len(texts)).all():
@@ -122,32 +107,12 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
 def _flatten(names: Any) -> list[str]:
     """Names in a list, or in the lists of several parts."""
     if isinstance(names, list):
-        return [name for one in names for name in _flatten(one)]
+        return [name for part in names for name in _flatten(part)]
     return [str(names)] if names else []
 
 
-def _as_text(given: Any) -> str:
+def _as_text(value: Any) -> str:
     """A prompt or name as text; several with commas, and token ids as a list."""
-    if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
-        return ", ".join(dict.fromkeys(given))
-    return "" if given is None else given if isinstance(given, str) else str(given)
-
-
-def _escape(frame: pd.DataFrame, markup: Markup) -> pd.DataFrame:
-    """A table with all its texts, names of rows and columns too, escaped; cells without a coordinate are empty."""
-
-    def cell(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        shown = SPACES.sub(lambda spaces: "␣" * len(spaces[0]), value)
-        if markup == "latex":
-            return latex(shown, plain=False)
-        found = markdown(shown)  # what looks like a number, such as 1e3, stays text
-        return f"&#{ord(found[0])};{found[1:]}" if re.fullmatch(NUMBER, found) else found
-
-    labels = [name for name in frame.columns if not pd.api.types.is_float_dtype(frame[name])]
-    filled = {name: frame[name].astype(object).where(frame[name].notna(), "") for name in labels}
-    found = frame.assign(**filled).map(cell)
-    for axis in (found.index, found.columns):
-        axis.names = [cell(name) for name in axis.names]
-    return found.rename(index=cell, columns=cell)
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        return ", ".join(dict.fromkeys(value))
+    return "" if value is None else value if isinstance(value, str) else str(value)

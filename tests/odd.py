@@ -57,7 +57,7 @@ def public() -> dict[str, Callable[..., Any]]:
             value = getattr(module, name)
             if callable(value) and not (isinstance(value, type) and issubclass(value, Exception)):
                 found[prefix + name] = value
-    return found | {"Capture.open": sl.Capture.open}
+    return found
 
 
 def loading_once(load: Any) -> Any:

@@ -1,6 +1,7 @@
 """Progress bars and warnings as a notebook shows them: one bar for a task, warnings at the caller's line."""
 
 import inspect
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,14 @@ from squashlens import bars
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every bar that is made, shown at once."""
     made: list[Any] = []
-    plain = bars.tqdm
+    plain = bars.Bar
 
     def make(*args: Any, **kwargs: Any) -> Any:
         made.append(plain(*args, **kwargs | {"delay": 0}))
         made[-1].was_shown = not made[-1].disable
-        made[-1].others = sum(not one.disable for one in made[:-1])
         return made[-1]
 
-    monkeypatch.setattr(bars, "tqdm", make)
+    monkeypatch.setattr(bars, "Bar", make)
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     return made
 
@@ -42,6 +42,31 @@ def test_no_bar_where_it_is_quiet(opened: list[Any], tiny: Any, monkeypatch: pyt
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "0")
     sl.sensitivity(tiny, "110 =")
     assert not any(one.was_shown for one in opened)
+
+
+def test_a_long_call_says_what_it_takes_after_its_first_unit_of_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(bars.time, "monotonic", lambda: now)
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
+    for each in (3.0, 0.4):  # seconds for each of 20 units
+        with bars.one_bar("call", "Do less."):
+            for _ in bars.bar(range(4), desc="parts"):
+                for _ in bars.bar(range(5)):
+                    now += each
+        printed = capsys.readouterr()
+        said = "call: 4 × parts, about 60 s. Do less.\n" if each == 3.0 else ""
+        assert (printed.out + printed.err).count("about") == bool(said)
+        assert said in printed.out
+
+
+def test_what_takes_less_names_arguments_of_the_call() -> None:
+    for name in sl.__all__:
+        said = getattr(getattr(sl, name), "__measures__", None)
+        if said is not None and said.cheaper.startswith("Fewer"):
+            asked = re.findall(r"(\w+)=", said.cheaper)
+            assert {*asked} <= {*inspect.signature(getattr(sl, name)).parameters}, name
 
 
 @pytest.mark.slow

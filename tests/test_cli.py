@@ -75,7 +75,6 @@ def test_help_says_in_words_what_an_option_takes(words: list[str], capsys: pytes
         ("report --prompt 'How many onse are'", "The word 'onse' is not in this model's vocabulary."),
         ("study run none.yaml", "No such file"),
         ("study run none.yaml --resources num_gpus=1", "is not JSON"),
-        ("study combine none.yaml --out all.txt", "ending"),
         ("cache --delete model", "'model' names 0 folders of the cache"),
     ],
 )

@@ -24,7 +24,7 @@ from tests.measurements import usual as with_arguments
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
     "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "runs",
-    "prompts", "answers", "choices", "texts",
+    "prompts", "answers", "choices", "texts", "find",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {

@@ -106,7 +106,7 @@ def test_text_and_token_space_agree(tiny: Any) -> None:
     cases = {
         f"{QUESTION} 11111 =": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, suffix="="),
         f"{QUESTION} 111,11": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, separator=","),
-        f"{QUESTION} 10101": sl.prompts.alternating(tiny, 5, prefix=QUESTION),
+        f"{QUESTION} 10101": sl.prompts.build(tiny, "10101", prefix=QUESTION),
         "car tree car tree car": sl.prompts.build(tiny, ["car", "tree", "car", "tree", "car"]),
     }
     for text, sequence in cases.items():
@@ -121,6 +121,8 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
     assert set(digits.content) == {vocabulary[d] for d in "0123456789"}
     coin = sl.prompts.bernoulli(tiny, 4000, seed=0, p=0.7)
     assert abs(coin.content.count(vocabulary["1"]) / 4000 - 0.7) < 0.03
+    for p, digit in ((0.0, "0"), (1.0, "1")):
+        assert set(sl.prompts.bernoulli(tiny, 9, seed=0, p=p).content) == {vocabulary[digit]}
     words = sl.prompts.words(tiny, 50, ["car", "tree"], seed=0)
     assert set(words.content) == {vocabulary["car"], vocabulary["tree"]} == set(words.alphabet)
     other = words.unrelated(Random(5))

@@ -83,7 +83,7 @@ def test_every_bit_of_a_file_counts(ending: str, tmp_path: Path, monkeypatch: py
 
 
 def test_what_is_not_there_or_no_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"\.nc, \.json, \.csv"):
+    with pytest.raises(InputError, match=r"one of \.nc, \.json"):
         sl.results.save(result(), tmp_path / "x.txt")
     path = tmp_path / "x.nc"
     with pytest.raises(InputError, match="There is no file"):
@@ -96,26 +96,14 @@ def test_what_is_not_there_or_no_file(tmp_path: Path) -> None:
 
 
 def test_xarray_opens_the_netcdf_file_with_its_provenance(tmp_path: Path) -> None:
-    """Also what xarray wrote itself is a measurement as long as its numbers are."""
     path = sl.results.save(result(), tmp_path / "x.nc")
     with xr.open_dataset(path, engine="h5netcdf") as opened:
         assert sl.results.provenance(opened)["values"] == "measured"
         edited = opened.load().assign(v=opened["v"] * 2)
     assert sl.results.provenance(edited)["values"] == "derived"
-    for made in (
-        result(),
-        result()[["v"]],
-        result()["v"],
-        result()["v"].rename(None),
-        result()["n"].rename("position"),
-    ):
-        made.to_netcdf(tmp_path / "y.nc", engine="h5netcdf")
-        xr.testing.assert_identical(sl.results.open(tmp_path / "y.nc"), made)
-        assert sl.results.provenance(sl.results.open(tmp_path / "y.nc")) == sl.results.provenance(made)
-    for other in (xr.Dataset({"v": ("a", [1.0])}), xr.DataArray([1.0], dims="a")):
-        other.to_netcdf(tmp_path / "y.nc", engine="h5netcdf")
-        with pytest.raises(InputError, match=f"{NOT_OURS}.*Open the files of other programs with xarray"):
-            sl.results.open(tmp_path / "y.nc")
+    result().to_netcdf(tmp_path / "y.nc", engine="h5netcdf")
+    with pytest.raises(InputError, match=f"{NOT_OURS}.*Open the files of other programs with xarray"):
+        sl.results.open(tmp_path / "y.nc")
     assert "squashlens_kind" not in sl.results.open(sl.results.save(edited, path)).attrs
 
 

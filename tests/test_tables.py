@@ -1,7 +1,5 @@
 """Tables of results: a row for each number, with the model, prompt and token that it belongs to."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +8,8 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.records.results import sealed, signed
-from tests import measurements, typeset
+from squashlens.records.results import signed
+from tests import measurements
 from tests.test_concatenation import measured
 
 HOSTILE = [
@@ -135,32 +133,3 @@ def test_what_has_no_table_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=message):
             sl.results.table(given)
-
-
-def hostile() -> xr.DataArray:
-    """One number for each text that LaTeX or Markdown would take for something else; the model's name is one too."""
-    coords = {"position": np.arange(len(HOSTILE)), "token": ("position", np.array(HOSTILE, dtype=object))}
-    array = xr.DataArray(np.arange(len(HOSTILE)) / 3, coords, ("position",), "my_bound", {"units": "100 %"})
-    return sealed(array, {"model": "org/my_model-2", "call": {"function": "f", "prompt": "a & b\nc|d"}})
-
-
-def test_markdown_keeps_its_columns() -> None:
-    table = sl.results.table({"a|b": hostile()}, escape="markdown")
-    lines = table.to_markdown(index=False).splitlines()
-    assert len(lines) == 2 + len(HOSTILE)
-    cells = [re.split(r"(?<!\\)(?:\\\\)*\|", line)[1:-1] for line in lines]
-    assert {len(row) for row in cells} == {10}
-    tokens = [row[5].strip() for row in cells[2:]]
-    by_text = dict(zip(HOSTILE, tokens, strict=True))
-    escaped = {"a|b": r"a\|b", "<bos>": r"\<bos\>", "1e3": "&#49;e3", "01": "01", " 1": "␣1", "\n": r"\\n"}
-    assert escaped.items() <= by_text.items()  # 1e3 is not 1000
-    assert len(set(tokens)) == len(HOSTILE)  # no two look the same
-
-
-def test_latex_compiles(tmp_path: Path) -> None:
-    """A long table of hostile texts, and two models side by side, as a reader makes them."""
-    long = sl.results.table({"a_b": hostile(), "c&d": hostile()}, escape="latex")
-    wide = long.pivot(index="token", columns="label", values="value")
-    tables = "\n\n".join(table.to_latex() for table in (long, wide))
-    rules = "".join(rf"\let\{rule}\hline" for rule in ("toprule", "midrule", "bottomrule"))  # instead of booktabs
-    assert typeset.pdf(tmp_path, rf"\tiny {tables}", preamble=rules).stat().st_size > 1000

@@ -7,11 +7,9 @@ with the options of its page, which takes up to some minutes; a browser writes t
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io
-import xarray as xr
 
 import squashlens as sl
 
@@ -24,26 +22,6 @@ from tests.splitters import splitter
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 DPI = 144
-GEMMA, SENTENCE = "gemma-3-270m", "The Eiffel Tower is in Paris. The capital of Germany is"
-
-
-def gemma_collapse(model: Any, longest: int = 64) -> xr.Dataset:
-    """Collapse of ones alone on the real Gemma, as in figure 5."""
-    ones = sl.prompts.repeated(model, "1", longest, alphabet="01")
-    kept: dict[str, Any] = {"keep": "residuals", "baselines": ["contrast", "unrelated"]}
-    return sl.collapse(model, sl.capture(model, ones, **kept))
-
-
-def gemma() -> go.Figure:
-    """The first figure of the README, of a real Gemma: influence of each token, and collapse."""
-    model = sl.load(GEMMA)
-    parts = {
-        "Over-squashing: influence on the next word": sl.figures.attribution(sl.sensitivity(model, SENTENCE)),
-        "Collapse: n and n + 1 ones": sl.figures.collapse_curve(gemma_collapse(model)),
-    }
-    page = sl.figures.panels(parts, columns=2, share="none")
-    title = "Gemma 3 270M, dequantized from Q4_K_M"
-    return sl.figures.styled(page, title=title, width=12.0, height=7.0)
 
 
 def llama3() -> go.Figure:
@@ -53,12 +31,12 @@ def llama3() -> go.Figure:
     return sl.figures.splits(found, title="Llama 3: how repeats of 1 are tokenized")
 
 
-OWN = {"gemma": gemma, "tokenization_llama3": llama3}  # pictures that no script draws
+OWN = {"tokenization_llama3": llama3}  # pictures that no script draws
 
 
 def main(names: list[str]) -> None:
     wanted = tomllib.loads((HERE / "pictures.toml").read_text(encoding="utf-8"))
-    for name in OWN:  # that of the real Gemma needs the extra "gemma"
+    for name in OWN:
         if name in names or not names:
             keep(name, OWN[name]())
     for table, files in wanted.items():

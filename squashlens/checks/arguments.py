@@ -54,7 +54,7 @@ def validated(function: F, *, tuples: bool = False) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = checked(function, args, kwargs)
         if tuples:
-            lists = {name: tuple(one) for name, one in bound.arguments.items() if isinstance(one, list)}
+            lists = {name: tuple(value) for name, value in bound.arguments.items() if isinstance(value, list)}
             bound.arguments.update(lists)
         return function(*bound.args, **bound.kwargs)
 
@@ -74,15 +74,15 @@ def checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
-            bound.arguments[name] = tuple(converted(one, parameter.annotation, name) for one in value)
+            bound.arguments[name] = tuple(converted(item, parameter.annotation, name) for item in value)
         elif parameter.kind is not parameter.VAR_KEYWORD:
             bound.arguments[name] = converted(value, parameter.annotation, name)
     return bound
 
 
-def _nearest(signature: inspect.Signature, given: Mapping[str, Any]) -> str:
+def _nearest(signature: inspect.Signature, keywords: Mapping[str, Any]) -> str:
     """What may have been meant by the first unknown keyword: the nearest parameters, or functions that have it."""
-    unknown = [name for name in given if name not in signature.parameters]
+    unknown = [name for name in keywords if name not in signature.parameters]
     if not unknown:
         return ""
     if unknown[0] in OF_TRANSFORMERS and "quantize" in signature.parameters:  # of `load`
@@ -95,12 +95,12 @@ def _nearest(signature: inspect.Signature, given: Mapping[str, Any]) -> str:
     return f". It is a keyword of {', '.join(owners)}." if owners else ""
 
 
-def _by_name(signature: inspect.Signature, given: Sequence[Any]) -> str:
+def _by_name(signature: inspect.Signature, values: Sequence[Any]) -> str:
     """How the first positional argument too many is given; empty if there is none."""
-    parameters = list(signature.parameters.values())
-    positional = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    if len(given) <= len(positional) or not named or any(one.kind is one.VAR_POSITIONAL for one in parameters):
+    kinds = {name: parameter.kind.name for name, parameter in signature.parameters.items()}
+    positional = [name for name, kind in kinds.items() if kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")]
+    named = [name for name, kind in kinds.items() if kind == "KEYWORD_ONLY"]
+    if len(values) <= len(positional) or not named or "VAR_POSITIONAL" in kinds.values():
         return ""
     return f": only {', '.join(positional)} can be given by position. Give the others by name, such as {named[0]}=…."
 
@@ -332,10 +332,10 @@ def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
 
 def outermost(value: Any, argument: str) -> tuple[str, str]:
     """The causes for a value that is not one of the choices, and for one of another kind."""
-    given, kind = f"{argument}={short_repr(value)}", f"of type {type(value).__name__}"
+    shown, kind = f"{argument}={short_repr(value)}", f"of type {type(value).__name__}"
     if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__len__"):  # not a NumPy number
         kind += f", dtype {dtype_name(value.dtype)} and shape {tuple(value.shape)}"
-    return f"{given} is not a choice.", f"{given} is {'not allowed' if value is None or value is True else kind}."
+    return f"{shown} is not a choice.", f"{shown} is {'not allowed' if value is None or value is True else kind}."
 
 
 def description(hint: Any) -> str:

@@ -43,15 +43,15 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
 
     An array has its own name, so ``"path_bound: position"`` fits only arrays of that name; ``values`` fits any array.
     """
-    return {name: dims for one in needed for names, dims in [one.split(":")] for name in names.split()}
+    return {name: dims for text in needed for names, dims in [text.split(":")] for name in names.split()}
 
 
-def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str]) -> None:
+def require(result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str]) -> None:
     """Raise an error if a result lacks a variable, or a dimension of a variable."""
     unchanged = f"Give the unchanged result of {maker}."
     for name, dims in needed.items():
-        itself = isinstance(found, xr.DataArray) and name in ("values", found.name)
-        here = cast(xr.DataArray, found) if itself else _variable(found, name)
+        itself = isinstance(result, xr.DataArray) and name in ("values", result.name)
+        here = cast(xr.DataArray, result) if itself else _variable(result, name)
         wanted, there = set(dims.split()) - {"...", "?"}, set() if here is None else set(here.dims)
         if here is None and "?" in dims:
             continue
@@ -75,14 +75,14 @@ def require(found: xr.Dataset | xr.DataArray, argument: str, maker: str, needed:
         )
 
 
-def _variable(found: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | None:
-    names = found.variables if isinstance(found, xr.Dataset) else found.coords
-    return cast(xr.DataArray, found[name]) if name in names else None
+def _variable(result: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | None:
+    names = result.variables if isinstance(result, xr.Dataset) else result.coords
+    return cast(xr.DataArray, result[name]) if name in names else None
 
 
-def chosen(found: xr.Dataset, dim: str, value: int | None, *, last: bool = True) -> int:
+def chosen(result: xr.Dataset, dim: str, value: int | None, *, last: bool = True) -> int:
     """The value of a dimension to draw: the last (or first) measured value by default; it must have been measured."""
-    measured = [int(each) for each in found[dim].values]
+    measured = [int(each) for each in result[dim].values]
     if value is None:
         return measured[-1 if last else 0]
     if value not in measured:

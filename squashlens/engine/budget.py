@@ -4,13 +4,7 @@ Estimates count the floating-point numbers that are alive at once, beyond the we
 the allocator's peak. d is the width of the residual stream, m that of the MLP, q and k those of all queries and keys.
 """
 
-import time
-from functools import cache
-
-import torch
-
 from squashlens._typing import Bridge
-from squashlens.bars import shown, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, projected, text_config, width, windows
 from squashlens.engine.memory import available, human, require_room
 from squashlens.errors import CapacityError, UnsoundModelError
@@ -116,38 +110,3 @@ def _cells(model: Bridge, prompts: int, n: int) -> int:
     heads = prompts * int(model.cfg.n_heads)
     most = CELLS["cpu" if device_of(model).type == "cpu" else "cuda"]
     return 3 * heads * n * max(SHORTEST, min(LONGEST, n, most // (heads * n)))
-
-
-TOLD = 5.0  # seconds from which a call says what it will take
-SIZE, SOME = 1024, 3  # of the matrices that are multiplied to find out how fast a device is, and how often
-
-
-def tell(
-    model: Bridge, what: str, products: float, tokens: int, cheaper: str, dtype: torch.dtype | None = None
-) -> None:
-    """Print what `products` vector–Jacobian products, passes through the blocks, will take on some tokens, if long."""
-    if not shown():
-        return
-    weights = sum(p.numel() for block in model.blocks for p in block.parameters())
-    seconds = 2.0 * products * weights * tokens / speed(device_of(model), dtype or dtype_of(model))
-    if seconds > TOLD:
-        write(f"{what}: about {_round(seconds)} on this machine. {cheaper}")
-
-
-@cache
-def speed(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second in a product of matrices, measured once."""
-    one = torch.ones(SIZE, SIZE, device=device, dtype=dtype)
-    taken = []
-    for _ in range(SOME + 1):  # the first is slower
-        start = time.perf_counter()
-        float((one @ one)[0, 0])  # read, so that the device has finished
-        taken.append(time.perf_counter() - start)
-    return 2 * SIZE**3 / min(taken)
-
-
-def _round(seconds: float) -> str:
-    """A time to one digit: it is an estimate."""
-    if seconds < 90:
-        return f"{float(f'{seconds:.1g}'):.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -70,11 +70,12 @@ def require_bridge(model: object) -> None:
 
 def run_within(
     context: Callable[[Any], AbstractContextManager[None]], function: Callable[P, T],
-    call: Callable[[inspect.BoundArguments], T] | None = None,
+    call: Callable[[inspect.BoundArguments], T] | None = None, cheaper: str = "",
 ) -> Callable[P, T]:  # fmt: skip
     """Wrap `function`, after a check of its arguments, in a context on its first parameter, `model`, and in one bar.
 
-    `call` gets the arguments that were given, and calls the function; by default it is just called with them.
+    `call` gets the arguments that were given, and calls the function; by default it is just called with them. `cheaper`
+    says what takes less time.
     """
     first = next(iter(inspect.signature(function).parameters.values()))
     if first.name != "model":
@@ -86,7 +87,8 @@ def run_within(
         model: Any = bound.arguments.get("model", first.default)
         if first.annotation is Bridge:
             require_bridge(model)
-        with one_bar(), nullcontext() if getattr(model, "original_model", None) is None else context(model):
+        within = nullcontext() if getattr(model, "original_model", None) is None else context(model)
+        with one_bar(function.__name__, cheaper), within:
             return function(*bound.args, **bound.kwargs) if call is None else call(bound)
 
     setattr(run, "__validated__", True)  # noqa: B010

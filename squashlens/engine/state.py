@@ -58,7 +58,6 @@ class _Known:
     busy: bool = False
     call: Call | None = None
     learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
-    captured: set[str] = field(default_factory=set)  # digests of captures that were made in this process
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
         """Read the state of the model; of a new one nothing is known, unless it has only `settled`."""
@@ -110,11 +109,6 @@ def fingerprint_of(model: Bridge) -> str:
         return _known_of(model).states[-1].fingerprint
 
 
-def captures_of(model: Bridge) -> set[str]:
-    """The digests of the captures that were made of a model in this process."""
-    return _known_of(model).captured
-
-
 def call_of(model: Bridge) -> Call | None:
     """The call of a public function that measures the model now, if hooks are on the model."""
     return _known_of(model).call
@@ -160,13 +154,15 @@ def _in_a_pass(error: Exception) -> bool:
     return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
 
 
-def measured(function: Callable[P, T], call: Callable[[BoundArguments], T] | None = None) -> Callable[P, T]:
-    """Decorator for public functions that run a model: they run inside `steady`. For `call` see `run_within`."""
-    return run_within(steady, function, call)
+def measured(
+    function: Callable[P, T], call: Callable[[BoundArguments], T] | None = None, cheaper: str = ""
+) -> Callable[P, T]:
+    """Decorator for public functions that run a model: they run inside `steady`. For the rest see `run_within`."""
+    return run_within(steady, function, call, cheaper)
 
 
 def require_no_modes() -> None:
-    """Raise an error inside a PyTorch context that changes results."""
+    """Raise an error under autocast, which runs parts of the model in another dtype."""
     active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
     if active:
         raise InputError(

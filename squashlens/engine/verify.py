@@ -185,7 +185,7 @@ def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
     seen: dict[str, Tensor] = {}
     y = residual_site("y", model)
     if y not in model.hook_dict:
-        raise UnsoundModelError(f"{name} has no {y}.", "Use a model with a final norm.")
+        raise UnsoundModelError(f"{name} has no hook point {y}.", "Use a model with a final norm.")
 
     def keep(site: str) -> Callable[[Tensor], None]:
         def store(tensor: Tensor) -> None:

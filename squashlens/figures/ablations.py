@@ -3,16 +3,15 @@
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens._typing import Ablation
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
-from squashlens.figures.drawing.shapes import LAYERS, curve, layer_map, name_rows, spread
+from squashlens.figures.drawing.shapes import LAYERS, layer_map, name_rows, spread
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS, series
+from squashlens.figures.drawing.themes import COLOURS
 
 # The name of each ablation.
 NAMES = {
@@ -29,48 +28,39 @@ NAMES = {
     "mean_residual": "mean residual streams",
     "resample_residual": "residual streams of another prompt",
 }
-WIDE = ("none", "separators")
 RETAINED = [[0, "#0072B2"], [1 / 3, "#d9dce1"], [2 / 3, COLOURS["separators"]], [1, "#5c2600"]]
 ENDS = {"none", "separators", "delete"}  # `retained` of these is 0, 1 and 0 by definition
 
 
 @draws("squashlens.separator_ablation", "distance: edit layer length", "distance_from: ? hook from_block layer length")
 def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: int | None = None) -> go.Figure:
-    """Draw the distance D by layer for every ablation of the separators, with a logarithmic scale.
+    """Draw the distance D by layer for every ablation of the separators, as a map with a row for each.
 
-    Ablations that change the prompt and ablations by hooks have a panel each, so that no panel has a colour twice; the
-    prompts with and without separators are in both.
+    The prompts without and with separators are on top, then ablations that change the prompt, and those by hooks. White
+    cells are zeros.
 
     Args:
-        length: the length to draw, in content tokens; the longest by default.
+        length: the length to draw, in content tokens; by default the median over lengths.
         from_block: ablations by hooks are drawn as they act from this block on; the first measured by default.
     """
-    at = chosen(ablation, "length", length)
-    here = ablation.sel(length=at)
-    edits = {str(name): here["distance"].sel(edit=name) for name in here["edit"].values}
-    edits.pop("delete", None)  # the same prompts as "none"
-    both = {name: edits.pop(name) for name in WIDE if name in edits}
-    panels = {"changed prompts": edits}
-    if "distance_from" in here:
-        first = chosen(here, "from_block", from_block, last=False)
-        values = here["distance_from"].sel(from_block=first)
-        panels[f"hooks from block {first} on"] = {str(name): values.sel(hook=name) for name in here["hook"].values}
-    panels = {title: own for title, own in panels.items() if own} or {"": {}}
-    figure = make_subplots(
-        rows=len(panels), shared_xaxes=True, shared_yaxes="all", subplot_titles=list(panels),  # pyright: ignore
-    )  # fmt: skip
-    for row, own in enumerate(panels.values(), start=1):
-        for kind, values in (both | own).items():
-            _, dash, symbol = series(list(NAMES).index(kind))
-            line = curve(
-                values["layer"].values, values.values, NAMES[kind], colour=COLOURS[kind], dash=dash, symbol=symbol,
-                width=3 if kind in WIDE else 1.8, hover=f"layer %{{x}}<br>{NAMES[kind]}: %{{y:.4g}}", log=True,
-                legend=f"legend{row}" if row > 1 else None,
-            )  # fmt: skip
-            figure.add_trace(line, row=row, col=1)
-    figure.update_xaxes(LAYERS).update_yaxes(title=distance_of(ablation), type="log")
-    height = 320 if len(panels) == 1 else 220 * len(panels)
-    return finish(figure, f"Distance of v and v* at {at} content tokens, by layer", height, ablation)
+    rows = {str(edit): ablation["distance"].sel(edit=edit) for edit in ablation["edit"].values}
+    rows.pop("delete", None)  # the same prompts as "none"
+    notes = []
+    if "distance_from" in ablation:
+        first = chosen(ablation, "from_block", from_block, last=False)
+        values = ablation["distance_from"].sel(from_block=first)
+        rows |= {str(hook): values.sel(hook=hook) for hook in ablation["hook"].values}
+        notes = [f"ablations by hooks act from block {first} on"]
+    here = xr.concat([values.drop_vars(values.coords.keys() - {"layer", "length"}) for values in rows.values()], "kind")
+    if length is None:
+        cells, where = here.median("length"), "median over lengths"
+    else:
+        cells, where = here.sel(length=chosen(ablation, "length", length)), f"at {length} content tokens"
+    cells = cells.where(cells > 0).assign_coords(kind=np.arange(len(rows)))
+    figure = go.Figure(layer_map(np.log10(cells), f"log₁₀ {distance_of(ablation)}"))
+    figure.update_xaxes(LAYERS)
+    name_rows(figure, [NAMES[kind] for kind in rows])
+    return finish(figure, f"Distance of v and v* by layer, {where}", 24 * (len(rows) + 1), ablation, *notes)
 
 
 @draws(

@@ -16,20 +16,22 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import curve, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
-from squashlens.figures.drawing.themes import COLOURS, INK, LINES, series
+from squashlens.figures.drawing.themes import COLOURS, INK, series
 from squashlens.records.results import facts_of
 from squashlens.tasks.reading import WHY
+from squashlens.theory.statistics.ranks import wilson
 
 Found = xr.Dataset | Mapping[str, xr.Dataset]
-# Name, colour, dash and symbol of each mode.
+# Name and look of each mode.
 MODES = {
-    "answer_only": ("answer only", LINES[0], "solid", "circle"),
-    "cot": ("chain of thought", LINES[1], "dash", "square"),
-    "cot_few_shot": ("chain of thought, examples", LINES[2], "dot", "diamond"),
+    "answer_only": ("answer only", series(0)),
+    "cot": ("chain of thought", series(1)),
+    "cot_few_shot": ("chain of thought, examples", series(2)),
 }
 UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
+GROUP = 8  # neighbouring lengths that are drawn as one rate, if each has a single answer
 PANEL, THIN = 230, 46  # pixels of a panel, and of the thin one under it
 QUARTILES = ("median_error", "error_q1", "error_q3")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
@@ -41,40 +43,41 @@ LONG = 60  # characters of an answer in the hover text
 def accuracy_by_length(found: Found) -> go.Figure:
     """Draw the share of right answers by length.
 
-    Error bars are 95 % intervals, if there are several seeds. Answers that could not be read count as wrong; the hover
-    text has their share. A thin line with open marks is the share of right answers in the requested form, if it is
-    smaller. Marks have no line if the model is not shown to do the task at short lengths, because longer lengths cannot
-    be judged then.
+    Error bars are 95 % intervals. If there are single answers at many lengths, eight neighbouring ones are one rate.
+    Answers that could not be read count as wrong; the hover text has their share, and that of answers in the requested
+    form. Marks have no line if the model is not shown to do the task at short lengths, because longer lengths cannot be
+    judged then.
     """
     several: Any = found  # by label
     together = _modes_of(several.values())
-    lines = [(number, text, mode) for number, text in enumerate(several) for mode in _modes_of([several[text]])]
-    figure = go.Figure()
-    for under, (number, text, mode) in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
-        mode_text, colour, dash, symbol = _style_of_mode(mode)
+    pairs = [(text, mode) for text in several for mode in _modes_of([several[text]])]
+    figure, grouped = go.Figure(), False
+    for number, (text, mode) in enumerate(pairs):
+        mode_text, style = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1)) or mode_text
-        if len(several) > 1:  # labels have colours and marks, and modes have dashes, or labels have all three
-            colour, other, symbol = series(number)
-            dash = dash if len(together) > 1 else other
+        style: Any = series(number) if len(several) > 1 else style
         here, many = several[text].sel(mode=mode), several[text].sizes.get("seed", 1)
-        lengths, strict = here["length"].values, here["accuracy_strict"].values
-        share, low, high = (here[f"accuracy{end}"].values for end in ("", "_low", "_high"))
-        bars = interval(share, low, high, colour, 4) | {"thickness": 1.2}
-        wider = under * min(1.0, 4 / len(lines))  # keeps a line visible under an identical one
-        line = curve(
-            lengths, share, name, colour=colour, dash=dash, symbol=symbol, width=2 + wider / 3, size=7 + 2 * wider,
-            error_y=bars if many > 1 else None, text=_rights(name, here, many), hover="%{text}",
-        )  # fmt: skip
+        lengths, ends = here["length"].values, ("", "_low", "_high")
+        share, low, high = (here[f"accuracy{end}"].values for end in ends)
+        texts = _rights(name, here, many)
+        if many == 1 and len(lengths) >= 2 * GROUP:
+            grouped, (lengths, share, low, high) = True, _rates(lengths, share)
+            texts = [f"{name}, about {n:g} items<br>{percent(of)} right" for n, of in zip(lengths, share, strict=True)]
+        bars = interval(share, low, high, style["colour"], 4) | {"thickness": 1.2}
+        shown = bars if many > 1 or grouped else None
+        line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
-        if (strict < share).any():
-            name = f"{name}, in the requested form"
-            text = _rights(name, here, many, "accuracy_strict")
-            style: Any = {"colour": colour, "dash": dash, "symbol": f"{symbol}-open"}
-            line = curve(lengths, strict, name, **style, width=1, text=text, hover="%{text}")
-            figure.add_trace(_without_trend(line, here))
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
-    notes = (*_only(together), *cannot_be_judged(several.values()))
+    notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths"] * grouped]
+    notes += cannot_be_judged(several.values())
     return finish(figure, "How often the answer is right", 280, several.values(), *notes)
+
+
+def _rates(lengths: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
+    """Of groups of neighbouring lengths: the mean length, and the share of right answers with Wilson's interval."""
+    parts = np.array_split(np.arange(len(lengths)), len(lengths) // GROUP)
+    rates = [(lengths[part].mean(), right[part].mean(), *wilson(right[part].mean(), len(part))) for part in parts]
+    return list(np.array(rates).T)
 
 
 @draws(
@@ -132,7 +135,7 @@ def answer_frequencies(found: Found) -> go.Figure:
         parts += [f"{percent(beyond)} of answers are numbers beyond this axis"] * bool(beyond)
         titles += [", ".join(parts), ""]
     each = 160 if len(panels) < 5 else 110
-    figure = make_subplots(rows=len(panels), cols=2, column_widths=[0.93, 0.07], subplot_titles=titles)
+    figure = make_subplots(rows=len(panels), cols=2, column_widths=[0.9, 0.1], subplot_titles=titles)
     for row, (text, one, mode) in enumerate(panels, start=1):
         _add_bars(figure, row, one.sel(mode=mode), values[text])
         figure.update_xaxes({"title": "answer"} | values[text].axis, row=row, col=1)
@@ -173,9 +176,9 @@ def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:
     return list(dict.fromkeys(str(mode) for one in several for mode in one["mode"].values))
 
 
-def _style_of_mode(mode: str) -> tuple[str, str, str, str]:
-    """Name, colour, dash and symbol of a mode."""
-    return MODES.get(mode, (escape(mode), LINES[5], "dashdot", "cross"))
+def _style_of_mode(mode: str) -> tuple[str, dict[str, str]]:
+    """Name and look of a mode."""
+    return MODES.get(mode, (escape(mode), series(5)))
 
 
 def _only(modes: list[str]) -> list[str]:
@@ -183,12 +186,12 @@ def _only(modes: list[str]) -> list[str]:
     return [_style_of_mode(mode)[0] for mode in modes] if len(modes) == 1 else []
 
 
-def _rights(name: str, here: xr.Dataset, many: int, measure: str = "accuracy") -> list[str]:
+def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
     """Hover text for each length: share of right answers, numbers of answers and prompts, share not read."""
     texts = []
     for length in here["length"].values:
         at = here.sel(length=length)
-        share, low, high = (percent(float(at[f"{measure}{end}"])) for end in ("", "_low", "_high"))
+        share, low, high = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high"))
         prompts = int(at["prompts"]) if "prompts" in at else many
         to = f" to {prompts} prompt{'s' * (prompts > 1)}" if prompts < many else ""
         of = f"{many} answers{to} (95 % interval {low} to {high})" if many > 1 else "1 answer"
@@ -206,7 +209,7 @@ def _unread(at: xr.Dataset) -> str:
     return f"{percent(sum(shares.values()))} not read" + (f": {reasons}" if reasons else "")
 
 
-def _errors(here: xr.Dataset, name: str, colour: str, dash: str, symbol: str) -> list[go.Scatter]:
+def _errors(here: xr.Dataset, name: str, look: dict[str, str]) -> list[go.Scatter]:
     """Traces of single errors, of their median with quartiles, and of the share not read."""
     error = here["error"].stack(answer=("length", "seed"))
     error = error[np.isfinite(error.values)]
@@ -217,13 +220,13 @@ def _errors(here: xr.Dataset, name: str, colour: str, dash: str, symbol: str) ->
         single.append(f"{name}, {length} items, seed {seed}<br>answer {said}, right answer {right}")
     lengths, means, unread = here["length"].values, here["mean_error"].values, here["unread"].sum("why").values
     median, low, high = (here[name].values for name in QUARTILES)
-    bars = interval(median, low, high, colour, 4) | {"thickness": 1.2}
+    bars = interval(median, low, high, look["colour"], 4) | {"thickness": 1.2}
     texts = [f"{name}, {length} items<br>{_unread(here.sel(length=length))}" for length in lengths]
     over = [
         f"{text}<br>median error {half:.4g} items, quartiles {first:.4g} and {third:.4g}, mean {mean:.4g}"
         for text, half, first, third, mean in zip(texts, median, low, high, means, strict=True)
     ]
-    style: Any = {"colour": colour, "dash": dash, "symbol": symbol, "hover": "%{text}", "cliponaxis": False}
+    style: Any = look | {"hover": "%{text}", "cliponaxis": False}
     dots = {"mode": "markers", "size": 5, "opacity": 0.25, "legendrank": 2000, "text": single}
     return [
         curve(error["length"].values, error.values, "single answers", **style | dots),
@@ -279,7 +282,7 @@ def _add_bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) ->
             hovertext=text[shares > 0], hovertemplate="%{hovertext}<extra></extra>",
         )  # fmt: skip
     figure.add_bar(
-        x=["not read"], y=[unread], name="not read", showlegend=False, row=row, col=2,
+        x=["not read"], y=[unread], row=row, col=2,
         marker={"color": COLOURS["null"]}, text=[percent(unread)], textposition="outside", constraintext="none",
         cliponaxis=False, hovertemplate=f"not read: {percent(unread)}<extra></extra>",
     )  # fmt: skip

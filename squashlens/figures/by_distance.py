@@ -14,21 +14,21 @@ from squashlens.figures.drawing.notes import norm_note, option_of
 from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, log_range, token_figure
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
-from squashlens.figures.drawing.themes import COLOURS, series, shades_of
+from squashlens.figures.drawing.themes import COLOURS, INK, series, shades_of
 
-NAMES = {
-    "path_bound": ("path bound", COLOURS["path_bound"], "dash"),
-    "null": ("null", COLOURS["null"], "dashdot"),
-    "jacobian": ("Jacobian", COLOURS["jacobian"], "solid"),
-    "path_bound_random": ("path bound, random weights", COLOURS["path_bound"], "dot"),
-    "jacobian_random": ("Jacobian, random weights", COLOURS["jacobian"], "longdash"),
+# The quantities of each panel, with their names and colours. Only those of the model have points and the fitted law.
+QUANTITIES = {
+    "jacobian": ("Jacobian", "model", COLOURS["jacobian"]),
+    "jacobian_random": ("Jacobian", "random weights", COLOURS["null"]),
+    "path_bound": ("path bound", "model", COLOURS["path_bound"]),
+    "path_bound_random": ("path bound", "random weights", COLOURS["null"]),
+    "null": ("path bound", "uniform attention", INK),
 }
 PANELS = {
-    "jacobian": ("‖∂y<sub>n</sub>/∂v<sub>i</sub>‖", COLOURS["jacobian"]),
+    "jacobian": ("Jacobian norm", COLOURS["jacobian"]),
     "path_bound": ("path bound", COLOURS["path_bound"]),
-    "bound_over_null": ("bound ÷ null", COLOURS["bound_over_null"]),
-    "effect": ("substitution effect, ‖Δy<sub>n</sub>‖₂", COLOURS["jacobian_frozen"]),
-    "kl": ("substitution effect, KL (nat)", COLOURS["zero_values"]),
+    "bound_over_null": ("path bound ÷ null", COLOURS["bound_over_null"]),
+    "effect": ("change of y when it is replaced, ‖Δy‖₂", COLOURS["zero_values"]),
 }
 
 
@@ -49,50 +49,52 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
         InputError: if this layer was not measured.
     """
     at = chosen(found, "layer", int(found["layer"].values[0]) if layer is None else layer)
-    figure, (first, second) = grid([f"influence by distance, from layer {at}", "exponent p by layer"], 2)
-    for name in map(str, found["quantity"].values):
-        one = found.sel(quantity=name)
-        for trace in _influence(one.sel(layer=at), *NAMES[name]):
-            figure.add_trace(trace, **first)
-        figure.add_trace(_exponent(one, *NAMES[name]), **second)
-    figure.update_xaxes(title="distance r + 1 (tokens)", type="log", **first)
-    figure.update_yaxes(title="influence ÷ mean", type="log", **first)
-    figure.update_xaxes(title="layer", dtick=1, **second)
-    marks = ["dots: measured; lines: fitted law"]
+    there = {name: about for name, about in QUANTITIES.items() if name in found["quantity"].values}
+    kinds = list(dict.fromkeys(kind for kind, *_ in there.values()))
+    titles = [*(f"{kind} from layer {at}, ÷ its mean" for kind in kinds), *(f"{kind}: exponent p" for kind in kinds)]
+    figure, places = grid(titles, len(kinds), shared_yaxes="rows" if len(kinds) > 1 else False)
+    for name, (kind, text, colour) in there.items():
+        one, column = found.sel(quantity=name), kinds.index(kind)
+        for trace in _influence(one.sel(layer=at), text, colour):
+            figure.add_trace(trace, **places[column])
+        figure.add_trace(_exponent(one, text, colour), **places[len(kinds) + column])
+    for column in range(len(kinds)):
+        figure.update_xaxes(title="distance r + 1 (tokens)", type="log", **places[column])
+        figure.update_yaxes(type="log", **places[column])
+        figure.update_xaxes(title="layer", dtick=1, **places[len(kinds) + column])
+    marks = ["dots: measured; lines through them: fitted law"]
     if np.isfinite(found["exponent_low"].values).any():
         marks.append("bars: middle 95 % of resampled queries")
-    if found["exponent_at_end"].values.any():
-        marks.append("×: at an end of the exponents tried, no power law")
+    without = int(found["exponent_at_end"].sum())
+    if without:
+        marks.append(f"{without} exponents at an end of those tried are no power law, and left out")
     notes = [*(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks]
     asked = option_of(found, "queries")
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
     said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
-    return finish(figure, f"{said} of a prompt, by distance", 260, found, *notes)
+    return finish(figure, f"{said} of a prompt, by distance", 400, found, *notes)
 
 
-def _influence(one: xr.Dataset, text: str, colour: str, dash: str) -> list[go.Scatter]:
-    """Points of influence by distance, and the law as a line."""
+def _influence(one: xr.Dataset, text: str, colour: str) -> list[go.Scatter]:
+    """Influence by distance: of the model as points with the law as a line, otherwise as a line."""
     there = one["influence"].values > 0
     if not there.any():
         return []
     x, values = one["distance"].values[there] + 1.0, one["influence"].values[there]
-    points = curve(
-        x, values / values.mean(), text, colour=colour, mode="markers", size=5, showlegend=False, legendgroup=text,
-        symbol="circle-open" if "random" in text else "circle",
-        hover=f"{text}, r + 1 = %{{x}}<br>%{{y:.4g}} of its mean",
-    )  # fmt: skip
     law = float(one["floor"]) + float(one["amplitude"]) * x ** -float(one["exponent"])
-    return [points, curve(x, law / values.mean(), text, colour=colour, dash=dash, width=1.5, mode="lines", log=True)]
+    hover, mean = f"{text}, r + 1 = %{{x}}<br>%{{y:.4g}} of its mean", values.mean()
+    if text != "model":
+        return [curve(x, values / mean, text, colour=colour, mode="lines", width=1.5, hover=hover)]
+    points = curve(x, values / mean, text, colour=colour, mode="markers", size=4, hover=hover)
+    return [points, curve(x, law / mean, text, colour=colour, mode="lines", log=True)]
 
 
-def _exponent(one: xr.Dataset, text: str, colour: str, dash: str) -> go.Scatter:
-    """The exponent by layer, with its interval; a cross where it is at an end of the range that was tried."""
-    middle, low, high = (one[f"exponent{end}"].values for end in ("", "_low", "_high"))
-    return curve(
-        one["layer"].values, middle, text, colour=colour, dash=dash, width=1.5, size=5, showlegend=False,
-        symbol=np.where(one["exponent_at_end"].values, "x", "circle"), error_y=interval(middle, low, high, colour),
-        hover=f"{text}, layer %{{x}}<br>p = %{{y:.3g}}",
-    )  # fmt: skip
+def _exponent(one: xr.Dataset, text: str, colour: str) -> go.Scatter:
+    """The exponent by layer, with its interval, where it is inside of the range that was tried."""
+    inside = ~one["exponent_at_end"].values.astype(bool)
+    middle, low, high = (np.where(inside, one[f"exponent{end}"].values, np.nan) for end in ("", "_low", "_high"))
+    bars, hover = interval(middle, low, high, colour), f"{text}, layer %{{x}}<br>p = %{{y:.3g}}"
+    return curve(one["layer"].values, middle, text, colour=colour, width=1.5, size=5, error_y=bars, hover=hover)
 
 
 @draws("squashlens.needle", "prompts: group at")
@@ -116,11 +118,10 @@ def needle(
     for name, here in zip(wanted, places, strict=True):
         cells = [found[f"{name}_{side}"].values for side in ("mean", "low", "high")]
         for i, (group, mean, low, high) in enumerate(zip(groups, *cells, strict=True)):
-            colour, dash, symbol = series(i)
-            colour = PANELS[name][1] if len(groups) == 1 else colour
+            style: Any = series(i) | ({"colour": PANELS[name][1]} if len(groups) == 1 else {})
             line = curve(
-                found["at"].values, mean, group, colour=colour, dash=dash, symbol=symbol, size=7,
-                error_y=interval(mean, low, high, colour), customdata=found["prompts"].values[i],
+                found["at"].values, mean, group, **style, size=7,
+                error_y=interval(mean, low, high, style["colour"]), customdata=found["prompts"].values[i],
                 hover=f"{group}, {xlabel} %{{x}}<br>%{{y:.4g}}, %{{customdata}} prompts",
             )  # fmt: skip
             figure.add_trace(line, **here)
@@ -232,14 +233,15 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     """
     blocks, depth = limit["block"].values, limit["depth"].values
     figure = go.Figure()
-    for block, (colour, shown) in zip(blocks, shades_of(len(blocks)), strict=True):
+    for block, (colour, named) in zip(blocks, shades_of(len(blocks)), strict=True):
         here = limit.sel(block=block)
         rest, name = here["rest"].values, f"block {block}: {_rates(here)}"
         hover = f"{name}<br>depth %{{x}}, not at first token: %{{y:.4g}}"
-        figure.add_trace(curve(depth, rest, name, colour=colour, mode="lines", hover=hover, log=True, showlegend=shown))
+        shown = f"block {block}" if named else ""
+        figure.add_trace(curve(depth, rest, shown, colour=colour, mode="lines", hover=hover, log=True))
         from_one, first = depth[depth >= 1], rest[depth >= 1][:1]
         law = first * float(here["predicted_rate"]) ** (from_one - from_one[:1])
-        figure.add_trace(curve(from_one, law, colour=colour, dash="dot", width=1, mode="lines", showlegend=False))
+        figure.add_trace(curve(from_one, law, colour=colour, dash="dot", width=1, mode="lines"))
     figure.update_xaxes(title="number of times the block's attention is applied")
     figure.update_yaxes(title="path weight not at the first token", type="log", range=[-10, 0.1])
     title = "Depth limit: repeated attention moves all path weight to the first token"

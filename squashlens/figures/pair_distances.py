@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.results import chosen, relative_distance
+from squashlens.figures.collapse_sentences import against_contrast
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, grid, layer_map, shade_range, tint
@@ -14,33 +15,32 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, shades_of
 
 LENGTH = "length (content tokens)"
-# Of each curve: its name and its dash.
 NAMES = {
-    "distance": ("v and v* (last token repeated)", "solid"),
-    "contrast": ("contrast: another last token", "dash"),
-    "unrelated": ("unrelated: other content", "dot"),
-    "noise_floor": ("noise floor", "longdash"),
-    "heads": ("heads: mean, min to max", "dashdot"),
+    "distance": "v and v*",
+    "contrast": "contrast: another last token",
+    "unrelated": "unrelated: other content",
+    "noise_floor": "noise floor",
+    "heads": "mean over heads",
 }
 EDGE = "a token leaves a window for v* alone"
-HEADS = ["head_min", "head_max"]
+MANY, BINS = 150, 60  # lengths of which neighbours are drawn together, and groups of them
 FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 STEPS = {
     "attention_tv_mean": "δ: total variation of the last row",
     "self_weight_mean": "α*: weight of the new token on itself",
 }
-HATCH = {"residual": "", "attention": "", "mlp": "/"}
 
 
 @draws("squashlens.collapse", "distance: layer length")
 def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: int | None = None) -> go.Figure:
     """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
 
-    The figure includes what the result contains of: the range over attention heads, the contrast pair, unrelated
-    sequences, and the noise floor. A noise floor far below all distances is left out and named under the title. An
-    unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a short one
-    may happen to have the same content. Crosses: a token has left the sliding window of a block for v* and not for v,
-    so that D may jump.
+    The figure includes what the result contains of: the contrast pair, unrelated sequences, and the noise floor.
+    Attention heads have a panel of their own. A noise floor far below all distances is left out and named under the
+    title. An unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a
+    short one may happen to have the same content. Crosses: a token has left the sliding window of a block for v* and
+    not for v, so that D may jump. Of more than 150 lengths, curves are medians of neighbours, with a band from the
+    smallest to the largest D.
 
     Args:
         layer: the layer to draw; the last one by default.
@@ -50,20 +50,22 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     here = _with_other_content(collapse).sel(layer=at)
     # A layer is the output of the block before it, so its heads are those of that block.
     heads = here.sel(block=max(at - 1, 0)) if "block" in here.dims else here
-    floor = _positive(here, ["noise_floor"])
-    drawn = np.concatenate([_positive(here, ["distance", "contrast", "unrelated"]), _positive(heads, HEADS)])
+    floor, drawn = _positive(here, ["noise_floor"]), _positive(here, ["distance", "contrast", "unrelated"])
     low, high = (drawn.min(), drawn.max()) if len(drawn) else (1.0, 10.0)
     far = len(floor) > 0 and floor.max() < low / FAR
-    figure = go.Figure()
     if "head_distance" in here:
-        edges = (heads[name].where(heads[name] > 0).values for name in HEADS)
-        figure.add_traces(band(heads["length"].values, *edges, fill=tint(COLOURS["heads"], 0.22), group="heads"))
-        figure.add_trace(_line(heads["head_mean"], "heads", width=2.0))
+        titles = ["residual stream", "attention heads: mean, smallest to largest"]
+        figure, (first, second) = grid(titles, 1, shared_xaxes=True)
+        for trace in _lines(heads["head_mean"], "heads", ends=(heads["head_min"], heads["head_max"])):
+            figure.add_trace(trace.update(name=None), **second)
+        figure.update_yaxes(type="log", title=distance_of(collapse), **second)
+    else:
+        figure, (first,) = grid([""], 1)
     for row in here["unrelated"].transpose("draw", "length") if "unrelated" in here else ():
-        figure.add_trace(_line(row, "unrelated"))
+        figure.add_traces(_lines(row, "unrelated"), 1, 1)
     for name in ("contrast", *(() if far else ("noise_floor",)), "distance"):  # the pair itself on top of the others
         if name in here:
-            figure.add_trace(_line(here[name], name, width=2.5 if name == "distance" else 1.2))
+            figure.add_traces(_lines(here[name], name, width=2.5 if name == "distance" else 1.2), 1, 1)
     lengths = collapse["length"].values
     at_edge = here["window_edge"].values >= 0 if "window_edge" in here.coords else np.zeros(len(lengths), dtype=bool)
     if at_edge.any():
@@ -71,16 +73,19 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
             lengths[at_edge], here["distance"].values[at_edge], EDGE, colour=COLOURS["distance"], mode="markers",
             symbol="x-thin-open", size=9, hover=f"length %{{x}}: {EDGE}",
         )  # fmt: skip
-        figure.add_trace(marks)
+        figure.add_trace(marks, **first)
     if trained is not None:
         shade_range(figure, 1, trained, "trained lengths")
-        figure.update_annotations(x=float(np.log10(max(1, lengths[0]))))
+        figure.update_annotations({"x": float(np.log10(max(1, lengths[0])))}, {"text": "trained lengths"})
     least = low if far or not len(floor) else min(low, floor.max())
     ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
     figure.update_xaxes(type="log", title=LENGTH, range=ends)
-    figure.update_yaxes(type="log", title=distance_of(collapse), range=[np.log10(least / 1.3), np.log10(high * 1.3)])
-    notes = [f"noise floor below the axis, at most {_above(floor.max()):.1g}"] if far else []
-    return finish(figure, f"Representational collapse, layer {at}", 280, collapse, *notes)
+    scale = [np.log10(least / 1.3), np.log10(high * 1.3)]
+    figure.update_yaxes(type="log", title=distance_of(collapse), range=scale, **first)
+    notes = [against_contrast(collapse, at).rstrip(".")]
+    notes += [f"noise floor below the axis, at most {_above(floor.max()):.1g}"] if far else []
+    height = 360 if "head_distance" in here else 260
+    return finish(figure, f"Representational collapse, layer {at}", height, collapse, *notes)
 
 
 def _positive(here: xr.Dataset, names: list[str]) -> np.ndarray:
@@ -104,15 +109,27 @@ def _with_other_content(collapse: xr.Dataset) -> xr.Dataset:
     return collapse.assign(unrelated=collapse["unrelated"].where(~same))
 
 
-def _line(values: xr.DataArray, kind: str, width: float = 1.2) -> go.Scatter:
-    """A curve by length; the noise floor, which was measured at some lengths, has marks."""
-    name, dash = NAMES[kind]
+def _lines(
+    values: xr.DataArray, kind: str, width: float = 1.2, ends: tuple[xr.DataArray, xr.DataArray] | None = None
+) -> list[go.Scatter]:
+    """A curve by length, with a band between `ends`; the noise floor, which was measured at some lengths, has marks."""
+    name, colour = NAMES[kind], COLOURS[kind]
+    x, middle = values[str(values.dims[0])].values, values.values
+    low, high = (end.values for end in ends) if ends else (middle, middle)
+    if len(x) > MANY:
+        # Neighbours may alternate, as with separators after every third token: all of them would be one filled block.
+        _, group = np.unique(np.round(np.log(x / x[0]) / np.log(x[-1] / x[0]) * BINS), return_inverse=True)
+        parts = [group == number for number in range(group.max() + 1)]
+        x, middle = (np.array([np.nanmedian(of[part]) for part in parts]) for of in (x, middle))
+        low, high = np.array([low[part].min() for part in parts]), np.array([high[part].max() for part in parts])
     marked = kind == "noise_floor" or values.size == 1
-    return curve(
-        values[str(values.dims[0])].values, values.values, name, colour=COLOURS[kind], dash=dash, width=width, log=True,
-        mode="lines+markers" if marked else "lines", connectgaps=kind == "noise_floor", legendgroup=kind,
-        hover=f"length %{{x}}<br>{name}: %{{y:.4g}}",
+    line = curve(
+        x, middle, name, colour=colour, width=width, log=True, mode="lines+markers" if marked else "lines",
+        connectgaps=kind == "noise_floor", hover=f"length %{{x}}<br>{name}: %{{y:.4g}}",
     )  # fmt: skip
+    banded = ends is not None or (len(values) > MANY and kind == "distance")
+    edges = (np.where(end > 0, end, np.nan) for end in (low, high))
+    return [*(band(x, *edges, fill=tint(colour, 0.22), group=name) if banded else ()), line]
 
 
 @draws("squashlens.collapse", "distance rms: layer length", usual=False)
@@ -141,24 +158,28 @@ def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> g
         length: the length for the shares, in content tokens; the longest by default.
     """
     at = chosen(mechanism, "length", length)
-    titles = [*STEPS.values(), "block 0: observed and bound", f"shares of D after each block, length {at}"]
+    titles = [
+        *STEPS.values(),
+        "block 0: ‖o − o*‖₁, observed and bound",
+        f"what D after each block comes from, length {at}",
+    ]
     figure, places = grid(titles, 2)
     lengths, blocks = mechanism["length"].values, mechanism["block"].values
 
-    def draw(place: Any, values: xr.DataArray, name: str, shown: bool = True, **style: Any) -> None:
+    def draw(place: Any, values: xr.DataArray, name: str, colour: str, shown: bool = True) -> None:
         hover = f"length %{{x}}<br>{name}: %{{y:.4g}}"
-        line = curve(lengths, values.values, name, width=1.8, mode="lines", hover=hover, log=True, **style)
-        figure.add_trace(line.update(showlegend=shown, legendgroup=name), **place)
+        style: Any = {"colour": colour, "width": 1.8, "mode": "lines", "hover": hover, "log": True}
+        figure.add_trace(curve(lengths, values.values, name if shown else "", **style), **place)
 
     for name, place in zip(STEPS, places, strict=False):
-        for block, (colour, listed) in zip(blocks, shades_of(len(blocks)), strict=True):
-            draw(place, mechanism[name].sel(block=block), f"block {block}", listed, colour=colour)
-    for name, kind, dash in (("observed", "distance", "solid"), ("bound", "contrast", "dash")):
-        draw(places[2], mechanism[name], f"{name} ‖o − o*‖₁", colour=COLOURS[kind], dash=dash)
+        for block, (colour, named) in zip(blocks, shades_of(len(blocks)), strict=True):
+            draw(place, mechanism[name].sel(block=block), f"block {block}", colour, named)
+    for name, kind in (("observed", "distance"), ("bound", "contrast")):
+        draw(places[2], mechanism[name], name, COLOURS[kind])
     for part in map(str, mechanism["part"].values):
         figure.add_bar(
             x=blocks, y=mechanism["share"].sel(part=part, length=at).values, name=part, **places[3],
-            marker={"color": COLOURS[part], "pattern_shape": HATCH[part]},
+            marker={"color": COLOURS[part]},
             hovertemplate=f"block %{{x}}<br>{part}: %{{y:.3f}}<extra></extra>",
         )  # fmt: skip
     for place in places[:3]:

@@ -35,10 +35,9 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
             lines[f"{label} {run}".strip()] = whole.sel(run=run) if run else whole
     figure, top = go.Figure(), max(int(one["layer"].values[-1]) for one in lines.values())
     for number, (label, one) in enumerate(lines.items()):
-        colour, dash, symbol = series(number)
         x, y = [*one["layer"].values, top + 1], np.append(one["recovery"].values, one["recovery_y"].values)
-        style: dict[str, Any] = {"colour": colour, "symbol": symbol, "hover": f"{label} layer %{{x}}: %{{y:.3f}}"}
-        figure.add_trace(curve(x, y, label or "model", dash=dash, **style))
+        style: dict[str, Any] = series(number) | {"hover": f"{label} layer %{{x}}: %{{y:.3f}}"}
+        figure.add_trace(curve(x, y, label or "model", **style))
         if "recovery_random" in one:
             random = np.append(one["recovery_random"].values[0], one["recovery_random_y"].values[0])
             name = f"{label}, random weights".removeprefix(", ")
@@ -87,17 +86,10 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
     figure, top = go.Figure(), int(found["layer"].values[-1])
     x = [*found["layer"].values, top + 1]
     for number, pair in enumerate(found["pair"].values):
-        one, (colour, dash, symbol) = found.sel(pair=pair), series(number)
+        one = found.sel(pair=pair)
         label = f"{one['answer'].item()} or {one['answer_after'].item()}" if "answer" in one.coords else f"pair {pair}"
-        style: dict[str, Any] = {
-            "colour": colour,
-            "symbol": symbol,
-            "hover": f"{label}, layer %{{x}}: %{{y:.3g}}",
-            "log": True,
-        }
-        figure.add_trace(
-            curve(x, np.append(one["margin"].values, one["margin_y"].values), escape(label), dash=dash, **style)
-        )
+        style: dict[str, Any] = series(number) | {"hover": f"{label}, layer %{{x}}: %{{y:.3g}}", "log": True}
+        figure.add_trace(curve(x, np.append(one["margin"].values, one["margin_y"].values), escape(label), **style))
         if "margin_random" in found:
             random = np.append(one["margin_random"].values[0], one["margin_random_y"].values[0])
             figure.add_trace(

@@ -40,7 +40,8 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     panels = ["D after the last layer", "δ of the first layer's attention rows"]
     figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
     for number, (label, one) in enumerate(several.items()):
-        colour, _, symbol = series(number)
+        style = series(number)
+        colour = style["colour"]
         shown = f"{label}: " if label else ""
         top, first = one.isel(layer=-1), one.isel(layer=0)
         rate = float(top["rate"])
@@ -50,7 +51,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
             x, kept = values["length"].values, values.where(values > 0)
             low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
-            line = curve(x, middle, name, colour=colour, symbol=symbol, hover="n = %{x}: %{y:.4g}")
+            line = curve(x, middle, name, **style, hover="n = %{x}: %{y:.4g}")
             for trace in (*band(x, low, high, tint(colour), name), line):
                 figure.add_trace(trace, row=1, col=column)
         figure.add_traces(_guide(top, colour), 1, 1)
@@ -95,7 +96,7 @@ def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:
     values, middle = top["distance"].mean("seed").values, len(x) // 2
     law = values[middle] * (x / x[middle]) ** rate
     line = curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
-    return [line.update(showlegend=False)] if np.isfinite(rate) else []
+    return [line] if np.isfinite(rate) else []
 
 
 def _power(found: xr.Dataset, name: str) -> str:

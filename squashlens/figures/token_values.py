@@ -25,13 +25,13 @@ from squashlens.figures.drawing.themes import COLOURS, INK, series
 
 EDGE = 0.08  # how far a scale goes beyond the tokens other than sinks, as a share of their range
 WIDE = 10.0  # values that span more than this factor have a logarithmic scale
-# Of each curve of `attribution`: its name and its dash.
+# Of each curve of `attribution`: its name.
 NAMES = {
-    "path_bound": ("path bound (Thm 5.1)", "dash"),
-    "null": ("uniform null", "dot"),
-    "jacobian": ("true Jacobian", "solid"),
-    "jacobian_frozen": ("Jacobian, attention frozen", "dashdot"),
-    "bound_over_null": ("bound ÷ null", "longdash"),
+    "path_bound": "this model",
+    "null": "uniform attention",
+    "jacobian": "whole model",
+    "jacobian_frozen": "attention frozen",
+    "bound_over_null": "",  # alone in its panel
 }
 # Path bounds have other units than norms, and are larger by powers of ten in deep models.
 PANELS = {
@@ -91,8 +91,8 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.36, 0.36, 0.28])
     for row, (title, names) in enumerate(PANELS.items(), 1):
         for name in names:
-            data, (text, dash) = sensitivity[name].values, NAMES[name]
-            line = _line(places, data, texts, f"{text}: ", name=text, colour=COLOURS[name], dash=dash, log=True)
+            data, text = sensitivity[name].values, NAMES[name]
+            line = _line(places, data, texts, f"{text or title}: ", name=text, colour=COLOURS[name], log=True)
             figure.add_trace(line, row=row, col=1)
         figure.update_yaxes(title=title, row=row, col=1)
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=3, col=1)  # pyright: ignore
@@ -147,10 +147,9 @@ def jacobian(found: xr.Dataset) -> go.Figure:
     figure = go.Figure()
     for number, direction in enumerate(found["direction"].values):
         one = found.sel(direction=direction)
-        colour, dash, symbol = series(number)
         texts = [_hover(one.isel(position=at), number_token(int(p), tokens[int(p)])) for at, p in enumerate(places)]
         name, values = f"direction {direction}", one["singular_value"].values
-        figure.add_trace(_line(places, values, texts, "σ = ", name=name, colour=colour, dash=dash, symbol=symbol))
+        figure.add_trace(_line(places, values, texts, "σ = ", name=name, **series(number)))
     figure.update_xaxes(token_axis(tokens)).update_yaxes(title="singular value", rangemode="tozero")
     return finish(figure, "Leading singular values of the Jacobian's blocks", 300, found)
 

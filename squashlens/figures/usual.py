@@ -212,10 +212,9 @@ def lines(values: xr.DataArray) -> go.Figure | None:
     ends = [label(str(one)) if values[over].dtype.kind in "OUT" else one for one in values[over].values]
     figure, name = go.Figure(), ""
     for number in range(len(values) if others else 1):
-        colour, dash, symbol = series(number)
         name = escape(f"{others[0]} {values[others[0]].values[number]}") if others else ""
         part, hover = values[number] if others else values, "%{x}: %{y:.4g}"
-        figure.add_trace(curve(ends, part.values, name, colour=colour, dash=dash, symbol=symbol, hover=hover))
+        figure.add_trace(curve(ends, part.values, name, hover=hover, **series(number)))
     title, axis = titles_of(values)
     unit = str(values.attrs.get("units", ""))
     figure.update_xaxes(title=escape(over))

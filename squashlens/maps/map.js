@@ -18,11 +18,8 @@
  *   collapse: {layers: number[], collapse_distance?: (number | null)[], collapse_noise?: (number | null)[],
  *     last_token_rms?: (number | null)[]},
  *   predicted: [string, number | null][] | null, again: string,
- *   changes: Changes[], spans: Spans | null, blob: string}} Payload
+ *   spans: Spans | null, blob: string, seconds?: number | null}} Payload
  * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and the names of all spans
- * @typedef {(number | string | null)[]} Cell a number, or one with the ends of its interval; infinity is text
- * @typedef {{name: string, label: string, unit: string, about: string, cells: Cell[]}} Column
- * @typedef {{length: number, about: string, changes: string[], columns: Column[]}} Changes
  * @typedef {{start: number, end: number}} Unit a group of tokens: positions from start to before end
  * @typedef {{measure: (query: number) => void}} Live
  */
@@ -46,7 +43,7 @@ const TERMS = {
   null: "The path bound if every token attended equally to all tokens before it: what causality alone gives",
   "path bound": "A sum over all attention paths from the token to the query (Theorem 5.1 with constants 1)",
   Jacobian: "How much a small change of a token's stream can change y",
-  share: "This path's part of the weight of all paths to the query",
+  share: "This path's part of the weight of all paths to the query, without those that are left out",
 };
 const SVG = "http://www.w3.org/2000/svg";
 // Twelve colours of cividis (Nuñez, Anderton and Renslow 2018), and a scale from blue over white to orange.
@@ -279,22 +276,6 @@ export function csv(data, query) {
   return rows.join("\n") + "\n";
 }
 
-/**
- * What interventions change as CSV, one row for each number.
- * @param {Changes[]} tables
- */
-export function changesCsv(tables) {
-  const rows = [["length", "change", "quantity", "unit", "value", "low", "high"].join(",")];
-  for (const { length, changes, columns } of tables)
-    changes.forEach((change, k) => {
-      for (const { label, unit, cells } of columns) {
-        const [value, low, high] = cells[k].map((one) => one ?? "");
-        rows.push([length, ...[change, label, unit].map(cell), value, low ?? "", high ?? ""].join(","));
-      }
-    });
-  return rows.join("\n") + "\n";
-}
-
 /** Text as a cell of CSV; what a spreadsheet would execute gets an apostrophe. @param {string} text */
 function cell(text) {
   const safe = /^[=+\-@\t\r\n']/.test(text) ? `'${text}` : text;
@@ -327,6 +308,25 @@ function draw(name, attributes, ...children) {
 /** A term with its meaning, which a pointer and a screen reader get. @param {string} word */
 function term(word) {
   return make("abbr", { title: TERMS[word] ?? TERMS[word.toLowerCase()] }, word);
+}
+
+/** @param {string} text @param {() => void} onclick */
+function button(text, onclick) {
+  return make("button", { type: "button", onclick }, text);
+}
+
+/**
+ * A table in a region that scrolls. The first cell of a row is its heading.
+ * @param {string} name @param {string} caption @param {(Node | string)[]} heads @param {(Node | string)[][]} rows
+ */
+function table(name, caption, heads, rows) {
+  const head = make("tr", {}, ...heads.map((text) => make("th", { scope: "col" }, text)));
+  const body = rows.map(([first, ...cells]) =>
+    make("tr", {}, make("th", { scope: "row" }, first), ...cells.map((cell) => make("td", {}, cell))),
+  );
+  const parts = [make("caption", {}, caption), make("thead", {}, head), make("tbody", {}, ...body)];
+  const region = { class: "sl-wide", tabindex: "0", role: "region", "aria-label": name };
+  return make("div", region, make("table", {}, ...parts));
 }
 
 /** A share as a percentage. @param {number | null} share */
@@ -494,6 +494,10 @@ class View {
     });
     this.layers = layers;
     this.jump = jump;
+    const searched = make("label", {}, "Search (Enter; Shift + Enter: backwards)", search);
+    const more = [searched, make("label", {}, "Go to position", jump), unit, this.length, theme];
+    this.more = make("details", { class: "sl-more" }, make("summary", {}, "Search, units and theme"));
+    this.more.append(make("div", { class: "sl-controls" }, ...more));
     this.status = make("p", { class: "sl-status", role: "status" });
     this.says = make("p", { class: "sl-says" });
     this.overview = make("canvas", {
@@ -509,10 +513,11 @@ class View {
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.ribbonKey(event),
       onclick: (/** @type {MouseEvent} */ event) => this.ribbonClick(event),
       onmouseover: (/** @type {MouseEvent} */ event) => this.ribbonHover(event),
+      onmouseleave: () => (this.hover.hidden = true),
     });
     this.legend = make("div", { class: "sl-legend" });
     this.heatLegend = make("div", { class: "sl-legend" });
-    this.hover = make("p", { class: "sl-hover", "aria-hidden": "true" });
+    this.hover = make("div", { class: "sl-hover", "aria-hidden": "true", hidden: "" });
     this.heat = make("canvas", {
       class: "sl-heat",
       tabindex: "0",
@@ -521,7 +526,8 @@ class View {
       "aria-describedby": `${this.id}-status`,
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.heatKey(event),
       onclick: (/** @type {MouseEvent} */ event) => this.heatClick(event),
-      onmousemove: (/** @type {MouseEvent} */ event) => this.heatHover(event),
+      onmousemove: (/** @type {MouseEvent} */ event) => this.tell(event, this.cellOf(event)),
+      onmouseleave: () => (this.hover.hidden = true),
     });
     this.status.id = `${this.id}-status`;
     this.cellText = make("div", { class: "sl-cell" });
@@ -533,18 +539,9 @@ class View {
     );
     this.below = make("div", { class: "sl-below" });
     this.code = make("pre", { tabindex: "0", "aria-label": "Code that made this map" }, payload.code);
-    this.copied = make("span", { role: "status" });
-    const facts = make(
-      "table",
-      {},
-      make(
-        "tbody",
-        {},
-        ...payload.facts.map(([name, text]) =>
-          make("tr", {}, make("th", { scope: "row" }, visible(name)), make("td", {}, make("bdi", {}, visible(text)))),
-        ),
-      ),
-    );
+    this.copied = make("p", { class: "sl-copied", role: "status" });
+    const rows = payload.facts.map(([name, text]) => [visible(name), make("bdi", {}, visible(text))]);
+    const facts = table("Provenance", "What was measured, and how", ["Fact", "Value"], rows);
     const definitions = Object.entries(TERMS).flatMap(([word, text]) => [make("dt", {}, word), make("dd", {}, text)]);
     const level = Number(this.root.dataset.level ?? 2);
     const title = (/** @type {number} */ below, /** @type {string} */ text) =>
@@ -560,68 +557,36 @@ class View {
         ".",
       ),
       this.says,
-      make(
-        "div",
-        { class: "sl-controls" },
-        quantity,
-        layer,
-        unit,
-        this.length,
-        make("label", {}, "Search", search),
-        make("button", { type: "button", onclick: () => this.find(search.value, -1) }, "Previous"),
-        make("button", { type: "button", onclick: () => this.find(search.value, 1) }, "Next"),
-        make("label", {}, "Go to position", jump),
-        theme,
-      ),
       this.overview,
       this.pages,
       this.ribbon,
-      this.status,
       this.legend,
-      this.hover,
-      title(1, "Layers (rows) and positions (columns), with the numbered strongest paths to the query"),
+      this.status,
+      make("div", { class: "sl-controls" }, quantity, layer),
+      this.more,
+      title(1, "Layers (rows) and tokens (columns), with the numbered strongest paths to the query"),
       this.heat,
       this.heatLegend,
-      this.cellText,
-      this.paths,
+      make("div", { class: "sl-below" }, this.cellText, this.paths),
       this.table,
       title(1, "By distance, and at the end of the prompt"),
       this.below,
-      ...(payload.changes.length ? [title(1, "What interventions change"), ...payload.changes.map(changesTable)] : []),
+      this.hover,
       title(1, "What is in this map"),
       make("ul", {}, ...payload.notes.map((note) => make("li", {}, note))),
       make(
         "p",
         {},
-        make(
-          "button",
-          { type: "button", onclick: () => this.copy(csv(this.data, this.query)) },
-          "Copy this query as CSV",
-        ),
+        button("Copy this query as CSV", () => this.copy(csv(this.data, this.query))),
         " ",
-        ...(payload.changes.length
-          ? [
-              make(
-                "button",
-                { type: "button", onclick: () => this.copy(changesCsv(payload.changes)) },
-                "Copy the interventions as CSV",
-              ),
-              " ",
-            ]
-          : []),
-        make("button", { type: "button", onclick: () => this.copy(payload.code) }, "Copy the code"),
-        ...(this.addressed
-          ? [
-              " ",
-              make("button", { type: "button", onclick: () => this.copy(location.href) }, "Copy a link to this view"),
-            ]
-          : []),
+        button("Copy the code", () => this.copy(payload.code)),
         " ",
-        this.copied,
+        ...(this.addressed ? [button("Copy a link to this view", () => this.copy(location.href)), " "] : []),
       ),
       make("details", {}, make("summary", {}, "Terms"), make("dl", {}, ...definitions)),
       make("details", {}, make("summary", {}, "Code that made this"), this.code),
       make("details", {}, make("summary", {}, "Provenance"), facts),
+      this.copied,
     );
     this.setWindow(this.query);
     this.resized = new ResizeObserver(() => this.drawAll());
@@ -642,6 +607,7 @@ class View {
     this.row = Math.min(before.row, this.data.payload.layers.length - 1);
     this.cell = { row: this.row, position: Math.min(before.cell.position, this.query) };
     this.table.open = before.table.open;
+    this.more.open = before.more.open;
     this.setUnit(before.unit, before.size);
   }
 
@@ -755,6 +721,8 @@ class View {
   showRibbon() {
     const shownScale = this.scaleOf([this.row]);
     const inside = this.groups.filter((group) => group.end > this.from && group.start < this.to);
+    const { order, half } = this.ranked();
+    const matter = order.slice(0, half);
     const options = inside.map((group) => {
       const text = this.named(group);
       const chosen = group.start <= this.query && this.query < group.end;
@@ -777,6 +745,7 @@ class View {
         option.style.backgroundColor = css(background);
         option.style.color = ink(background);
         if (group.start === 0 && shownScale.beyond) option.classList.add("sl-beyond");
+        if (matter.some((at) => group.start <= at && at < group.end)) option.classList.add("sl-matters");
       } else option.classList.add(later ? "sl-later" : "sl-unknown");
       return option;
     });
@@ -799,7 +768,7 @@ class View {
       this.from = Math.min(Math.max(0, this.tokens.length - WINDOW), Math.max(0, this.from + step));
       this.show();
     };
-    return make("button", { type: "button", onclick: go }, text);
+    return button(text, go);
   }
 
   /**
@@ -822,7 +791,7 @@ class View {
     const ends = range.any ? [`${shown(range.low)} `, bar, ` ${shown(range.high)}`] : ["No value is above 0."];
     legend.replaceChildren(
       make("span", {}, ...ends),
-      make("span", {}, " logarithmic colours; ", ...parts, ...way, `. ${one.about}.`),
+      make("span", {}, " logarithmic colours; ", ...parts, ...way, from === "each layer" ? "." : `. ${one.about}.`),
       range.any && range.zero ? " 0 has the colour of the lower end." : "",
       ...(range.beyond
         ? [" ", quoted(this.tokens[0]), " has over 90 %: it is beyond the scale, which fits the other tokens."]
@@ -841,9 +810,8 @@ class View {
     this.says.replaceChildren(...parts, ...this.conclusion());
   }
 
-  /** Which earlier tokens have the most of the shown quantity, with a first one that has nearly all apart. @returns {(Node | string)[]} */
-  conclusion() {
-    const { label } = this.data.quantity(this.name);
+  /** The earlier tokens by what they have of the shown quantity, a first one that has nearly all apart. */
+  ranked() {
     const values = Array.from(
       { length: this.query },
       (_, k) => this.data.value(this.name, this.query, this.row, k) ?? 0,
@@ -854,6 +822,15 @@ class View {
     if (apart) values[0] = 0;
     const order = values.map((_, k) => k).sort((a, b) => values[b] - values[a]);
     const sum = values.reduce((total, one) => total + one, 0);
+    let [half, held] = [0, 0];
+    while (held < sum / 2) held += values[order[half++]];
+    return { values, order, sum, apart, half: this.diverging ? 0 : half };
+  }
+
+  /** Which earlier tokens matter, in words. @returns {(Node | string)[]} */
+  conclusion() {
+    const { label } = this.data.quantity(this.name);
+    const { values, order, sum, apart, half } = this.ranked();
     if (!(sum > 0)) return ["It is influenced by no earlier token here."];
     const most = quoted(this.tokens[order[0]]);
     if (this.diverging)
@@ -863,16 +840,15 @@ class View {
       ];
     const count = values.length - (apart ? 1 : 0);
     const beside = apart ? [" Apart: ", quoted(this.tokens[0]), `, with ${percent(apart)} of all.`] : [];
-    if (count === 1) return ["The only ", apart ? "other " : "", "earlier token is ", most, ` (${order[0]}).`, ...beside];
+    if (count === 1)
+      return ["The only ", apart ? "other " : "", "earlier token is ", most, ` (${order[0]}).`, ...beside];
     const jacobian = label[0].toLowerCase() === "j";
-    let [half, held] = [0, 0];
-    while (held < sum / 2) held += values[order[half++]];
     return [
       `Of the ${count} earlier tokens, `,
       most,
       ` (${order[0]}) has the most influence (${jacobian ? `${label}, of small changes` : label.toLowerCase()}, ${percent(values[order[0]] / sum)} of the sum)`,
       ...(order[0] === 0 && values[order[1]] > 0 ? [", then ", quoted(this.tokens[order[1]]), ` (${order[1]})`] : []),
-      `; half of it is in ${half === 1 ? "one token" : `${half} tokens`}.`,
+      `; half of it is in the ${half === 1 ? "underlined token" : `${half} underlined tokens`}.`,
       ...beside,
     ];
   }
@@ -891,19 +867,16 @@ class View {
     const shownNow = this.data.has(this.name, this.query) ? `, so ${one.label} is shown` : "";
     const known = payload.queries.filter((query) => this.data.has(this.wanted, query));
     const near = known.sort((a, b) => Math.abs(a - this.query) - Math.abs(b - this.query))[0];
-    const button = (/** @type {string} */ text, /** @type {() => void} */ onclick) => [
-      " ",
-      make("button", { type: "button", onclick }, text),
-    ];
     const { live, query } = this;
     const call = payload.again.replace("'QUERY'", String(query));
+    const takes = payload.seconds ? ` (about ${Number(payload.seconds.toPrecision(2))} s)` : "";
     this.status.replaceChildren(
       ...token,
-      `: ${label} was not measured for this query${shownNow}.`,
-      ...(near === undefined ? [] : button(`Go to query ${near}`, () => this.setQuery(near))),
-      ...(live
-        ? button("Measure it", () => live.measure(query))
-        : [" To measure it: ", make("code", {}, visible(call)), ...button("Copy", () => this.copy(call))]),
+      `: ${label} was not measured for this query${shownNow}. `,
+      ...(near === undefined ? [] : [button(`Go to query ${near}`, () => this.setQuery(near)), " "]),
+      live
+        ? button(`Measure it${takes}`, () => live.measure(query))
+        : button(`Copy the call that measures it${takes}`, () => this.copy(call)),
     );
   }
 
@@ -937,7 +910,7 @@ class View {
           : [
               `read by token ${way.position} `,
               quoted(this.tokens[way.position]),
-              `; largest weight in head ${way.head}`,
+              `; moved most by head ${way.head} (attention × value norm)`,
             ]),
       ),
     );
@@ -946,10 +919,9 @@ class View {
 
   showPaths() {
     const trace = this.data.trace(this.query);
-    if (!trace) {
-      this.paths.replaceChildren(
-        make("p", { class: "sl-quiet" }, "The strongest paths to this query were not traced."),
-      );
+    if (!trace?.paths.length) {
+      const none = trace ? "No other path reaches this query." : "The strongest paths to this query were not traced.";
+      this.paths.replaceChildren(make("p", { class: "sl-quiet" }, none));
       return;
     }
     const rows = trace.paths.map((path, k) => {
@@ -967,33 +939,15 @@ class View {
       const pressed = String(this.path === k);
       const only = make("button", { type: "button", "aria-pressed": pressed, onclick: toggle }, String(k + 1));
       only.title = "Draw this path alone";
-      return make(
-        "tr",
-        {},
-        make("th", { scope: "row" }, only),
-        make("td", {}, ...walk),
-        ...numbers.map((one) => make("td", {}, one)),
-      );
+      return [only, make("span", {}, ...walk), ...numbers];
     });
     const heads = ["Path", "Tokens, where the path changes them", term("Share"), "Weight", "Weight ÷ null"];
-    const head = make("tr", {}, ...heads.map((one) => make("th", { scope: "col" }, one)));
-    const table = make(
-      "table",
-      {},
-      make(
-        "caption",
-        {},
-        "Strongest attention paths to the query, drawn on the map",
-        trace.sink
-          ? `. Paths from ${visible(this.tokens[0])} are left out: ${(100 * trace.sink).toPrecision(4)} % of all paths start there.`
-          : "",
-      ),
-      make("thead", {}, head),
-      make("tbody", {}, ...rows),
-    );
-    this.paths.replaceChildren(
-      make("div", { class: "sl-wide", tabindex: "0", role: "region", "aria-label": "Strongest paths" }, table),
-    );
+    const sink = trace.sink
+      ? `, and all paths from ${visible(this.tokens[0])}, which have ${(100 * trace.sink).toPrecision(4)} % of the weight`
+      : "";
+    const caption = "Strongest attention paths from other tokens to the query, drawn on the map. Left out: ";
+    const whole = `${caption}the path that stays at the query${sink}.`;
+    this.paths.replaceChildren(table("Strongest paths", whole, heads, rows));
   }
 
   /** All layers of the window's tokens, when the table is open. */
@@ -1002,32 +956,16 @@ class View {
     if (!this.table.open) return;
     const { layers } = this.data.payload;
     const { label, unit } = this.data.quantity(this.name);
-    const head = make(
-      "tr",
-      {},
-      ...["Position", "Token", ...layers.map((one) => `Layer ${one}`)].map((one) => make("th", { scope: "col" }, one)),
-    );
     const rows = [];
-    for (let at = this.from; at < Math.min(this.to, this.query + 1); at++) {
-      const values = layers.map((_, row) => make("td", {}, this.data.text(this.name, this.query, row, at)));
-      rows.push(
-        make(
-          "tr",
-          {},
-          make("th", { scope: "row" }, String(at)),
-          make("td", {}, quoted(cut(this.tokens[at], 60))),
-          ...values,
-        ),
-      );
-    }
-    const caption = make("caption", {}, `${label} (unit ${unit}) of query ${this.query}`);
-    this.table.append(
-      make(
-        "div",
-        { class: "sl-wide", tabindex: "0", role: "region", "aria-label": "Numbers of this query" },
-        make("table", {}, caption, make("thead", {}, head), make("tbody", {}, ...rows)),
-      ),
-    );
+    for (let at = this.from; at < Math.min(this.to, this.query + 1); at++)
+      rows.push([
+        String(at),
+        quoted(cut(this.tokens[at], 60)),
+        ...layers.map((_, row) => this.data.text(this.name, this.query, row, at)),
+      ]);
+    const heads = ["Position", "Token", ...layers.map((layer) => `Layer ${layer}`)];
+    const caption = `${label} (unit ${unit}) of query ${this.query}`;
+    this.table.append(table("Numbers of this query", caption, heads, rows));
   }
 
   /** Influence by distance, and the distance of v and v*. */
@@ -1043,9 +981,9 @@ class View {
     }));
     const charts = [
       chart(
-        `Mean influence by distance, from layer ${payload.layers[this.row]}`,
+        `Mean influence by distance, from layer ${payload.layers[this.row]}, without BOS`,
         "distance + 1 (tokens)",
-        "mean over queries, without BOS",
+        "mean over queries (unit 1)",
         lines,
         true,
       ),
@@ -1096,12 +1034,35 @@ class View {
     return { left, top: 6, tall, wide, rows };
   }
 
+  /** A colour of the styles, which depends on the theme. @param {string} name */
+  paint(name) {
+    this.heat.style.color = `var(--sl-${name})`;
+    return getComputedStyle(this.heat).color;
+  }
+
+  /**
+   * Tokens under the columns: rotated if they do not fit side by side, and only some where columns are narrow.
+   * @param {number} wide
+   */
+  columnLabels(wide) {
+    const context = /** @type {CanvasRenderingContext2D} */ (this.heat.getContext("2d"));
+    context.font = "12px system-ui, sans-serif";
+    const every = Math.max(1, Math.ceil(13 / wide));
+    const labels = [];
+    for (let at = this.from; at < this.to; at++)
+      if (at === this.query || (at % every === 0 && Math.abs(at - this.query) >= every))
+        labels.push({ at, label: cut(visible(this.tokens[at]).trim(), 12) || "␣" });
+    const widest = Math.max(...labels.map(({ label }) => context.measureText(label).width));
+    const rotated = widest > every * wide - 4;
+    return { labels, rotated, height: rotated ? widest + 10 : 20 };
+  }
+
   drawHeat() {
     const { left, top, tall, wide, rows } = this.grid;
     const { payload } = this.data;
-    const { context } = this.sized(this.heat, top + rows * tall + 26);
-    const style = getComputedStyle(this.root);
-    const text = style.color;
+    const columns = this.columnLabels(wide);
+    const { context } = this.sized(this.heat, top + rows * tall + columns.height + 20);
+    const [text, tint] = [this.paint("ink"), this.paint("tint")];
     const range = this.scaleOf(payload.layers.map((_, row) => row));
     this.showLegend(this.heatLegend, range, "each layer");
     const y = (/** @type {number} */ row) => top + (rows - 1 - row) * tall;
@@ -1113,8 +1074,7 @@ class View {
       if (tall >= 13 || row % 2 === 0) context.fillText(String(layer), 8, y(row) + tall / 2);
       for (let at = this.from; at < Math.min(this.to, this.query + 1); at++) {
         const value = this.data.value(this.name, this.query, row, at);
-        context.fillStyle =
-          value === null ? style.getPropertyValue("--sl-tint") : css(colour(range.at(value), this.diverging));
+        context.fillStyle = value === null ? this.paint("tint") : css(colour(range.at(value), this.diverging));
         context.fillRect(x(at), y(row), Math.max(wide - (wide > 4 ? 1 : 0), 0.7), tall - 1);
       }
     });
@@ -1122,10 +1082,19 @@ class View {
     const every = Math.max(1, Math.ceil(40 / wide));
     context.textAlign = "center";
     for (let at = Math.ceil(this.from / every) * every; at < this.to; at += every)
-      context.fillText(String(at), x(at) + wide / 2, top + rows * tall + 12);
+      context.fillText(String(at), x(at) + wide / 2, top + rows * tall + columns.height + 10);
+    for (const { at, label } of columns.labels) {
+      context.save();
+      context.translate(x(at) + wide / 2, top + rows * tall + (columns.rotated ? 5 : 10));
+      if (columns.rotated) context.rotate(-Math.PI / 2);
+      context.textAlign = columns.rotated ? "right" : "center";
+      context.fillStyle = this.paint(at === this.query ? "path" : at > this.query ? "quiet" : "ink");
+      context.fillText(label, 0, 0);
+      context.restore();
+    }
     const outline = (/** @type {number} */ at, /** @type {number} */ row, /** @type {number} */ high) => {
       for (const [stroke, thick] of /** @type {[string, number][]} */ ([
-        [style.getPropertyValue("--sl-paper"), 4],
+        [this.paint("paper"), 4],
         [text, 2],
       ])) {
         context.strokeStyle = stroke;
@@ -1135,28 +1104,28 @@ class View {
     };
     outline(this.query, rows - 1, rows * tall);
     outline(this.cell.position, this.cell.row, tall);
-    this.drawPaths(context, x, y, style);
+    this.drawPaths(context, x, y);
   }
 
   /**
    * The strongest paths as arcs from the token at layer 0 up to the query; the first is the widest.
    * @param {CanvasRenderingContext2D} context
    * @param {(position: number) => number} x @param {(row: number) => number} y
-   * @param {CSSStyleDeclaration} style
    */
-  drawPaths(context, x, y, style) {
+  drawPaths(context, x, y) {
     const { tall, wide } = this.grid;
     const trace = this.data.trace(this.query);
     const { layers } = this.data.payload;
-    trace?.paths.forEach((path, k) => {
-      if (this.path >= 0 && k !== this.path) return;
-      const points = layers.map((layer, row) => [x(path.positions[layer]) + wide / 2, y(row) + tall / 2]);
+    const paths = trace?.paths ?? [];
+    const drawn = paths.map((_, k) => k).filter((k) => this.path < 0 || k === this.path);
+    for (const k of drawn) {
+      const points = layers.map((layer, row) => [x(paths[k].positions[layer]) + wide / 2, y(row) + tall / 2]);
       for (const [stroke, more] of /** @type {[string, number][]} */ ([
-        [style.getPropertyValue("--sl-paper"), 2.5],
-        [style.getPropertyValue("--sl-path"), 0],
+        [this.paint("paper"), 1.5],
+        [this.paint("path"), 0],
       ])) {
         context.strokeStyle = stroke;
-        context.lineWidth = Math.max(1, 3 - 0.5 * k) + more;
+        context.lineWidth = Math.max(1.5, 3 - 0.5 * k) + more;
         context.beginPath();
         points.forEach(([px, py], at) => {
           if (!at) return context.moveTo(px, py);
@@ -1165,13 +1134,18 @@ class View {
         });
         context.stroke();
       }
-      const beside = trace.paths.slice(0, k).filter((other) => other.positions[0] === path.positions[0]).length;
-      context.lineWidth = 3;
-      context.strokeStyle = style.getPropertyValue("--sl-paper");
-      context.fillStyle = style.getPropertyValue("--sl-path");
-      for (const write of /** @type {("strokeText" | "fillText")[]} */ (["strokeText", "fillText"]))
-        context[write](String(k + 1), points[0][0] + 9 + 10 * beside, points[0][1]);
-    });
+    }
+    for (const k of drawn) {
+      const [start] = paths[k].positions;
+      const below = drawn.filter((other) => other < k && paths[other].positions[0] === start).length;
+      const [px, py] = [x(start) + wide / 2, y(0) + tall / 2 - 15 * below];
+      context.fillStyle = this.paint("path");
+      context.beginPath();
+      context.arc(px, py, 7, 0, 2 * Math.PI);
+      context.fill();
+      context.fillStyle = this.paint("paper");
+      context.fillText(String(k + 1), px, py + 0.5);
+    }
   }
 
   /** The whole prompt as one bar, with the window marked. */
@@ -1179,19 +1153,16 @@ class View {
     if (this.overview.hidden) return;
     const { width, context } = this.sized(this.overview, 36);
     const n = this.tokens.length;
-    const style = getComputedStyle(this.root);
-    const range = this.scaleOf([this.row]);
+    const [range, tint] = [this.scaleOf([this.row]), this.paint("tint")];
     for (let px = 0; px < width; px++) {
       const first = Math.floor((px * n) / width);
       const { value } = this.largest({ start: first, end: Math.max(first + 1, Math.floor(((px + 1) * n) / width)) });
-      context.fillStyle =
-        value === null ? style.getPropertyValue("--sl-tint") : css(colour(range.at(value), this.diverging));
+      context.fillStyle = value === null ? this.paint("tint") : css(colour(range.at(value), this.diverging));
       context.fillRect(px, 4, 1, 28);
     }
-    context.strokeStyle = style.color;
+    context.strokeStyle = context.fillStyle = this.paint("ink");
     context.lineWidth = 2;
     context.strokeRect((this.from * width) / n + 1, 1, ((this.to - this.from) * width) / n - 2, 34);
-    context.fillStyle = style.color;
     context.fillRect((this.query * width) / n, 0, 2, 36);
   }
 
@@ -1218,7 +1189,7 @@ class View {
   /** @param {MouseEvent} event */
   ribbonHover(event) {
     const group = this.groupOf(event);
-    if (group) this.hover.replaceChildren(...this.about(this.row, this.largest(group).position));
+    this.tell(event, group ? { row: this.row, position: this.largest(group).position } : null);
   }
 
   /** @param {KeyboardEvent} event */
@@ -1260,10 +1231,13 @@ class View {
     this.drawAll();
   }
 
-  /** @param {MouseEvent} event */
-  heatHover(event) {
-    const cell = this.cellOf(event);
+  /** Say what is known about a cell beside the pointer. @param {MouseEvent} event @param {View["cell"] | null} cell */
+  tell({ clientX, clientY }, cell) {
     if (cell) this.hover.replaceChildren(...this.about(cell.row, cell.position));
+    this.hover.hidden = !cell;
+    this.hover.style.left = `${Math.max(0, Math.min(clientX + 12, innerWidth - 340))}px`;
+    this.hover.style.top = `${clientY + (clientY > innerHeight / 2 ? -12 : 20)}px`;
+    this.hover.style.transform = clientY > innerHeight / 2 ? "translateY(-100%)" : "none";
   }
 
   /** @param {KeyboardEvent} event */
@@ -1301,7 +1275,24 @@ class View {
       area.remove();
     }
     this.copied.textContent = done ? "Copied." : "The browser does not allow copying here.";
+    setTimeout(() => this.copied.replaceChildren(), 4000);
   }
+}
+
+/**
+ * Round numbers from low to high, at most seven: on a logarithmic axis powers of ten, or also twice and five times those.
+ * @param {number} low @param {number} high @param {boolean} logarithmic
+ */
+export function ticks(low, high, logarithmic) {
+  const size = logarithmic ? Math.log10(high / low) : high - low;
+  const unit = logarithmic ? 1 : 10 ** Math.floor(Math.log10(size || 1) - 0.8);
+  const step = [1, 2, 5, 10, 20].map((k) => k * unit).find((one) => size / one <= 6) ?? 50;
+  const factors = size < 2 ? [1, 2, 5] : [1];
+  const start = Math.ceil((logarithmic ? Math.floor(Math.log10(low)) : low) / step);
+  const values = Array.from({ length: 8 }, (_, k) => (start + k) * step);
+  const all = logarithmic ? values.flatMap((power) => factors.map((k) => Number(`${k}e${power}`))) : values;
+  const inside = all.filter((one) => one >= low * (1 - 1e-9) && one <= high * (1 + 1e-9));
+  return inside.length > 1 ? inside : [low, ...(high > low ? [high] : [])];
 }
 
 /**
@@ -1327,16 +1318,19 @@ function chart(title, horizontal, vertical, lines, logarithmic) {
     role: "img",
     "aria-label": `${title}. The numbers are in the table below.`,
   });
+  for (const value of ticks(Math.exp(y0), Math.exp(y1), true))
+    picture.append(
+      draw("path", { class: "sl-grid", d: `M${left} ${y(value)}H${width - 8}` }),
+      draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, shown(value)),
+    );
+  const [first, last] = logarithmic ? [Math.exp(x0), Math.exp(x1)] : [x0, x1];
+  for (const value of ticks(first, last, logarithmic))
+    picture.append(
+      draw("path", { class: "sl-grid", d: `M${x(value)} 4V${height - bottom}` }),
+      draw("text", { x: x(value), y: height - bottom + 16, "text-anchor": "middle" }, shown(value)),
+    );
   picture.append(
     draw("path", { class: "sl-axis", d: `M${left} 4V${height - bottom}H${width - 8}` }),
-    draw("text", { x: left - 6, y: y(Math.exp(y1)) + 4, "text-anchor": "end" }, shown(Math.exp(y1))),
-    draw("text", { x: left - 6, y: y(Math.exp(y0)) + 4, "text-anchor": "end" }, shown(Math.exp(y0))),
-    draw("text", { x: left, y: height - bottom + 16 }, shown(logarithmic ? Math.exp(x0) : x0)),
-    draw(
-      "text",
-      { x: width - 12, y: height - bottom + 16, "text-anchor": "end" },
-      shown(logarithmic ? Math.exp(x1) : x1),
-    ),
     draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, horizontal),
     draw("text", { x: -(height - bottom) / 2, y: 12, "text-anchor": "middle", transform: "rotate(-90)" }, vertical),
   );
@@ -1356,95 +1350,14 @@ function chart(title, horizontal, vertical, lines, logarithmic) {
     {
       ontoggle: () => {
         if (details.children.length > 1) return;
-        const head = make(
-          "tr",
-          {},
-          ...[horizontal, ...lines.map((one) => one.label)].map((one) => make("th", { scope: "col" }, one)),
-        );
-        const rows = lines[0].points.map(([at], i) =>
-          make(
-            "tr",
-            {},
-            make("th", { scope: "row" }, shown(at)),
-            ...lines.map((one) => make("td", {}, shown(one.points[i][1]))),
-          ),
-        );
-        details.append(
-          make(
-            "div",
-            { class: "sl-wide", tabindex: "0", role: "region", "aria-label": title },
-            make(
-              "table",
-              {},
-              make("caption", {}, `${title}: ${vertical}`),
-              make("thead", {}, head),
-              make("tbody", {}, ...rows),
-            ),
-          ),
-        );
+        const rows = lines[0].points.map(([at], i) => [shown(at), ...lines.map(({ points }) => shown(points[i][1]))]);
+        const heads = [horizontal, ...lines.map(({ label }) => label)];
+        details.append(table(title, `${title}: ${vertical}`, heads, rows));
       },
     },
     make("summary", {}, "Numbers"),
   );
   return make("figure", {}, caption, names, picture, details);
-}
-
-/**
- * What interventions change, as a table: numbers with their intervals, each beside a bar from 0. The scale of the bars
- * is that of their column, and the upright line is the unchanged model.
- * @param {Changes} one
- */
-function changesTable({ about, changes, columns }) {
-  const heads = columns.map(({ label, unit, about: text }) =>
-    make("th", { scope: "col", title: text }, label, make("span", { class: "sl-unit" }, ` (unit ${unit})`)),
-  );
-  const most = columns.map(({ cells }) => Math.max(...cells.flat().map(finite)));
-  const rows = changes.map((change, k) => {
-    const numbers = columns.map(({ cells }, at) => {
-      const [value, low, high] = cells[k].map((one) => (one === null ? null : Number(one)));
-      const known = low !== undefined && low !== null && high !== null;
-      const text = known ? `${shown(value)} [${shown(low)}, ${shown(high)}]` : shown(value);
-      return make("td", {}, text, bar(cells[k], finite(cells[0][0]), most[at]));
-    });
-    return make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, cut(visible(change), 60))), ...numbers);
-  });
-  const table = make(
-    "table",
-    { "aria-label": about },
-    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Change"), ...heads)),
-    make("tbody", {}, ...rows),
-  );
-  const name = "What interventions change";
-  return make(
-    "div",
-    {},
-    make(
-      "p",
-      { class: "sl-quiet" },
-      `${about} Bars start at 0; the dashed line is the unchanged model.`,
-    ),
-    make("div", { class: "sl-wide sl-changes", tabindex: "0", role: "region", "aria-label": name }, table),
-  );
-}
-
-/** A number that can be drawn; 0 for others. @param {number | string | null | undefined} value */
-function finite(value) {
-  return typeof value === "number" ? value : 0;
-}
-
-/**
- * A bar from 0 to a value, with its interval and the value of the unchanged model.
- * @param {Cell} values @param {number} plain @param {number} most
- */
-function bar([value, low, high], plain, most) {
-  const x = (/** @type {number} */ one) => (most > 0 ? (one / most) * 96 : 0) + 2;
-  const picture = draw("svg", { viewBox: "0 0 100 14", width: 100, height: 14, "aria-hidden": "true" });
-  if (typeof value === "number")
-    picture.append(draw("rect", { class: "sl-size", x: 2, y: 3, width: x(value) - 2, height: 8 }));
-  if (typeof low === "number" && typeof high === "number")
-    picture.append(draw("path", { class: "sl-ends", d: `M${x(low)} 7H${x(high)}M${x(low)} 4V10M${x(high)} 4V10` }));
-  picture.append(draw("path", { class: "sl-plain", d: `M${x(plain)} 0V14` }));
-  return picture;
 }
 
 /**
@@ -1469,7 +1382,7 @@ export default {
     if (light) root.dataset.theme = light === "true" ? "light" : "dark";
     const text = make("span", { role: "status" });
     const bar = make("progress", { max: 1, "aria-label": "Progress" });
-    const cancel = make("button", { type: "button", onclick: () => model.send({ kind: "cancel" }) }, "Cancel");
+    const cancel = button("Cancel", () => model.send({ kind: "cancel" }));
     const state = make("p", { class: "sl-map sl-live" }, text, " ", bar, " ", cancel);
     if (root.dataset.theme) state.dataset.theme = root.dataset.theme;
     const busy = (/** @type {boolean} */ on) => {

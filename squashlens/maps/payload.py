@@ -13,7 +13,6 @@ import numpy as np
 import xarray as xr
 
 from squashlens._typing import Quantized, choices_of
-from squashlens.maps.given import Interventions, ids_of
 from squashlens.measure.squashing.map_cells import mean_by_distance, spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -55,26 +54,26 @@ class Blob:
         return base64.b64encode(np.concatenate([*self.parts, np.zeros(0, "<f4")]).tobytes()).decode("ascii")
 
 
-def payload(found: xr.Dataset, opened: int | None = None, interventions: Interventions | None = None) -> dict[str, Any]:
+def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     """The data of the page of a map's Dataset, which opens at a query."""
-    facts = provenance(found)
-    tokens = [str(token) for token in found["token"].values]
-    queries, layers = ([int(one) for one in found[dim].values] for dim in ("query", "layer"))
-    traced = [int(query) for query in found["traced"].values] if {*TRACED} <= {*found} else []
+    facts = provenance(result)
+    tokens = [str(token) for token in result["token"].values]
+    queries, layers = ([int(number) for number in result[dim].values] for dim in ("query", "layer"))
+    traced = [int(query) for query in result["traced"].values] if {*TRACED} <= {*result} else []
     wanted = facts["call"].get("query", -1) if opened is None else opened
     opened = wanted % len(tokens) if isinstance(wanted, int) and wanted % len(tokens) in queries else queries[-1]
-    largest = {name: _largest(found[name]) for name in SHOWN if name in found and found[name].notnull().any()}
+    largest = {name: _largest(result[name]) for name in SHOWN if name in result and result[name].notnull().any()}
     names = [name for name, most in largest.items() if most <= LARGEST]
     header: dict[str, Any] = {
-        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts, interventions),
+        "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts),
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
-        "changes": [] if interventions is None else interventions.tables(ids_of(found)), "spans": _spans(found),
+        "spans": _spans(result),
     }  # fmt: skip
     room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - len(SERIES) * len(layers) * len(tokens)
-    each = 3 * found.sizes["block"] * found.sizes["rank"] if traced else 0  # numbers of the ways from one token
+    each = 3 * result.sizes["block"] * result.sizes["rank"] if traced else 0  # numbers of the ways from one token
     of_ways = min(room // 3, each * sum(query + 1 for query in traced))
     room -= of_ways
-    full = [name for name in names if "layer" in found[name].dims]
+    full = [name for name in names if "layer" in result[name].dims]
     kept_layers = _fitting_layers(layers, len(full) * (opened + 1), room)
     kept = spread(queries, opened, len(full) * len(kept_layers) + len(names), room)
     paths = [query for query in traced if query in kept]
@@ -87,21 +86,23 @@ def payload(found: xr.Dataset, opened: int | None = None, interventions: Interve
             *([DERIVED] if facts["values"] == "derived" else []),
             *(f"{SHOWN[name][0]}: up to {most:.3g}, too large for a page; the result has it."
               for name, most in largest.items() if name not in names),
-            *_notes(found, (queries, kept), (layers, kept_layers), (traced, paths)),
+            *_notes(result, (queries, kept), (layers, kept_layers), (traced, paths)),
         ],
-        "quantities": [_quantity(found, name, kept, places, queries, blob, facts) for name in names],
-        "traces": _traces(found, paths, blob) if traced else None, "distance": _distance(found, kept_layers, blob),
-        "predicted": _predicted(found, kept, queries), "again": call_of(facts, query="QUERY"),
-        "collapse": _collapse(found),
+        "quantities": [_quantity(result, name, kept, places, queries, blob, facts) for name in names],
+        "traces": _traces(result, paths, blob) if traced else None, "distance": _distance(result, kept_layers, blob),
+        "predicted": _predicted(result, kept, queries), "again": call_of(facts, query="QUERY"),
+        "collapse": _collapse(result),
     }  # fmt: skip
     return header | {"blob": blob.text()}
 
 
-def _predicted(found: xr.Dataset, kept: Sequence[int], queries: Sequence[int]) -> list[tuple[str, float | None]] | None:
+def _predicted(
+    result: xr.Dataset, kept: Sequence[int], queries: Sequence[int]
+) -> list[tuple[str, float | None]] | None:
     """The most likely token after each query of the page and its probability; None if they were not measured."""
-    if "next_token" not in found.coords or "next_probability" not in found:
+    if "next_token" not in result.coords or "next_probability" not in result:
         return None
-    tokens, chances = found["next_token"].values, found["next_probability"].values
+    tokens, chances = result["next_token"].values, result["next_probability"].values
     return [(str(tokens[at]), _number(chances[at])) for at in map(list(queries).index, kept)]
 
 
@@ -121,22 +122,20 @@ def call_of(facts: dict[str, Any], **changed: Any) -> str:
 def load_of(facts: dict[str, Any], source: str) -> str:
     """The call that loads the model of a result from its source, with all options but the device."""
     rounded, dtype = facts.get("quantized"), facts.get("dtype", "float32")
-    given = {
+    stated = {
         "dtype": None if dtype == "float32" else dtype,
         # in another format if the checkpoint is quantized, which is no argument
         "quantize": rounded if rounded in choices_of(Quantized) else None,
         "revision": facts.get("revision"),
         "verify": False if facts.get("proof") == "unverified" else None,
     }
-    options = (f"{name}={value!r}" for name, value in given.items() if value is not None)
+    options = (f"{name}={value!r}" for name, value in stated.items() if value is not None)
     return f"sl.load({', '.join([repr(source), *options])})"
 
 
-def code_of(facts: dict[str, Any], interventions: Interventions | None = None) -> str:
-    """The lines that make this map again, and what they leave out: hooks, and the interventions below it."""
+def code_of(facts: dict[str, Any]) -> str:
+    """The lines that make this map again, and the hooks that they leave out."""
     note = "".join(f"# measured under: {hook!r}\n" for hook in facts.get("ambient_hooks", []))
-    if interventions:
-        note += f"# interventions= was a result of sl.compare with {', '.join(map(repr, interventions.names))}\n"
     made = call_of(facts)
     made = made if made.startswith("sl.squash_map(") else f"sl.squash_map({made})"
     return f'import squashlens as sl\n\nmodel = {load_of(facts, facts["model"])}\n{note}{made}.save("map.html")\n'
@@ -157,11 +156,11 @@ def _fitting_layers(layers: list[int], cost: int, room: int) -> list[int]:
 
 
 def _quantity(
-    found: xr.Dataset, name: str, kept: Sequence[int], places: Sequence[int], queries: Sequence[int], blob: Blob,
+    result: xr.Dataset, name: str, kept: Sequence[int], places: Sequence[int], queries: Sequence[int], blob: Blob,
     facts: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """One quantity: how it is shown, and where the numbers of each query are; -1 if they were not measured."""
-    values, by_layer = found[name].values, "layer" in found[name].dims
+    values, by_layer = result[name].values, "layer" in result[name].dims
     starts = []
     for query in kept:
         row = values[queries.index(query)]
@@ -170,57 +169,54 @@ def _quantity(
     label, about = SHOWN[name]
     norm = facts["call"].get("norm") if name == "jacobian" else None
     return {
-        "name": name, "label": label, "about": about, "unit": str(found[name].attrs["units"]), "by_layer": by_layer,
+        "name": name, "label": label, "about": about, "unit": str(result[name].attrs["units"]), "by_layer": by_layer,
         "norm": norm, "starts": starts,
-        "measured": str(found[name].attrs["long_name"]),
+        "measured": str(result[name].attrs["long_name"]),
     }  # fmt: skip
 
 
-def _traces(found: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, Any]:
+def _traces(result: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, Any]:
     """Strongest paths and ways, by query."""
     each = []
     for query in traced:
-        one = found.sel(traced=query)
+        trace = result.sel(traced=query)
         paths = [
             {
-                "positions": one["path_position"].values[k].tolist(),
-                **{name: _number(one[f"path_{name}"].values[k]) for name in ("weight", "share", "over_null")},
+                "positions": trace["path_position"].values[k].tolist(),
+                **{name: _number(trace[f"path_{name}"].values[k]) for name in ("weight", "share", "over_null")},
             }
-            for k in range(one.sizes["path"])
-            if np.isfinite(one["path_weight"].values[k])
+            for k in range(trace.sizes["path"])
+            if np.isfinite(trace["path_weight"].values[k])
         ]
-        cut = {name: one[f"way_{name}"].values[:, : query + 1] for name in ("share", "position", "head")}
-        each.append(
-            {"query": query, "paths": paths, "sink": float(one["path_sink"])}
-            | {name: blob.add(values) for name, values in cut.items()}
-        )
-    return {"ranks": found.sizes["rank"], "blocks": found.sizes["block"], "queries": each}
+        ways = {name: blob.add(trace[f"way_{name}"].values[:, : query + 1]) for name in ("share", "position", "head")}
+        each.append({"query": query, "paths": paths, "sink": float(trace["path_sink"])} | ways)
+    return {"ranks": result.sizes["rank"], "blocks": result.sizes["block"], "queries": each}
 
 
-def _distance(found: xr.Dataset, layers: Sequence[int], blob: Blob) -> dict[str, Any]:
+def _distance(result: xr.Dataset, layers: Sequence[int], blob: Blob) -> dict[str, Any]:
     """Mean influence by distance, for each quantity that was measured for all queries."""
-    there = [name for name in SERIES if name in found and found[name].notnull().all()]
-    means = {name: mean_by_distance(found[name].sel(layer=list(layers))) for name in there}
+    there = [name for name in SERIES if name in result and result[name].notnull().all()]
+    means = {name: mean_by_distance(result[name].sel(layer=list(layers))) for name in there}
     series = [
         {"name": name, "label": SERIES[name], "start": blob.add(values)}
         for name, values in means.items()
         if _largest(values) <= LARGEST
     ]
-    return {"length": found.sizes["position"], "series": series}
+    return {"length": result.sizes["position"], "series": series}
 
 
-def _collapse(found: xr.Dataset) -> dict[str, Any]:
+def _collapse(result: xr.Dataset) -> dict[str, Any]:
     """The distance of v and v* at every layer, with its noise floor and the size of v."""
     names = ("collapse_distance", "collapse_noise", "last_token_rms")
-    held = {name: [_number(value) for value in found[name].values] for name in names if name in found}
-    return {"layers": [int(layer) for layer in found["layer"].values], **held}
+    held = {name: [_number(value) for value in result[name].values] for name in names if name in result}
+    return {"layers": [int(layer) for layer in result["layer"].values], **held}
 
 
-def _spans(found: xr.Dataset) -> dict[str, Any] | None:
+def _spans(result: xr.Dataset) -> dict[str, Any] | None:
     """The number of each token's span, and the spans' names; None if the result has no spans."""
-    if "span" not in found.coords:
+    if "span" not in result.coords:
         return None
-    of, names = (found[name].values.tolist() for name in ("span", "span_name"))
+    of, names = (result[name].values.tolist() for name in ("span", "span_name"))
     return {"of": of, "names": [names[of.index(k)] for k in range(max(of) + 1)]}
 
 
@@ -237,13 +233,13 @@ def _number(value: Any) -> float | None:
 Two = tuple[Sequence[int], Sequence[int]]  # what was measured, and which of it is in the page
 
 
-def _notes(found: xr.Dataset, queries: Two, layers: Two, traced: Two) -> list[str]:
+def _notes(result: xr.Dataset, queries: Two, layers: Two, traced: Two) -> list[str]:
     """What is missing, in sentences."""
-    n, (measured, kept) = found.sizes["position"], queries
+    n, (measured, kept) = result.sizes["position"], queries
     jacobian = [
         query
         for place, query in enumerate(measured)
-        if "jacobian" in found and np.isfinite(found["jacobian"].values[place]).any()
+        if "jacobian" in result and np.isfinite(result["jacobian"].values[place]).any()
     ]
     said = [
         (len(measured) < n, f"{len(measured):,} of {n:,} queries were measured."),
@@ -253,7 +249,7 @@ def _notes(found: xr.Dataset, queries: Two, layers: Two, traced: Two) -> list[st
          "has all of them."),
         (not jacobian, "The Jacobian was not measured."),
         (0 < len(jacobian) < len(measured), f"The Jacobian was measured for {_list_queries(jacobian)} only."),
-        ("effect" not in found, f"{SHOWN['effect'][0]}: not measured."),
+        ("effect" not in result, f"{SHOWN['effect'][0]}: not measured."),
         (not traced[0], "Strongest paths: not traced."),
         (0 < len(traced[0]) < len(measured), f"Strongest paths were traced for {_list_queries(traced[0])} only."),
         (0 < len(traced[1]) < len(traced[0]), f"Strongest paths to {_list_queries(traced[1])} are in this page; the "
@@ -271,7 +267,7 @@ def _list_queries(queries: Sequence[int]) -> str:
 def fact_text(value: Any) -> str:
     """A fact of a provenance as text."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {fact_text(one)}" for key, one in value.items())
+        return ", ".join(f"{key} {fact_text(part)}" for key, part in value.items())
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ", ".join(map(fact_text, value)) or "none"
     return "none" if value is None else str(value)

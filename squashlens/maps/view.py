@@ -4,8 +4,9 @@ import base64
 import hashlib
 import html
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -17,12 +18,11 @@ from squashlens._typing import Bridge, Method, Norm, SpansOfTokens
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
-from squashlens.maps.given import Interventions, find_query, ids_of, of_result, refuse_options
+from squashlens.maps.given import find_query, of_result, refuse_options
 from squashlens.maps.payload import payload, text_of
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation
 from squashlens.measure.squashing.map_cells import joined, measure
-from squashlens.records.results import provenance
 from squashlens.saving.files import require_output, write
 
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
@@ -146,12 +146,12 @@ ENDINGS = (".html", ".htm")
 
 @dataclass(frozen=True, repr=False)
 class SquashMap:
-    """A squash map. `result` is the Dataset whose numbers it shows, and `interventions` the one below it, if any."""
+    """A squash map. `result` is the Dataset whose numbers it shows."""
 
     result: xr.Dataset
     again: Measure | None = field(default=None, compare=False)  # measures one more query, if there is a model
-    interventions: Interventions | None = field(default=None, compare=False)
     opened: int | None = field(default=None, compare=False)  # the query, if another than that of the result's call
+    seconds: float | None = field(default=None, compare=False)  # that the measurement took, if it was made here
 
     def save(self, path: str | Path, beside: "SquashMap | None" = None) -> Path:
         """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``.
@@ -162,7 +162,7 @@ class SquashMap:
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""
-        return page(*(one._data() for one in (self, beside) if one is not None))
+        return page(*(shown._data() for shown in (self, beside) if shown is not None))
 
     def section(self) -> str:
         """The map as a part of another page, in light colours."""
@@ -181,10 +181,11 @@ class SquashMap:
             )
         return widget(self.result, self.again, self._data)
 
-    def _data(self, found: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
+    def _data(self, result: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
         """The data of the page, or of that of a result with further queries."""
-        whole = self.result if found is None else found
-        return payload(whole, self.opened if opened is None else opened, self.interventions)
+        whole = self.result if result is None else result
+        data = payload(whole, self.opened if opened is None else opened)
+        return data | {"seconds": self.seconds}
 
     def _repr_html_(self) -> str:
         # Saved and exported notebooks keep an iframe. It is a site of its own, and reads nothing else.
@@ -198,12 +199,11 @@ class SquashMap:
         return f"<squash map of {sizes['position']} tokens: {sizes['query']} queries, {sizes['layer']} layers>"
 
 
-@measurement()
+@measurement(cheaper="Fewer n_probes= or n_replacements= takes less.")
 def squash_map(
     model: Bridge | xr.Dataset,
     prompt: PromptOrCapture | None = None,
     *,
-    interventions: xr.Dataset | None = None,
     query: int = -1,
     method: Method = "auto",
     n_probes: int = PROBES,
@@ -225,10 +225,8 @@ def squash_map(
 
     Args:
         model: the model to measure, as in `path_bound`; or a result of `influence` or of this function, perhaps opened
-            from a file, and then neither a prompt nor other options than `query` and `interventions`.
+            from a file, and then neither a prompt nor other options than `query`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
-        interventions: a result of `compare` for this model and a sequence that has the prompt at one of its
-            lengths: its numbers are shown below the map.
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
@@ -247,8 +245,8 @@ def squash_map(
         1,024 tokens, over (traced), the strongest paths and the most important ways of every cell.
 
     Raises:
-        InputError: several prompts, a prompt of one token, a query that does not exist, a result of another function,
-            or interventions that were measured on another model or on other prompts.
+        InputError: several prompts, a prompt of one token, a query that does not exist, or a result of another
+            function.
         CapacityError: the rows of a Jacobian do not fit into memory.
         UnsoundModelError: the model is not causal.
 
@@ -260,27 +258,23 @@ def squash_map(
     >>> sl.squash_map(sl.influence(model, "110 =", method="none"))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
-    changes = None if interventions is None else Interventions.of(interventions)
     if isinstance(model, xr.Dataset):
         refuse_options(prompt, method, n_probes, norm, n_replacements, spans, seed)
-        found = of_result(model)
-        if changes is not None:
-            changes.require(provenance(found), ids_of(found))
-        return SquashMap(found, interventions=changes, opened=None if query == -1 else find_query(found, query))
+        result = of_result(model)
+        return SquashMap(result, opened=None if query == -1 else find_query(result, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `influence`.")
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
     chosen: dict[str, Any] = {
         "norm": norm, "n_replacements": n_replacements, "spans": spans,
     }  # fmt: skip
-    accept = None if changes is None else changes.require
-    held = measure(model, prompt, query=query, accept=accept, way=way, **chosen)
+    began = time.perf_counter()
+    held = measure(model, prompt, query=query, way=way, **chosen)
 
-    def again(found: xr.Dataset, one: int, tick: Callable[[float], None]) -> xr.Dataset:
-        exact = replace(way, method="exact")
+    def again(result: xr.Dataset, wanted: int, tick: Callable[[float], None]) -> xr.Dataset:
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
-            more = measure(model, prompt, query=one, alone=True, tick=tick, way=exact, **chosen)
-        return joined(found, more, one)
+            more = measure(model, prompt, query=wanted, alone=True, tick=tick, way=way, **chosen)
+        return joined(result, more, wanted)
 
-    return SquashMap(held, again, changes)
+    return SquashMap(held, again, seconds=time.perf_counter() - began)

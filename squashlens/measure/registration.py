@@ -38,10 +38,11 @@ class Registration:
     figures: tuple[str, ...] = ()
     captured: bool = False
     prompts: Prompts = "as given"
+    cheaper: str = ""
 
 
 def measurement(
-    *figures: str, captured: bool = False, prompts: Prompts = "as given"
+    *figures: str, captured: bool = False, prompts: Prompts = "as given", cheaper: str = ""
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator for a public function that runs a model, whose first parameter is `model`.
 
@@ -52,8 +53,9 @@ def measurement(
         captured: whether it measures a capture of a sequence, beside which it refuses the keywords of `capture`.
         prompts: the prompts that the function takes: all as they are given; ``"one"``; ``"equal"``, several of equal
             length, which a scan uses; or ``"dependent"``, where the numbers of each depend on the others.
+        cheaper: a sentence that says which arguments take less time, for calls of more than ten seconds.
     """
-    said = Registration(figures, captured, prompts)
+    said = Registration(figures, captured, prompts, cheaper)
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
         untyped: Any = function
@@ -66,7 +68,7 @@ def measurement(
             bound.apply_defaults()
             return _of_prompts(untyped, bound.arguments, alone=prompts == "one")
 
-        measure = measured(function, call)
+        measure = measured(function, call, cheaper)
         setattr(measure, "__measures__", said)  # noqa: B010
         return measure
 

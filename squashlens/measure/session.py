@@ -82,7 +82,7 @@ class Session:
             "quantized": proved(sound, "stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
-            "attention_implementation": implementation(sound),
+            "attention_implementation": implementation(sound, n=ids.shape[1]),
             "bos_count": tokens.count_bos(sound, ids),
             "bos_rule": start_of(sound).rule,
             "ambient_hooks": ambient(sound),
@@ -113,7 +113,7 @@ class Session:
         return query % n
 
     def queries(self, given: Iterable[int], argument: str) -> list[int]:
-        """Different positions in ascending order, of which negative ones count from the end. Raises as `query` does."""
+        """The positions, each once and in ascending order; negative ones count from the end. Raises as `query` does."""
         found = sorted(self.query(one, argument) for one in given)
         if not found or len({*found}) < len(found):
             raise InputError(

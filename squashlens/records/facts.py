@@ -23,13 +23,13 @@ def written(facts: Any) -> str:
 
 def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> Facts:
     """The stored facts of a result that was joined from parts along a dimension; None for a part that is missing."""
-    there = [one for one in parts if one is not None]
+    there = [part for part in parts if part is not None]
     shared = {
         name: value
         for name, value in (there[0] if there else {}).items()
-        if all(name in one and written(one[name]) == written(value) for one in there)  # as text, since 1 == True
+        if all(name in part and written(part[name]) == written(value) for part in there)  # as text, since 1 == True
     }
-    own = [None if one is None else {name: one[name] for name in one if name not in shared} for one in parts]
+    own = [None if part is None else {name: part[name] for name in part if name not in shared} for part in parts]
     return {"joined": {"dim": dim, "labels": list(labels), "shared": shared, "parts": own}}
 
 
@@ -38,13 +38,13 @@ def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
     if "joined" not in stored:
         return {}
     joined = stored["joined"]
-    found = {joined["dim"]: list(joined["labels"])}
+    along = {joined["dim"]: list(joined["labels"])}
     if not joined["parts"] or len(joined["parts"]) != len(joined["labels"]):
         raise KeyError("parts")
     for part in joined["parts"]:
         for dim, labels in joints(joined["shared"] | part if part is not None else {}).items():
-            found[dim] = [*dict.fromkeys([*found.get(dim, []), *labels])]
-    return found
+            along[dim] = [*dict.fromkeys([*along.get(dim, []), *labels])]
+    return along
 
 
 def read_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> Facts:
@@ -58,7 +58,8 @@ def read_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> F
     joined = stored["joined"]
     labels, parts = joined["labels"], joined["parts"]
     here = labels_of(joined["dim"])
-    places = [labels.index(one) for one in here] if here and all(one in labels for one in here) else range(len(parts))
+    known = here and all(label in labels for label in here)
+    places = [labels.index(label) for label in here] if here and known else range(len(parts))
     chosen = [parts[place] for place in places]
     each = [read_facts(joined["shared"] | part, labels_of) if part is not None else {} for part in chosen]
     return of_several(each) | own
@@ -66,8 +67,8 @@ def read_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> F
 
 def of_several(each: Sequence[Facts]) -> Facts:
     """The facts of several results; those that differ are lists, with None for a result without that fact."""
-    names = dict.fromkeys(name for one in each for name in one)
-    return {name: _merge([one.get(name) for one in each]) for name in names}
+    names = dict.fromkeys(name for facts in each for name in facts)
+    return {name: _merge([facts.get(name) for facts in each]) for name in names}
 
 
 def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: Collection[str]) -> Facts:
@@ -99,23 +100,23 @@ def headline(facts: Mapping[str, Any]) -> dict[str, str]:
     >>> headline({"call": {"prompt": ["110 =", "How many ones are in 1101? " * 3, "0 ="]}})["prompt"]
     "'110 =', … (3 prompts)"
     """
-    found = {"model": facts.get("model")} | subjects(facts)
-    return {name: _in_short(name, value) for name, value in found.items() if value is not None}
+    stated = {"model": facts.get("model")} | subjects(facts)
+    return {name: _in_short(name, value) for name, value in stated.items() if value is not None}
 
 
 def subjects(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured: the prompt, the name of the sequence and of the task, as far as they are stated."""
     stated = {"prompt": ("call", "prompt"), "sequence": ("sequence", "name"), "task": ("task", "name")}
     inner = {name: facts.get(about) for name, (about, _) in stated.items()}
-    found = {name: one.get(stated[name][1]) for name, one in inner.items() if isinstance(one, dict)}
-    return {name: value for name, value in found.items() if value is not None}
+    names = {name: part.get(stated[name][1]) for name, part in inner.items() if isinstance(part, dict)}
+    return {name: value for name, value in names.items() if value is not None}
 
 
 def _in_short(name: str, value: Any) -> str:
     """A name or prompt on one line; of several that do not fit on it, the first."""
-    several = isinstance(value, list) and any(isinstance(one, str | list) for one in value)
-    shown = short_repr if name == "prompt" else lambda one: " ".join(str(one).split())
-    texts = [shown(one) for one in (value if several else [value])]
+    several = isinstance(value, list) and any(isinstance(part, str | list) for part in value)
+    shown = short_repr if name == "prompt" else lambda part: " ".join(str(part).split())
+    texts = [shown(part) for part in (value if several else [value])]
     whole = ", ".join(texts if name == "prompt" else dict.fromkeys(texts))
     return whole if len(whole) <= WIDTH or len(texts) == 1 else f"{texts[0]}, … ({len(texts)} {name}s)"
 
@@ -128,10 +129,10 @@ def named_models(facts: Mapping[str, Any]) -> list[str]:
     >>> named_models({"model": ["a", "b"], "weights_origin": None})
     ['a', 'b']
     """
-    given, origin = facts.get("model"), facts.get("weights_origin")
-    names = [given] if isinstance(given, str) else list(given or [])
+    model, origin = facts.get("model"), facts.get("weights_origin")
+    names = [model] if isinstance(model, str) else list(model or [])
     origins = origin if isinstance(origin, list) else [origin]
-    notes: list[Any] = [one.get("note") if isinstance(one, dict) else None for one in origins]
+    notes: list[Any] = [part.get("note") if isinstance(part, dict) else None for part in origins]
     notes = notes[0] if len(notes) == 1 and isinstance(notes[0], list) else notes  # merged from parts
     notes = notes if len(notes) == len(names) else notes[:1] * len(names)
     said = ("dequantized", "language model of")

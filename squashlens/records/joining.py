@@ -57,17 +57,17 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
         raise InputError("result= is empty.", "Give at least one result, by its label.")
     if len({isinstance(label, str) for label in result}) > 1:
         raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
-    facts = [part_facts(stored_facts(one), labels_of(one), list(map(str, one.dims))) for one in result.values()]
+    facts = [part_facts(stored_facts(part), labels_of(part), list(map(str, part.dims))) for part in result.values()]
     # A part may have a label along `dim` from a selection.
     parts: Any = {
-        n: one.drop_vars(dim) if dim in one.coords and not one[dim].ndim else one for n, one in result.items()
+        n: part.drop_vars(dim) if dim in part.coords and not part[dim].ndim else part for n, part in result.items()
     }
     first, *others = parts
     meanings = {label: _meanings(parts[label], stored) for label, stored in zip(parts, facts, strict=True)}
     for label in others:
         _require_alike({each: meanings[each] for each in (first, label)})
-    one = parts[first]
-    if dim in {*one.dims, *one.coords, *meanings[first]}:
+    part = parts[first]
+    if dim in {*part.dims, *part.coords, *meanings[first]}:
         raise InputError(
             f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
         )
@@ -86,17 +86,17 @@ def joined(results: Mapping[Any, R], dim: str, facts: Sequence[Facts] | None = N
 def stacked(results: Mapping[Any, R], dim: str) -> R:
     """Results of equal form along a new leading `dim`, without a provenance of the whole."""
     parts = list(results.values())
-    sets = [one if isinstance(one, xr.Dataset) else one.to_dataset(name=ARRAY) for one in parts]
+    sets = [part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY) for part in parts]
     labels = xr.Variable(dim, np.array(list(results)))
-    found: Any = xr.concat(
+    whole: Any = xr.concat(
         sets, dim=labels, data_vars="all", coords="different", compat="equals", join="exact", combine_attrs="override"
     )
-    arrays = [one for one in parts if isinstance(one, xr.DataArray)]
+    arrays = [part for part in parts if isinstance(part, xr.DataArray)]
     if not arrays:
-        return found.assign_attrs(parts[0].attrs)
-    found = found[ARRAY].rename(arrays[0].name)
-    found.attrs = _join_certificates([one.attrs for one in arrays])
-    return found
+        return whole.assign_attrs(parts[0].attrs)
+    whole = whole[ARRAY].rename(arrays[0].name)
+    whole.attrs = _join_certificates([part.attrs for part in arrays])
+    return whole
 
 
 def restated(result: R, facts: Mapping[str, Any]) -> R:
@@ -109,42 +109,42 @@ def aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
     first = next(iter(parts.values()))
     wanted: dict[Any, np.ndarray] = {}
     for dim in first.dims:
-        labels = [np.asarray(one.coords[dim]) for one in parts.values() if dim in one.coords]
+        labels = [np.asarray(part.coords[dim]) for part in parts.values() if dim in part.coords]
         if any(not np.array_equal(each, labels[0]) for each in labels[1:]):
             every = np.concatenate(labels)
             values, places = np.unique(every, return_index=True)
             wanted[dim] = values if every.dtype.kind in "iuf" else every[np.sort(places)]  # texts as they first occur
-    found = {label: one.transpose(*first.dims) for label, one in parts.items()}
+    turned = {label: part.transpose(*first.dims) for label, part in parts.items()}
     if "position" in wanted:
-        found = {label: _with_size(one) for label, one in found.items()}
-    return {label: padded(one, wanted) for label, one in found.items()} if wanted else found
+        turned = {label: _with_size(part) for label, part in turned.items()}
+    return {label: padded(part, wanted) for label, part in turned.items()} if wanted else turned
 
 
-def padded(one: R, wanted: Mapping[Any, Any]) -> R:
+def padded(part: R, wanted: Mapping[Any, Any]) -> R:
     """A result over these labels, with what stands for a missing value of each variable and coordinate."""
     fill: dict[Any, Any] = {}
-    whole: Any = one if isinstance(one, xr.Dataset) else one.to_dataset(name=ARRAY)
+    whole: Any = part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY)
     for name, values in whole.variables.items():
         if values.dtype.kind == "b" and wanted.keys() & {*values.dims}:  # xarray would make an array of objects of it
             whole = whole.assign({name: whole[name].astype(float)})
         fill[name] = TOKENS.get(str(name), "" if values.dtype.kind in "OU" else np.nan)
-    found = whole.reindex(wanted, fill_value=fill)
-    return found if isinstance(one, xr.Dataset) else found[ARRAY].rename(one.name)
+    filled = whole.reindex(wanted, fill_value=fill)
+    return filled if isinstance(part, xr.Dataset) else filled[ARRAY].rename(part.name)
 
 
-def _with_size(one: R) -> R:
+def _with_size(part: R) -> R:
     """A part with the number of its own tokens, which several prompts of unequal lengths have already."""
-    size = one.sizes["position"]
-    own = ("prompt", np.full(one.sizes["prompt"], size)) if "prompt" in one.dims else size
-    return one if "n_tokens" in one.coords else one.assign_coords(n_tokens=own)
+    size = part.sizes["position"]
+    own = ("prompt", np.full(part.sizes["prompt"], size)) if "prompt" in part.dims else size
+    return part if "n_tokens" in part.coords else part.assign_coords(n_tokens=own)
 
 
-def _meanings(one: Result, facts: Facts) -> dict[str, str]:
+def _meanings(part: Result, facts: Facts) -> dict[str, str]:
     """What each variable of a result is: its long name, units, dimensions, and the measurements that made it."""
     calls = read_facts(facts, lambda _: None).get("call", {})
     each = [call.get("function") for call in (calls if isinstance(calls, list) else [calls]) if isinstance(call, dict)]
-    made = sorted({str(name) for one in each for name in (one if isinstance(one, list) else [one])})
-    kind, named = ("Dataset", one.data_vars) if isinstance(one, xr.Dataset) else ("DataArray", {one.name: one})
+    made = sorted({str(name) for part in each for name in (part if isinstance(part, list) else [part])})
+    kind, named = ("Dataset", part.data_vars) if isinstance(part, xr.Dataset) else ("DataArray", {part.name: part})
     return {
         str(name): f"{values.attrs.get('long_name')} ({values.attrs.get('units')}) over "
         f"({', '.join(sorted(map(str, values.dims)))}), in a {kind} of {' and '.join(made)}"
@@ -171,8 +171,8 @@ def _join_certificates(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     common = {
         name: value
         for name, value in first.items()
-        if name not in stated and all(name in one and one[name] == value for one in each)
+        if name not in stated and all(name in attrs and attrs[name] == value for attrs in each)
     }
-    if all("estimated_tightness" in one for one in each):
+    if all("estimated_tightness" in attrs for attrs in each):
         stated["estimated_tightness"] = max
-    return common | {name: of([one[name] for one in each]) for name, of in stated.items() if name in first}
+    return common | {name: of([attrs[name] for attrs in each]) for name, of in stated.items() if name in first}

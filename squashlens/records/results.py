@@ -1,7 +1,6 @@
 """Labels, units and provenance of results, which are xarray objects, and functions to save and open them.
 
-netCDF (`.nc`) and JSON (`.json`) files are read back without a change. CSV is for other programs and is not read back:
-it has one row for each position, or one row for each number if the variables have different dimensions.
+netCDF (`.nc`) and JSON (`.json`) files are read back without a change.
 
 A result and its variables have their provenance as JSON text in the attribute `provenance`; `facts` says how that is
 stored. It contains digests of the values and labels that were measured. Equal digests mean *measured*; anything else is
@@ -36,7 +35,6 @@ from squashlens.saving.stored import (
     digests,
     is_ours,
     label_of,
-    of_xarray,
     parsed,
     result_of,
     texts_of,
@@ -70,9 +68,9 @@ def attributes(long_name: str, units: str) -> dict[str, str]:
 
 def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
     """A result as a variable of a Dataset, which has the provenance of all its variables."""
-    found = result.rename(name)
-    found.attrs = attributes(str(result.attrs["long_name"]), str(result.attrs["units"]))
-    return found
+    variable = result.rename(name)
+    variable.attrs = attributes(str(result.attrs["long_name"]), str(result.attrs["units"]))
+    return variable
 
 
 def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
@@ -80,15 +78,15 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
 
     Further attributes say in short what is in it. Unless `measured`, nothing is signed, and the result is derived.
     """
-    found = result.copy(deep=False)
-    short = headline(read_facts(dict(facts), labels_of(found)))
-    plain = {name: value for name, value in found.attrs.items() if name not in OF_ALL}
+    copy = result.copy(deep=False)
+    short = headline(read_facts(dict(facts), labels_of(copy)))
+    plain = {name: value for name, value in copy.attrs.items() if name not in OF_ALL}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
-    text = written({**kept, SIGNED: digests(found) if measured else {}})
-    found.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
-    for one in found.data_vars.values() if isinstance(found, xr.Dataset) else ():
-        one.attrs = {**one.attrs, SOURCE: OURS, PROVENANCE: text}
-    return found
+    text = written({**kept, SIGNED: digests(copy) if measured else {}})
+    copy.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
+    for values in copy.data_vars.values() if isinstance(copy, xr.Dataset) else ():
+        values.attrs = {**values.attrs, SOURCE: OURS, PROVENANCE: text}
+    return copy
 
 
 def signed(
@@ -162,8 +160,8 @@ def origin_of(result: Result) -> str:
 
 def is_done(result: Result) -> bool:
     """Whether a result is no cell of a study that is not done yet."""
-    found = _facts(result)
-    return any(found) or not found
+    facts = _facts(result)
+    return any(facts) or not facts
 
 
 def require_done(result: Result) -> None:
@@ -181,16 +179,17 @@ def is_measured(result: Result) -> bool:
     texts = texts_of(result)
     if len(texts) != 1:
         return False
-    stored, found = _read(texts[0]), digests(result)
+    stored, present = _read(texts[0]), digests(result)
     part = part_facts(stored, labels_of(result), [str(name) for name in result.dims])
     # Labels of the part, which it did not have before it was joined.
     chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
-    return _signs(stored, found) or (part is not stored and _signs(part, {n: found[n] for n in found.keys() - chosen}))
+    own = {name: digest for name, digest in present.items() if name not in chosen}
+    return _signs(stored, present) or (part is not stored and _signs(part, own))
 
 
-def _signs(stored: Mapping[str, Any], found: Mapping[str, str]) -> bool:
+def _signs(stored: Mapping[str, Any], present: Mapping[str, str]) -> bool:
     signed = stored.get(SIGNED)
-    return isinstance(signed, dict) and all(signed.get(name) == digest for name, digest in found.items())
+    return isinstance(signed, dict) and all(signed.get(name) == digest for name, digest in present.items())
 
 
 def joined_along(result: Result) -> list[str]:
@@ -243,7 +242,7 @@ def save(result: Result, path: str | Path) -> Path:
 
     Args:
         result: a DataArray or Dataset.
-        path: the file to write; its ending, ``.nc``, ``.json`` or ``.csv``, chooses the format.
+        path: the file to write; its ending, ``.nc`` or ``.json``, chooses the format.
 
     Returns:
         The path.
@@ -267,11 +266,11 @@ def save(result: Result, path: str | Path) -> Path:
 
 @validated
 def open(path: str | Path) -> Result:
-    """Read a result that `save` wrote as `.nc` or `.json`, or xarray's `to_netcdf`.
+    """Read a result that `save` wrote.
 
     The SHA-256 of a whole file of `save` is compared before anything in it is read. It shows damage and changes; it is
-    no proof against forgery, so open only files of people whom you trust. Files of `to_netcdf` have none: `provenance`
-    says whether their values are measured, by the digests in it. Open netCDF files of other programs with xarray.
+    no proof against forgery, so open only files of people whom you trust. Open files of xarray's `to_netcdf` with
+    xarray: `provenance` says whether their values are measured, by the digests in it.
 
     Args:
         path: the file to read.
@@ -283,13 +282,11 @@ def open(path: str | Path) -> Result:
         InputError: if the file was changed or damaged since it was saved, or has no result of squashlens.
     """
     path = Path(path)
-    if path.suffix not in (".nc", ".json"):
+    if path.suffix not in ENDINGS:
         raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
     try:
         if not path.is_file():  # a pipe would wait for its writer
             raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
-        content = path.read_bytes()
-        written_by_xarray = of_xarray(content) if path.suffix == ".nc" else None
-        return result_of(parsed(content, path.suffix, path)) if written_by_xarray is None else written_by_xarray
+        return result_of(parsed(path.read_bytes(), path.suffix, path))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error

@@ -13,16 +13,16 @@ import xarray as xr
 from squashlens.checks.results import moved_probability
 from squashlens.measure.answers.verdict import LOST, PRESENT, UNDECIDED, UNRESOLVED, USED
 from squashlens.records.results import facts_of
-from squashlens.reporting.sentences import number, percent, sentence, times
+from squashlens.records.sentences import number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
 SHOWN = 3  # tokens that are named
 WORDS = {
     USED: "used: each prompt prefers its own answer",
-    PRESENT: "present, not used",
-    LOST: "lost before the last token",
-    UNRESOLVED: "not resolved",
+    PRESENT: "present, not used: the two prompts can be told apart, and the answer does not follow",
+    LOST: "lost before the last token: nothing tells the two prompts apart",
+    UNRESOLVED: "not resolved: rounding does as much as the change of the prompt",
     UNDECIDED: "undecided",
 }
 
@@ -106,9 +106,11 @@ def decided_by(own: xr.Dataset) -> str:
     before, after, noise = (float(own[v]) for v in ("log_odds", "log_odds_after", "log_odds_noise"))
     dtype, moved = facts_of(own).get("dtype", ""), abs(before - after)
     odds = (
-        f"The log-odds of {name} and {other} are {number(before)} nats after this prompt and {number(after)} after the "
-        f"other one; rounding in {dtype} moves them by {number(noise)}."
+        f"The log-odds of {name} and {other} are {number(before)} nats after the prompt whose right answer is {name}, "
+        f"and {number(after)} after that of {other}; rounding in {dtype} moves them by {number(noise)}."
     )
+    if before * after > 0:
+        odds += f" Of the two the model prefers {name if before > 0 else other} after both."
     if str(own["verdict"].item()) in (USED, UNRESOLVED):
         return f"{odds} They differ by {times(moved / noise)} the rounding." if noise else odds
     margins = np.append(own["margin"].values, own["margin_y"].values)
@@ -116,7 +118,7 @@ def decided_by(own: xr.Dataset) -> str:
     if "margin_random_y" in own:
         far += f" (random weights: {times(float(own['margin_random_y'].mean()))})"
     if margins[-1] > 1:
-        return f"{odds} Yet at y the two prompts are {far} as far apart as rounding, so that one can tell which it was."
+        return f"{odds} Yet at y the two prompts are {far} as far apart as rounding moves them."
     where = f"Up to layer {layers[-1]}" if len(layers) else "At no layer"
     return f"{odds} {where} the two prompts are further apart than rounding; at y they are {far} as far."
 

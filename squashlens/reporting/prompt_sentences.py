@@ -1,23 +1,26 @@
-"""What the report says beside its figures of one prompt: bound and Jacobian, their ranks, and the paths by layer."""
+"""What the report says beside its figure of path bounds and Jacobian norms."""
 
 import numpy as np
 import xarray as xr
 
+from squashlens.records.sentences import number, times
 from squashlens.reporting.first_screen import name_at
-from squashlens.reporting.sentences import Rank, beside, number, sentence, times
 
 ENOUGH = 15  # tokens from which on ranks are compared
 
 
 def ranks(measured: xr.Dataset) -> str:
-    """Whether path bound and Jacobian rank the tokens alike; empty for too few tokens."""
-    if int(measured["compared_tokens"]) < ENOUGH:
+    """How alike path bound and Jacobian rank the tokens; empty for too few tokens."""
+    tokens = int(measured["compared_tokens"])
+    if tokens < ENOUGH:
         return ""
-    rank = Rank.of(measured, "rank_agreement", estimate="path_bound")
-    null = float(measured["rank_agreement"].sel(estimate="null"))
+    rho, low, high = (
+        number(measured[f"rank_agreement{end}"].sel(estimate="path_bound")) for end in ("", "_low", "_high")
+    )
+    null = number(measured["rank_agreement"].sel(estimate="null"))
     return (
-        f"{sentence(rank.agreement('path bound and Jacobian norm'))}; the null, which does not use this model's "
-        f"attention, reaches ρ = {number(null)}. BOS and the last token are left out."
+        f"Spearman's ρ of path bound and Jacobian norm over {tokens} tokens is {rho}, 95 % interval {low} to {high}; "
+        f"that of the null, which does not use this model's attention, is {null}. BOS and the last token are left out."
     )
 
 
@@ -35,19 +38,6 @@ def is_it_a_bound(measured: xr.Dataset) -> str:
     )
 
 
-def freezing(measured: xr.Dataset) -> str:
-    """How constant attention, which the theorem assumes, changes the Jacobian norms."""
-    frozen, truth = measured["jacobian_frozen"].values, measured["jacobian"].values
-    both = (frozen > 0) & (truth > 0)
-    if not both.any():
-        return ""
-    factors = frozen[both] / truth[both]
-    return (
-        "With attention held constant, as the theorem assumes, the median token's sensitivity is "
-        f"{beside(float(np.median(factors)), 1.0)}."
-    )
-
-
 def sinks(measured: xr.Dataset) -> str:
     """The attention sinks and their shares; empty without one."""
     places = np.flatnonzero(measured["sink"].values == 1) if "sink" in measured else []
@@ -60,18 +50,3 @@ def sinks(measured: xr.Dataset) -> str:
         f"Attention sinks: {names}, with {bound:.4g} % of the path bound, {null:.3g} % of the null and {norm:.3g} % of "
         "the Jacobian norms."
     )
-
-
-def depth(found: xr.Dataset) -> str:
-    """From which layer on the last token's own stream has more than half of the sensitivity."""
-    rows = found["jacobian"].isel(query=-1)
-    sums = rows.sum("position").values
-    if not (sums > 0).all():
-        return ""
-    layers, shares = rows["layer"].values, rows.values[:, -1] / sums
-    # At layer L only the final norm follows, so that the last token has all of it in every model.
-    beyond = next((int(layer) for layer, share in zip(layers[:-1], shares[:-1], strict=True) if share > 0.5), None)
-    start = f"The last token's own stream has {100 * shares[0]:.3g} % of the summed sensitivity at layer {layers[0]}"
-    if beyond is None or beyond == layers[0]:
-        return f"{start}."
-    return f"{start}, and more than half from layer {beyond} of {layers[-1]} on."

@@ -11,15 +11,16 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
+from squashlens.figures import collapse_sentences
 from squashlens.maps.payload import fact_text, load_of
 from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED
 from squashlens.measure.registration import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.reporting import collapse_sentences, prompt_sentences
+from squashlens.records.sentences import certainty_of_norms
+from squashlens.reporting import prompt_sentences
 from squashlens.reporting.first_screen import Evidence, compared, decided_by, dependence, first_answers
 from squashlens.reporting.markup import template
-from squashlens.reporting.sentences import certainty_of_norms
 from squashlens.saving.files import require_output, write
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from squashlens.maps.view import SquashMap
 
 T = TypeVar("T")
+PHONE = 3.7  # inches that a screen of 390 pixels leaves for a figure
 COUNT = "How many ones are in the following sequence? {} ="
 COUNTED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
 
@@ -43,16 +45,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a figure with a note and sentences; `folded` ones are opened by a click."""
+    """A part of the page: a figure with a note and sentences."""
 
     title: str
     figure: "go.Figure | None"
     says: tuple[str, ...] = ()
     note: str = ""
-    folded: bool = True
 
 
-@measurement()
+@measurement(cheaper="A shorter prompt takes less.")
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
@@ -192,9 +193,7 @@ def _counting(model: Bridge) -> Section:
         last = found.isel(pair=[*found["length"].values].index(first))
         says += f" From n = {first} on they do not: {decided_by(last)}"
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
-    return Section(
-        "Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note, False
-    )
+    return Section("Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note)
 
 
 def _growing(model: Bridge, source: object, n: int) -> list[Section]:
@@ -217,10 +216,9 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
         Section(
             "Collapse: ones with and without commas (figure 5 c, d)",
             figures.collapse_curve(found),
-            tuple(f"{name} {collapse_sentences.collapses(one)}" for name, one in found.items()),
+            tuple(f"{name}: {collapse_sentences.collapses(one)}" for name, one in found.items()),
             "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
             "representations. After a whole group of three digits, v* breaks the rhythm of the commas.",
-            False,
         ),
         Section(
             "Which lengths can be told apart",
@@ -228,7 +226,6 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
             (collapse_sentences.recovers(apart),),
             "Ones to copy, without commas. Every length is run in three groupings into passes. A length is recovered "
             "if the nearest representation of another run is its own.",
-            False,
         ),
     ]
 
@@ -244,9 +241,19 @@ def or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
 def render(
     evidence: Evidence, parts: Sequence[Section], view: "SquashMap", asked: Asked, *, source: str, n: int | None = None
 ) -> str:
-    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
+    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from.
+
+    The map and figures of the prompt are opened by a click, the map at once if there are no `parts`.
+    """
     facts = provenance(evidence.measured)
     library = iter([True])  # plotly's code is included once, with the first figure
+
+    def drawn(sections: Sequence[Section]) -> list[tuple[Section, str]]:
+        return [
+            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
+            for part in sections
+        ]
+
     return template("template.html.jinja", autoescape=True).render(
         answers=first_answers(evidence),
         map=view.section(),
@@ -254,10 +261,8 @@ def render(
         strip=dependence(evidence)[1],
         model_line=model_line(facts),
         model=named_models(facts)[0],
-        sections=[
-            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
-            for part in (*parts, *_of_the_prompt(evidence, view.result))
-        ],
+        parts=drawn(parts),
+        folded=drawn(_of_the_prompt(evidence)),
         code=_code(facts, source, asked, n),
         facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )
@@ -271,7 +276,7 @@ def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
     return [(token, min(100, round(100 * one / most)), f"{one:.3g}") for token, one in zip(tokens, values, strict=True)]
 
 
-def _of_the_prompt(evidence: Evidence, found: xr.Dataset) -> list[Section]:
+def _of_the_prompt(evidence: Evidence) -> list[Section]:
     """The folded sections on the prompt: the two prompts by layer, and the influence of its tokens."""
     from squashlens import figures
 
@@ -280,8 +285,8 @@ def _of_the_prompt(evidence: Evidence, found: xr.Dataset) -> list[Section]:
         note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
         parts.append(Section("The two prompts by layer", figures.verdict_margins(evidence.judged), (), note))
     says = (
-        prompt_sentences.is_it_a_bound(measured), prompt_sentences.freezing(measured), prompt_sentences.sinks(measured),
-        prompt_sentences.ranks(measured), prompt_sentences.depth(found), f"{certainty_of_norms(measured)}.",
+        prompt_sentences.is_it_a_bound(measured), prompt_sentences.sinks(measured), prompt_sentences.ranks(measured),
+        f"{certainty_of_norms(measured)}.",
     )  # fmt: skip
     title = "Path bound, null and Jacobian by token"
     return [*parts, Section(title, figures.attribution(measured), tuple(filter(None, says)))]
@@ -323,6 +328,7 @@ def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None) -> st
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     from squashlens.figures import styled
 
-    figure = styled(figure, title="")  # the page has its own heading
+    figure = styled(figure, title="", width=PHONE)  # the page has its own heading
+    figure.update_layout(width=None, autosize=True)  # margins fit a phone, and panels are as wide as the page
     config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
     return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")

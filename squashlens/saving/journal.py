@@ -124,13 +124,13 @@ def _has_tables(database: sqlite3.Connection) -> bool:
     return database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
 
 
-def different(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def different(facts: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the facts that differ; for a group of facts, such as a call, the names inside the group."""
-    found = []
-    for name in sorted({*one, *other}):
-        a, b = one.get(name), other.get(name)
+    names = []
+    for name in sorted({*facts, *other}):
+        a, b = facts.get(name), other.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
-            found += [f"{name}: {inner}" for inner in different(a, b)]
+            names += [f"{name}: {inner}" for inner in different(a, b)]
         elif a != b:
-            found.append(name)
-    return found
+            names.append(name)
+    return names

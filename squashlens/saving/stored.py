@@ -1,4 +1,4 @@
-"""The files of results: netCDF and JSON with a SHA-256 of the whole file, and CSV for other programs.
+"""The files of results: netCDF and JSON with a SHA-256 of the whole file.
 
 The SHA-256 is compared before anything else reads a file, so that damage raises an error and nothing parses it. In
 netCDF it stands after the end of the HDF5 data, which HDF5 ignores; in JSON it is the first entry. It is no signature:
@@ -12,7 +12,6 @@ dimensions, attributes, and the bits of every value (all NaNs count as equal). S
 and in JSON.
 """
 
-import csv
 import hashlib
 import io
 import json
@@ -38,9 +37,9 @@ Result = xr.DataArray | xr.Dataset
 def digests(result: Result) -> dict[str, str]:
     """The digest of each variable by name, with its own attributes, and of each coordinate by `label_of` its name."""
     own: Mapping[Any, Any] = result.data_vars if isinstance(result, xr.Dataset) else {result.name or "": result}
-    stated = {name: {k: v for k, v in one.attrs.items() if k not in OF_ALL} for name, one in own.items()}
-    found = {str(name): _digest(one.variable, stated[name]) for name, one in own.items()}
-    return found | {label_of(name): _digest(one.variable, {}) for name, one in result.coords.items()}
+    stated = {name: {k: v for k, v in values.attrs.items() if k not in OF_ALL} for name, values in own.items()}
+    signed = {str(name): _digest(values.variable, stated[name]) for name, values in own.items()}
+    return signed | {label_of(name): _digest(values.variable, {}) for name, values in result.coords.items()}
 
 
 def label_of(name: object) -> str:
@@ -59,14 +58,14 @@ def texts_of(result: Result) -> list[Any]:
     """The distinct provenances of a result's variables, as they are stored."""
     whole = result.attrs.get(PROVENANCE)
     members = [*result.data_vars.values()] if isinstance(result, xr.Dataset) else []
-    texts = [one.attrs.get(PROVENANCE, whole) for one in members] or [whole]
+    texts = [member.attrs.get(PROVENANCE, whole) for member in members] or [whole]
     return [text for text in dict.fromkeys(texts) if text is not None]
 
 
 def is_ours(result: Result) -> bool:
     """Whether values come from results of squashlens, also where these were of different calls."""
     members = [*result.data_vars.values()] if isinstance(result, xr.Dataset) else []
-    return any(one.attrs.get(SOURCE) == OURS for one in (result, *members))
+    return any(part.attrs.get(SOURCE) == OURS for part in (result, *members))
 
 
 def _digest(variable: xr.Variable, attrs: Mapping[Any, Any]) -> str:
@@ -100,7 +99,7 @@ def _as_text(value: Any) -> str:
     return repr([_as_text(each) for each in value]) if isinstance(value, list | tuple) else repr(value)
 
 
-ENDINGS = (".nc", ".json", ".csv")
+ENDINGS = (".nc", ".json")
 KIND = "squashlens_kind"  # attribute of a file: "Dataset", or "DataArray" and the name of the array, if it has one
 AFTER = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")  # netCDF
 BEFORE = re.compile(rb'^\{"squashlens_sha256": "([0-9a-f]{64})", ')  # JSON
@@ -112,8 +111,6 @@ def as_bytes(result: Result, ending: str) -> bytes:
     """The bytes of a result's file; raises an error if reading them would not give the same result."""
     content = b""
     try:
-        if ending == ".csv":
-            return _csv(result)
         dataset = _as_dataset(result, once=ending == ".json")
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
         before, after = contents(dataset), contents(parsed(content, ending, "result"))
@@ -130,14 +127,14 @@ def as_bytes(result: Result, ending: str) -> bytes:
 
 def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
     """The Dataset in the bytes of a file, after a comparison of its SHA-256."""
-    found = AFTER.search(content, max(0, len(content) - TAIL)) if ending == ".nc" else BEFORE.match(content)
-    if found is None:
+    digest = AFTER.search(content, max(0, len(content) - TAIL)) if ending == ".nc" else BEFORE.match(content)
+    if digest is None:
         raise InputError(
             f"{str(name)!r} was not written by `squashlens.results.save`, or a part of it is missing.",
             "Open the files of other programs with xarray: the provenance of a result is in its attributes.",
         )
-    body = content[: found.start()] if ending == ".nc" else content[found.end() :]
-    if hashlib.sha256(body).hexdigest().encode() != found[1]:
+    body = content[: digest.start()] if ending == ".nc" else content[digest.end() :]
+    if hashlib.sha256(body).hexdigest().encode() != digest[1]:
         raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Measure again.")
     if ending == ".json":
         return _of_json(json.loads(content))
@@ -145,31 +142,17 @@ def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
         return dataset.load()
 
 
-def of_xarray(content: bytes) -> Result | None:
-    """The result in a file that xarray's `to_netcdf` wrote, without a SHA-256; None for any other content."""
-    saved = KIND.encode() in content or AFTER.search(content, max(0, len(content) - TAIL))
-    if saved or not content.startswith((b"\x89HDF", b"CDF")):
-        return None
-    try:
-        found: Result = xr.load_dataset(io.BytesIO(content), decode_times=False)
-        if len(found) == 1 and PROVENANCE not in found.attrs:
-            found = xr.load_dataarray(io.BytesIO(content), decode_times=False)
-    except Exception:  # HDF5 and each engine have errors of their own
-        return None
-    return found if is_ours(found) else None
-
-
 def result_of(dataset: xr.Dataset) -> Result:
     """The DataArray or Dataset that is stored as this Dataset."""
     attrs = {name: value for name, value in dataset.attrs.items() if name != KIND}
     text, kind = attrs.get(PROVENANCE), dataset.attrs.get(KIND)
-    found = dataset.copy(deep=False)
-    found.attrs = attrs
-    for one in found.data_vars.values() if text is not None else ():
-        one.attrs.setdefault(PROVENANCE, text)
+    result = dataset.copy(deep=False)
+    result.attrs = attrs
+    for values in result.data_vars.values() if text is not None else ():
+        values.attrs.setdefault(PROVENANCE, text)
     if kind == "Dataset":
-        return found
-    (array,) = found.data_vars.values()
+        return result
+    (array,) = result.data_vars.values()
     return array.rename(None if kind == "DataArray" else str(kind).removeprefix("DataArray "))
 
 
@@ -179,35 +162,20 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
     kind = "Dataset" if dataset is result else "DataArray" if result.name is None else f"DataArray {result.name}"
     text = result.attrs.get(PROVENANCE)
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
-    found = dataset.drop_encoding().assign_attrs(about)
-    for name, one in found.variables.items():
-        if one.dtype == object and any(isinstance(value, str) for value in one.values.flat):
+    written = dataset.drop_encoding().assign_attrs(about)
+    for name, values in written.variables.items():
+        if values.dtype == object and any(isinstance(value, str) for value in values.values.flat):
             # Places without a text, as `reindex` and `align` leave them.
-            found[name] = one.copy(data=np.where(pd.isna(one.values), "", one.values))
-    for one in found.data_vars.values():
-        if once and text is not None and one.attrs.get(PROVENANCE) == text:
-            del one.attrs[PROVENANCE]
-    return found
+            written[name] = values.copy(data=np.where(pd.isna(values.values), "", values.values))
+    for values in written.data_vars.values():
+        if once and text is not None and values.attrs.get(PROVENANCE) == text:
+            del values.attrs[PROVENANCE]
+    return written
 
 
 def _netcdf(dataset: xr.Dataset) -> bytes:
     content = bytes(dataset.to_netcdf(engine="h5netcdf"))
     return content + f"\nsquashlens sha256 {hashlib.sha256(content).hexdigest()}\n".encode()
-
-
-def _csv(result: Result) -> bytes:
-    result = as_dataset(result)
-    dims = {variable.dims for variable in result.data_vars.values()}
-    # A column for each of several shapes would need the product of all dimensions; single numbers have no rows.
-    several = len(dims) > 1 or dims == {()}
-    if several:
-        tables = [rows_of(values).assign(variable=str(name)) for name, values in result.data_vars.items()]
-        table = pd.concat(tables, ignore_index=True)
-        between = table.columns.drop(["variable", "value"])
-        table = table.reindex(columns=["variable", *between, "value"])
-    else:
-        table = result.to_dataframe().reset_index()
-    return table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8")
 
 
 def _json(dataset: xr.Dataset) -> bytes:
@@ -235,34 +203,38 @@ def _plain(value: Any) -> Any:
 
 
 def _of_json(content: dict[str, Any]) -> xr.Dataset:
-    parts = {
-        part: {name: (one["dims"], array_of(one), one["attrs"]) for name, one in content[part].items()}
-        for part in ("coords", "variables")
-    }
-    return xr.Dataset(parts["variables"], coords=parts["coords"], attrs=content["attrs"])
+    def variables(part: str) -> dict[str, Any]:
+        return {
+            name: (stored["dims"], np.array(stored["data"], stored["dtype"]).reshape(stored["shape"]), stored["attrs"])
+            for name, stored in content[part].items()
+        }
+
+    return xr.Dataset(variables("variables"), coords=variables("coords"), attrs=content["attrs"])
 
 
-def array_of(one: dict[str, Any]) -> np.ndarray:
-    """The values of a variable in JSON."""
-    return np.array(one["data"], dtype=one["dtype"]).reshape(one["shape"])
-
-
-def rows_of(values: xr.DataArray, taken: Collection[str] = ("variable", "value")) -> pd.DataFrame:
+def rows_of(values: xr.DataArray, taken: Collection[str]) -> pd.DataFrame:
     """One row for each entry: its coordinates, then its `value`. A coordinate with a `taken` name gets an underscore.
 
     Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
     """
     renamed = {name: f"{name}_" for name in (*values.dims, *values.coords) if name in taken}
-    found = values.rename(renamed).rename("value")
-    if not found.ndim:
-        found = found.expand_dims(PLACE)
-    frame = found.to_dataframe().reset_index().drop(columns=PLACE, errors="ignore")
+    array = values.rename(renamed).rename("value")
+    if not array.ndim:
+        array = array.expand_dims(PLACE)
+    frame = array.to_dataframe().reset_index().drop(columns=PLACE, errors="ignore")
     kinds = {"b": "boolean", "i": "Int64", "u": "UInt64"}
     for name in frame.columns.drop("value"):
         kind = frame[name].dtype.kind
         if kind in kinds:
             frame[name] = frame[name].astype(kinds[kind])
     return frame.reindex(columns=[*frame.columns.drop("value"), "value"])
+
+
+def long_table(result: Result) -> pd.DataFrame:
+    """One row for each number or text of a result: the name of its variable, its labels, and its `value`."""
+    variables = as_dataset(result).data_vars
+    frames = [rows_of(values, ("variable", "value")).assign(variable=str(name)) for name, values in variables.items()]
+    return pd.concat(frames, ignore_index=True)
 
 
 def as_dataset(result: xr.DataArray | xr.Dataset) -> xr.Dataset:

@@ -77,26 +77,26 @@ class Cell:
     @property
     def about(self) -> dict[str, Any]:
         """What the header of the cell's file and the record of its failure say."""
-        found = {"measurement": self.measurement, "arguments": self.arguments, "hooks": self.hooks}
-        found |= {"model": vars(self.model)} if self.model else {}
-        found |= {"rows": list(self.span), "over": vars(self.source.given)} if self.span and self.source else {}
-        return found
+        about = {"measurement": self.measurement, "arguments": self.arguments, "hooks": self.hooks}
+        about |= {"model": vars(self.model)} if self.model else {}
+        about |= {"rows": list(self.span), "over": vars(self.source.given)} if self.span and self.source else {}
+        return about
 
 
 def cells_of(grids: Iterable[Grid]) -> list[Cell]:
     """All cells, checked against the signatures of their measurements; those with the same model are neighbours."""
     known: dict[Model, Model] = {}
-    found = [cell for grid in grids for cell in _of_grid(grid, known)]
-    order = {model: place for place, model in enumerate(dict.fromkeys(cell.model for cell in found))}
-    return sorted(found, key=lambda cell: order[cell.model])
+    cells = [cell for grid in grids for cell in _of_grid(grid, known)]
+    order = {model: place for place, model in enumerate(dict.fromkeys(cell.model for cell in cells))}
+    return sorted(cells, key=lambda cell: order[cell.model])
 
 
 def by_model(cells: Iterable[Cell]) -> dict[Model | None, list[Cell]]:
     """The cells of each model, those with the same name once."""
-    found: dict[Model | None, list[Cell]] = {}
+    groups: dict[Model | None, list[Cell]] = {}
     for cell in {cell.key: cell for cell in cells}.values():
-        found.setdefault(cell.model, []).append(cell)
-    return found
+        groups.setdefault(cell.model, []).append(cell)
+    return groups
 
 
 def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
@@ -131,7 +131,7 @@ def table_of_cells(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
             "state": "done" if cell.key in done else "failed" if cell.key in failed else "left",
             "reason": None if cell.key in done else failed.get(cell.key, {}).get("reason"),
         }  # fmt: skip
-        rows.append(row | {f"label_{name}" if name in row else name: str(one) for name, one in cell.labels.items()})
+        rows.append(row | {f"label_{name}" if name in row else name: str(label) for name, label in cell.labels.items()})
     return pd.DataFrame(rows)
 
 
@@ -154,14 +154,14 @@ def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one cell. A dot in a name reaches into an argument: `sequence.n` is the n of the sequence."""
-    found = json.loads(json.dumps(grid.arguments))
+    arguments = json.loads(json.dumps(grid.arguments))
     for name, label in labels.items():
         value = grid.axes[name][label]
         outer, dot, inner = name.partition(".")
         if not dot:
-            found[name] = value
+            arguments[name] = value
             continue
-        target = found.get(outer)
+        target = arguments.get(outer)
         if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
             (maker,) = target
             target[maker] = target[maker] or {}
@@ -169,7 +169,7 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(target, dict):
             raise InputError(f"each: {name} has nothing to be set in.", f"Give {outer} as a mapping in `arguments`.")
         target[inner] = value
-    return found
+    return arguments
 
 
 def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:

@@ -17,36 +17,35 @@ from squashlens.records.results import sealed
 from squashlens.saving.stored import OF_ALL, PROVENANCE, rows_of
 from squashlens.study.cells import Cell, table_of_cells
 from squashlens.study.describing.description import Grid, table_of
-from squashlens.study.places import Remote, extra
-from squashlens.study.store import Store
+from squashlens.study.store import Store, extra
 
 
 def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     """One Dataset of all cells of a grid that are done, with the provenance of each."""
     if grid.over is not None:
         raise InputError(f"{grid.name!r} is a scan, whose results are tables.", "Ask with `Study.sql` in Python.")
-    found: dict[tuple[Any, ...], xr.Dataset] = {}
+    parts: dict[tuple[Any, ...], xr.Dataset] = {}
     for cell in cells:
         stored = store.read(cell.key) if cell.grid == grid.name else None
         if stored is not None:
-            found[tuple(cell.labels.values())] = _part(stored.dataset(), cell.key)
-    if not found:
+            parts[tuple(cell.labels.values())] = _part(stored.dataset(), cell.key)
+    if not parts:
         raise InputError(f"No cell of {grid.name!r} is done.", "Run the study; `failures()` says what failed.")
-    first = next(iter(found.values()))
-    if any(_form(one) != _form(first) for one in found.values()):
+    first = next(iter(parts.values()))
+    if any(_form(part) != _form(first) for part in parts.values()):
         raise InputError(
             f"The cells of {grid.name!r} have different variables or dimensions.", "Describe them in several grids."
         )
     taken = {*map(str, first.variables), *map(str, first.dims)}
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
-    whole, facts = _along(axes, found)
+    whole, facts = _along(axes, parts)
     whole = whole.set_coords("cell")
     if "n_tokens" in whole.coords and not whole["n_tokens"].ndim:
         whole = whole.drop_vars("n_tokens")
-    whole.attrs = {"study": store.place.url, "grid": grid.name}
+    whole.attrs = {"study": str(store.root), "grid": grid.name}
     for name, values in whole.data_vars.items():
-        values.attrs = _merge_attributes([one[name].attrs for one in found.values()])
-    return sealed(whole, facts) if any(PROVENANCE in one.attrs for one in found.values()) else whole
+        values.attrs = _merge_attributes([part[name].attrs for part in parts.values()])
+    return sealed(whole, facts) if any(PROVENANCE in part.attrs for part in parts.values()) else whole
 
 
 def axis_name(argument: str, taken: Iterable[str]) -> str:
@@ -55,24 +54,24 @@ def axis_name(argument: str, taken: Iterable[str]) -> str:
     return f"study_{name}" if name in {*taken, "cell"} else name
 
 
-def _part(one: xr.Dataset, key: str) -> xr.Dataset:
-    if "position" in one.dims and "n_tokens" not in one.variables:
-        one = one.assign_coords({"n_tokens": one.sizes["position"]})
-    return one.assign({"cell": key})  # among the variables, so that it gets all dimensions
+def _part(part: xr.Dataset, key: str) -> xr.Dataset:
+    if "position" in part.dims and "n_tokens" not in part.variables:
+        part = part.assign_coords({"n_tokens": part.sizes["position"]})
+    return part.assign({"cell": key})  # among the variables, so that it gets all dimensions
 
 
-def _form(one: xr.Dataset) -> set[Any]:
-    return {(name, frozenset(values.dims)) for name, values in one.data_vars.items()} | {*one.coords}
+def _form(part: xr.Dataset) -> set[Any]:
+    return {(name, frozenset(values.dims)) for name, values in part.data_vars.items()} | {*part.coords}
 
 
-def _along(axes: Mapping[str, list[Any]], found: Mapping[tuple[Any, ...], xr.Dataset]) -> tuple[xr.Dataset, Facts]:
+def _along(axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], xr.Dataset]) -> tuple[xr.Dataset, Facts]:
     """The cells joined along all axes, and what each states; cells that are missing are NaN, and state nothing."""
     if not axes:
-        return found[()], json.loads(found[()].attrs.get(PROVENANCE, "{}"))
+        return cells[()], json.loads(cells[()].attrs.get(PROVENANCE, "{}"))
     (dim, labels), *inner = axes.items()
     groups: dict[Any, dict[tuple[Any, ...], xr.Dataset]] = {}
-    for place, one in found.items():
-        groups.setdefault(place[0], {})[place[1:]] = one
+    for place, cell in cells.items():
+        groups.setdefault(place[0], {})[place[1:]] = cell
     parts = {label: _along(dict(inner), groups[label]) for label in labels if label in groups}
     whole = stacked(aligned({label: part for label, (part, _) in parts.items()}), dim)
     facts = together(dim, labels, [parts[label][1] if label in parts else None for label in labels])
@@ -82,8 +81,8 @@ def _along(axes: Mapping[str, list[Any]], found: Mapping[tuple[Any, ...], xr.Dat
 def _merge_attributes(each: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     """The attributes of a variable; those that differ between cells, such as the units of two scales, with "or"."""
     names = dict.fromkeys(name for attrs in each for name in attrs if name not in OF_ALL)
-    found = {name: list({str(attrs[name]): attrs[name] for attrs in each if name in attrs}.values()) for name in names}
-    return {str(name): " or ".join(map(str, texts)) if texts[1:] else texts[0] for name, texts in found.items()}
+    values = {name: list({str(attrs[name]): attrs[name] for attrs in each if name in attrs}.values()) for name in names}
+    return {str(name): " or ".join(map(str, texts)) if texts[1:] else texts[0] for name, texts in values.items()}
 
 
 def answer(query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Store) -> pd.DataFrame:
@@ -137,10 +136,8 @@ def _view(database: Any, table: str, cells: Sequence[Cell], store: Store) -> Non
     A cell's name does not depend on its labels, and other studies and grids can have it under other labels. So labels
     are in no file.
     """
-    if isinstance(store.place, Remote):
-        database.register_filesystem(store.place.files)
-    read = (store.read(key) for key in dict.fromkeys(cell.key for cell in cells))
-    files = [store.place.path(found.header["shard"]).replace("'", "''") for found in read if found is not None]
+    shards = (store.read(key) for key in dict.fromkeys(cell.key for cell in cells))
+    files = [str(store.root / shard.header["shard"]).replace("'", "''") for shard in shards if shard is not None]
     if not files:
         raise InputError(f"No cell of {cells[0].grid!r} is done.", "Run the study first.")
     listed = ", ".join(f"'{file}'" for file in files)

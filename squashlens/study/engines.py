@@ -1,6 +1,7 @@
 """Start workers, show their progress, and start others in place of those that died, until every cell is closed.
 
-The engine `local` starts processes on this machine, on its GPUs in turn. No other package is needed.
+The engine `local` starts processes on this machine, on its GPUs in turn. No other package is needed. Each engine starts
+and stops workers, and says the state of one: None while it runs, "" when it has ended, or the reason why it died.
 """
 
 import itertools
@@ -14,14 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from squashlens import errors
 from squashlens.bars import bar
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.study.cells import Cell
-from squashlens.study.places import extra
-from squashlens.study.store import Store
+from squashlens.study.store import Store, extra
 from squashlens.study.work import outcome
 
 LOOK = 0.2  # seconds between two looks at the workers
@@ -30,17 +30,7 @@ ERRORS = 4000  # characters of a dead worker's messages that are kept
 Process = tuple["subprocess.Popen[bytes]", Any]  # with the file of its messages
 
 
-class Engine(Protocol):
-    """What starts workers. The state of a worker is None while it runs, "" when it has ended, and otherwise the reason
-    why it died.
-    """
-
-    def start(self, task: Mapping[str, Any], worker: int) -> Any: ...
-    def state(self, handle: Any) -> str | None: ...
-    def stop(self, handles: Sequence[Any]) -> None: ...
-
-
-def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell]) -> None:
+def drive(engine: Any, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell]) -> None:
     """Run a study with some workers. A worker that dies is replaced; starts without any progress end the study."""
     crew, keys = _Crew(engine, task, workers), {cell.key for cell in cells}
     closed, starts, ended = store.named(keys), -workers, True
@@ -69,7 +59,7 @@ def drive(engine: Engine, task: Mapping[str, Any], workers: int, store: Store, c
 class _Crew:
     """The workers that run."""
 
-    def __init__(self, engine: Engine, task: Mapping[str, Any], workers: int) -> None:
+    def __init__(self, engine: Any, task: Mapping[str, Any], workers: int) -> None:
         self.engine, self.task, self.workers = engine, task, workers
         self.handles: dict[int, Any] = {}
         self.died = "they end before their cells are done"
@@ -81,7 +71,7 @@ class _Crew:
         return len(missing)
 
     def dismiss(self) -> bool:
-        """Forget the workers that ended; raise an error that one of them ended with."""
+        """Forget workers that ended; raise the error of one that ended with an error."""
         states = {worker: self.engine.state(handle) for worker, handle in self.handles.items()}
         ended = {worker: state for worker, state in states.items() if state is not None}
         for worker, state in ended.items():
@@ -147,8 +137,8 @@ def gpus_here() -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
-    return given[:count] or [str(number) for number in range(count)]
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return visible[:count] or [str(number) for number in range(count)]
 
 
 Actor = tuple[Any, Any]  # with its call
@@ -221,8 +211,7 @@ class Slurm:
         self.parameters = {"name": "squashlens", "cpus_per_task": threads, "timeout_min": 240, **parameters}
 
     def start(self, task: Mapping[str, Any], worker: int) -> _Job:
-        store = str(task["store"])
-        folder = Path("slurm") if "://" in store else Path(store) / "slurm"  # seen by all nodes, as the store is
+        folder = Path(task["store"]) / "slurm"  # seen by all nodes, as the store is
         refusals = (RuntimeError, NameError, TypeError, ValueError, OSError, self.submitit.core.utils.FailedJobError)
         try:
             executor = self.submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)

@@ -6,7 +6,7 @@ A prompt is text or a list of token ids. Rows are read in spans, of which each b
 in memory. `limit` reads the first rows only. A shard has a row for each prompt and a column for each variable of its
 result. A variable with dimensions is a list, flattened in the order of its dimensions. `token` and other coordinates
 along a dimension are lists too. A row that has no prompt, or whose prompt cannot be measured, has its reason in
-`error`, and nothing in the other columns; the others have their numbers. Such rows can be measured again, alone.
+`error`, and nothing in the other columns; the others have their numbers.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, SquashlensError
 from squashlens.saving.stored import Result, as_dataset
 from squashlens.study.describing.measurements import call
-from squashlens.study.places import extra
+from squashlens.study.store import extra
 
 TOGETHER, TOKENS = 32, 4096  # most prompts of equal length in one call, and most tokens
-FIRST = ("row", "prompt", "error")  # columns of every row of a shard
+LOOKED_AT = 100  # rows, of which one must have a prompt
 
 
 @validated
@@ -77,16 +77,19 @@ class Source:
 WANTED = "Give text or a list of token ids."
 
 
-def source_of(given: Mapping[str, Any]) -> Source:
+def source_of(described: Mapping[str, Any]) -> Source:
     """The source that a description names, after one pass over the file."""
-    over: Over = call(Over, given, "over")
+    over: Over = call(Over, described, "over")
     positive(over.shard, "over: shard", "a number of rows", most=2**53)
     positive(1 if over.limit is None else over.limit, "over: limit", "a number of rows", most=2**53)
     identity, rows = _look(over.path)
     if not rows:
         raise InputError(f"{over.file!r} has no rows.", "Give another file.")
-    _require_column(over)
-    return Source(over, identity, min(rows, over.limit or rows))
+    source = Source(over, identity, min(rows, over.limit or rows))
+    first = [prompt for _, prompt in source.prompts(0, min(LOOKED_AT, source.rows))]
+    if all(isinstance(prompt, InputError) for prompt in first):
+        raise InputError(f"{over.file!r} has no prompt in its first rows. {first[0].cause}", first[0].remedy)
+    return source
 
 
 def _look(path: Path) -> tuple[str, int]:
@@ -99,32 +102,6 @@ def _look(path: Path) -> tuple[str, int]:
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
     return digest, _parquet(path).metadata.num_rows if path.suffix == ".parquet" else rows
-
-
-def _require_column(over: Over) -> None:
-    """An error unless the column is in some row of the file."""
-    if over.path.suffix == ".parquet":
-        columns, wrong = set(_parquet(over.path).schema_arrow.names), None
-    else:
-        columns, wrong = _columns_of_lines(over)
-    if wrong and not columns:
-        raise InputError(f"No line of {over.path.name!r} is a JSON object. The first: {wrong.cause}", wrong.remedy)
-    if over.column not in columns:
-        raise InputError(f"{over.file!r} has no column {over.column!r}.", f"It has: {', '.join(sorted(columns))}.")
-
-
-def _columns_of_lines(over: Over) -> tuple[set[str], InputError | None]:
-    """The columns of the lines up to one that has the wanted column, and what is wrong with the first odd line."""
-    columns, wrong = set[str](), None
-    with over.path.open("rb") as file:
-        for row in map(_object, file):
-            if isinstance(row, InputError):
-                wrong = wrong or row
-                continue
-            columns |= row.keys()
-            if over.column in columns:
-                break
-    return columns, wrong
 
 
 @cache
@@ -142,8 +119,10 @@ def _of_lines(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
     """The values of a column in some lines, or the errors why a line has none."""
     with path.open("rb") as file:
         for row in map(_object, islice(file, start, stop)):
-            missing = InputError(f"The row has no {column!r}.", WANTED)
-            yield row if isinstance(row, InputError) else row.get(column, missing)
+            if isinstance(row, dict) and column not in row:
+                yield InputError(f"The row has no {column!r}.", f"It has: {', '.join(sorted(row))}.")
+            else:
+                yield row if isinstance(row, InputError) else row[column]
 
 
 def _object(line: bytes) -> dict[str, Any] | InputError:
@@ -157,6 +136,8 @@ def _object(line: bytes) -> dict[str, Any] | InputError:
 
 def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
     file, first = _parquet(path), 0
+    if column not in (names := file.schema_arrow.names):
+        raise InputError(f"{str(path)!r} has no column {column!r}.", f"It has: {', '.join(sorted(names))}.")
     for group in range(file.num_row_groups):
         after = first + file.metadata.row_group(group).num_rows
         if first < stop and after > start:
@@ -182,18 +163,16 @@ def shard(
     rows: Iterator[tuple[int, Any]],
     measure: Callable[[Any], Result],
     key: str,
-    earlier: bytes | None = None,
     length: Callable[[Any], int] | None = None,
 ) -> bytes:
-    """The Parquet file of some rows. `measure` is called with each prompt of which `earlier` has no numbers.
+    """The Parquet file of some rows. `measure` is called with each prompt.
 
     With `length`, the number of tokens of a prompt, it is called with lists of prompts of equal length. `key` is the
     name of the shard's cell, by which `sql` finds the labels of its rows.
     """
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
-    done = _measured(pq, earlier) if earlier is not None else {}
-    left = [(number, prompt) for number, prompt in rows if number not in done]
-    for together in _groups(left, length):
+    done: dict[int, dict[str, Any]] = {}
+    for together in _groups(list(rows), length):
         done |= _rows(together, measure)
     rows_of_cell = [done[number] | {"cell": key} for number in sorted(done)]
     names = dict.fromkeys(name for row in rows_of_cell for name in row)
@@ -235,13 +214,6 @@ def failed_rows(content: bytes) -> dict[int, str]:
     pq = extra("pyarrow.parquet", "A scan")
     table = pq.read_table(io.BytesIO(content), columns=["row", "error"]).to_pydict()
     return {row: error.strip() for row, error in zip(table["row"], table["error"], strict=True) if error is not None}
-
-
-def _measured(pq: Any, content: bytes) -> dict[int, dict[str, Any]]:
-    """The rows of a shard that have their numbers, as `_row` made them."""
-    rows = pq.read_table(io.BytesIO(content)).to_pylist()
-    whole = [row for row in rows if row["error"] is None]
-    return {row["row"]: {n: v for n, v in row.items() if v is not None or n in FIRST} for row in whole}
 
 
 def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:

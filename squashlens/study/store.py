@@ -8,15 +8,18 @@ cells have a file of their own with the reason.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
 from squashlens.errors import InputError
+from squashlens.saving.files import refusing, require_folder, write
 from squashlens.saving.stored import Result, as_bytes, parsed, result_of
-from squashlens.study.places import place_of
+from squashlens.study.claims import claimed
 
 FORM = 1  # version of the format
 LARGE = 1 << 20  # bytes of a result from which it is stored as netCDF, which is slower to write and smaller
@@ -34,11 +37,32 @@ class Stored:
         return parsed(self.content, self.header["ending"], self.header["key"])
 
 
-class Store:
-    """The cells, failures and shards in one place."""
+def extra(package: str, what: str, name: str = "study") -> Any:
+    """A package of the extra `name`, or an error that says what needs it and how to install it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(
+            f"{what} needs {package.partition('.')[0]}, which is not installed.",
+            f'Install it: pip install "squashlens[{name}]".',
+        ) from None
 
-    def __init__(self, url: str | Path) -> None:
-        self.place = place_of(url)
+
+class Store:
+    """The cells, failures and shards in one folder, of this machine or of a network file system."""
+
+    def __init__(self, folder: str | Path) -> None:
+        if "://" in str(folder):
+            raise InputError(f"store={str(folder)!r} is a URL.", "Give a folder that all workers see.")
+        self.root = Path(folder).expanduser().absolute()
+
+    def require_writable(self) -> None:
+        """Create the folder; an error if no files can be written there."""
+        require_folder(self.root)
+
+    def claimed(self, key: str) -> AbstractContextManager[int | None]:
+        """The claim of this process on a cell, see `squashlens.study.claims`."""
+        return claimed(self.root / "claims" / key)
 
     def keep(self, key: str, about: Mapping[str, Any], result: Result) -> None:
         """Store the result of a cell, whole or not at all."""
@@ -48,55 +72,42 @@ class Store:
     def keep_shard(self, key: str, about: Mapping[str, Any], grid: str, content: bytes) -> None:
         """Store the Parquet file of a cell of a scan."""
         name = f"shards/{''.join(c if c.isalnum() or c in '_-' else '_' for c in grid)}/{key}.parquet"
-        self.place.write(name, content)
+        self.write(name, content)
         self._keep(key, {**about, "shard": name, "shard_digest": hashlib.sha256(content).hexdigest()}, b"")
-
-    def measure_again(self, key: str) -> None:
-        """Let the failed rows of a shard be measured again: its cell is no longer done, and its file remains."""
-        found = self._cell(key)
-        if found is not None:
-            self._keep(key, {**found.header, "again": True}, b"")
 
     def _keep(self, key: str, about: Mapping[str, Any], content: bytes) -> None:
         header = {**about, "squashlens_cell": FORM, "key": key}
         header["digest"] = _digest(header, content)
-        self.place.write(name_of(key), _line(header) + b"\n" + content)
-        self.place.remove(failure_of(key))
+        self.write(name_of(key), _line(header) + b"\n" + content)
+        self._remove(failure_of(key))
 
     def read(self, key: str) -> Stored | None:
-        """A cell; None if it is not done, or if its file was changed or damaged."""
-        found = self._cell(key)
-        if found is None or found.header.get("again") or ("shard" in found.header and self.shard(key) is None):
-            return None
-        return found
-
-    def shard(self, key: str) -> bytes | None:
-        """The Parquet file of a cell of a scan, also if its failed rows are to be measured again."""
-        found = self._cell(key)
-        content = None if found is None or "shard" not in found.header else self.place.read(found.header["shard"])
-        whole = content and found and hashlib.sha256(content).hexdigest() == found.header["shard_digest"]
-        return content if whole else None
-
-    def _cell(self, key: str) -> Stored | None:
-        line, _, rest = (self.place.read(name_of(key)) or b"").partition(b"\n")
+        """A cell, or the shard of a cell of a scan; None if it is not done, or if a file was changed or damaged."""
+        line, _, content = (self._read(name_of(key)) or b"").partition(b"\n")
         try:
             header = json.loads(line)
-            given = header.pop("digest")
+            digest = header.pop("digest")
         except (ValueError, KeyError, AttributeError, TypeError):
             return None
-        right = header.get("squashlens_cell") == FORM and header.get("key") == key and given == _digest(header, rest)
-        return Stored(header, rest) if right else None
+        right = (FORM, key, _digest(header, content))
+        if (header.get("squashlens_cell"), header.get("key"), digest) != right:
+            return None
+        if "shard" in header:
+            content = self._read(header["shard"]) or b""
+            if hashlib.sha256(content).hexdigest() != header["shard_digest"]:
+                return None
+        return Stored(header, content)
 
     def result(self, key: str) -> Result:
         """The result of a cell."""
-        found = self.read(key)
-        if found is None or "ending" not in found.header:
+        stored = self.read(key)
+        if stored is None or "ending" not in stored.header:
             raise InputError(f"The store has no result {key!r}.", "See `status()` for what is done.")
-        return result_of(found.dataset())
+        return result_of(stored.dataset())
 
     def done(self, keys: Iterable[str]) -> set[str]:
         """Those keys whose cells are done."""
-        there = {name.rpartition("/")[2].removesuffix(".cell") for name in self.place.names("cells")}
+        there = self._keys("cells")
         return {key for key in keys if key in there and self.read(key) is not None}
 
     def closed(self, keys: Iterable[str]) -> set[str]:
@@ -105,37 +116,65 @@ class Store:
 
     def named(self, keys: Iterable[str]) -> set[str]:
         """As `closed`, without opening the files: for progress."""
-        there = (*self.place.names("cells"), *self.place.names("failures"))
-        return {name.rpartition("/")[2].partition(".")[0] for name in there} & {*keys}
+        return (self._keys("cells") | self._keys("failures")) & {*keys}
 
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
         """Store why a cell could not be computed."""
-        self.place.write(failure_of(key), json.dumps({"key": key, **about}, ensure_ascii=False).encode())
+        self.write(failure_of(key), json.dumps({"key": key, **about}, ensure_ascii=False).encode())
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """What is known of failed cells, by key."""
-        keys = [name.rpartition("/")[2].removesuffix(".json") for name in self.place.names("failures")]
-        return {key: record for key in keys if (record := self.failure(key)) is not None}
+        return {key: record for key in self._keys("failures") if (record := self.failure(key)) is not None}
 
     def failure(self, key: str) -> dict[str, Any] | None:
         """Why a cell failed; None if it did not, or if the record is damaged: the cell is then computed again."""
         try:
-            record = json.loads(self.place.read(failure_of(key)) or b"null")
+            record = json.loads(self._read(failure_of(key)) or b"null")
         except ValueError:
             return None
         return record if isinstance(record, dict) and record.get("key") == key else None
 
     def forget(self, key: str) -> None:
-        """Remove the record of a failure, so that the cell is computed again."""
-        self.place.remove(failure_of(key))
+        """Remove the result of a cell and the record of its failure, so that it is computed again."""
+        self._remove(name_of(key))
+        self._remove(failure_of(key))
 
-    def journal(self, key: str) -> Path | None:
-        """Where a long measurement keeps what it has found so far; None on an object store."""
-        return self.place.local(f"journals/{key}.sqlite")
+    def journal(self, key: str) -> Path:
+        """Where a long measurement keeps what it has found so far."""
+        return self._beneath(f"journals/{key}.sqlite")
 
     def end_journal(self, key: str) -> None:
         """Remove the journal of a cell that is done or has failed."""
-        self.place.remove(f"journals/{key}.sqlite")
+        self._remove(f"journals/{key}.sqlite")
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file, whole or not at all."""
+        write(self._beneath(name), content)
+
+    def _beneath(self, name: str) -> Path:
+        """The path of a file to write, in a folder that exists."""
+        path = self.root / name
+        with refusing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _read(self, name: str) -> bytes | None:
+        """The content of a file; None if it is missing."""
+        try:
+            return (self.root / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            cause = f"{str(self.root / name)!r} cannot be read: {error.strerror}."
+            raise InputError(cause, "Check the folder and its permissions.") from error
+
+    def _keys(self, folder: str) -> set[str]:
+        """The keys in the names of all files below a folder."""
+        return {file.stem for file in (self.root / folder).rglob("*.*") if file.name[0] != "."}
+
+    def _remove(self, name: str) -> None:
+        with refusing(self.root / name):
+            (self.root / name).unlink(missing_ok=True)
 
 
 def name_of(key: str) -> str:

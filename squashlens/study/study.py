@@ -1,15 +1,11 @@
 """A study: many measurements with one description and one store, which can be interrupted, resumed and shared."""
 
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import psutil
 import xarray as xr
 
 from squashlens._typing import EngineName, positive
@@ -45,7 +41,7 @@ class Study:
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
-        store: a folder, or a URL that fsspec can open, such as ``s3://bucket/study``.
+        store: a folder, which all workers must see.
 
     Raises:
         InputError: a grid that names an unknown measurement, or arguments that it cannot take.
@@ -97,7 +93,7 @@ class Study:
             device: device of all workers, such as ``"cpu"``; by default CUDA if there is any.
             resources: for Ray, options of an actor (``{"num_gpus": 0.5}``); for Slurm, parameters of submitit's
                 executor (``{"slurm_partition": "gpu", "timeout_min": 240}``).
-            retry: also compute the cells, and the prompts of scans, that have failed before.
+            retry: also compute the cells that have failed before, and the shards of scans with a prompt that has.
 
         Returns:
             The table of `status`.
@@ -111,16 +107,12 @@ class Study:
         positive(threads, "threads", "a number of threads")
         if resources is not None and engine == "local":
             raise InputError("resources= is given for the engine local.", "Leave it out, or choose ray or slurm.")
-        if self.store.place.url.startswith("memory://") and (engine != "local" or workers > 1):
-            raise InputError("A store in memory:// is seen by this process only.", "Give a folder, or workers=1.")
         require_current(self.cells)
-        self.store.place.require_writable()
+        self.store.require_writable()
         if retry:
-            for key in self.store.failures().keys() & {cell.key for cell in self.cells}:
+            failed = self.store.failures().keys() & {cell.key for cell in self.cells}
+            for key in failed | {key for key, rows in self._failed_rows().items() if rows}:
                 self.store.forget(key)
-            for key, rows in self._failed_rows().items():
-                if rows:
-                    self.store.measure_again(key)
         if engine == "local" and workers == 1:
             keys = {cell.key for cell in self.cells}
             shown = bar(total=len(keys), initial=len(self.store.named(keys)), desc="cells", unit="cell")
@@ -128,34 +120,11 @@ class Study:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
         task = {
-            "grids": list(map(asdict, self.grids)), "store": self.store.place.url, "cells": digest(self.cells),
+            "grids": list(map(asdict, self.grids)), "store": str(self.store.root), "cells": digest(self.cells),
             "workers": workers, "threads": threads, "device": device,
         }  # fmt: skip
         drive(_engine(engine, resources, threads, device), task, workers, self.store, self.cells)
         return self.status()
-
-    @validated
-    def estimate(self, *, sample: int = 3, threads: int = 1, device: str | None = None) -> pd.DataFrame:
-        """Say how long the cells that are left will take and how much memory, from a few that are computed and kept.
-
-        Args:
-            sample: cells to compute for each grid and model: the least and the largest by their arguments, and others
-                between them, from which the other cells are interpolated.
-            threads: as in `Study.run`.
-            device: as in `Study.run`.
-
-        Returns:
-            Table with a row for each grid and model: the numbers of cells `measured` and `left`, the seconds of
-            `loading` the model and of all cells that are left, in one process, and the most `memory` in bytes that this
-            process has had so far (on a GPU, that PyTorch has had there).
-        """
-        positive(sample, "sample", "a number of cells")
-        require_current(self.cells)
-        self.store.place.require_writable()
-        closed = self.store.closed(cell.key for cell in self.cells)
-        with threads_set(threads):
-            left = {cell.key: cell for cell in self.cells if cell.key not in closed}
-            return _forecast(Worker(self.store, device), [*left.values()], sample)
 
     def status(self) -> pd.DataFrame:
         """What is done: a row for each grid.
@@ -183,8 +152,8 @@ class Study:
             reasons: dict[int | None, Any] = {None: failed[cell.key].get("reason")} if cell.key in failed else {}
             for row, reason in (reasons | rows_of.get(cell.key, {})).items():
                 rows.append({"grid": cell.grid, **cell.labels, "row": row, "reason": reason, "key": cell.key})
-        found = pd.DataFrame(rows, columns=None if rows else ["grid", "row", "reason", "key"])
-        return found.astype({"row": "Int64"}) if any(cell.span for cell in self.cells) else found.drop(columns="row")
+        table = pd.DataFrame(rows, columns=None if rows else ["grid", "row", "reason", "key"])
+        return table.astype({"row": "Int64"}) if any(cell.span for cell in self.cells) else table.drop(columns="row")
 
     @validated
     def combine(self, name: str | None = None) -> xr.Dataset:
@@ -244,8 +213,8 @@ class Study:
 
     def _failed_rows(self) -> dict[str, dict[int, str]]:
         """For each shard, the rows that could not be measured, with their reasons."""
-        shards = {cell.key: self.store.shard(cell.key) for cell in self.cells if cell.span}
-        return {key: failed_rows(content) for key, content in shards.items() if content is not None}
+        shards = {cell.key: self.store.read(cell.key) for cell in self.cells if cell.span}
+        return {key: failed_rows(shard.content) for key, shard in shards.items() if shard is not None}
 
     def _grid(self, name: str | None) -> Any:
         names = [grid.name for grid in self.grids]
@@ -260,52 +229,3 @@ def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int,
     if name == "ray":
         return Ray(resources or {}, threads)
     return Slurm(resources or {}, threads) if name == "slurm" else Local(device)
-
-
-def _forecast(worker: Worker, cells: Sequence[Cell], sample: int) -> pd.DataFrame:
-    """For each grid and model, the seconds of the cells that are left, and the most memory that the process took."""
-    groups: dict[Any, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.grid, cell.model), []).append(cell)
-    rows = []
-    for (grid, model), own in groups.items():
-        own.sort(key=_size)
-        began = time.perf_counter()
-        worker.prepare(own[0])
-        loading, seconds = time.perf_counter() - began, {}
-        for place in sorted({round(at) for at in np.linspace(0, len(own) - 1, min(sample, len(own)))}):
-            began = time.perf_counter()
-            if worker.attempt(own[place]):
-                seconds[place] = time.perf_counter() - began
-        others = [place for place in range(len(own)) if place not in seconds]
-        expected = np.interp(others, [*seconds], [*seconds.values()]).sum() if seconds and others else 0.0
-        rows.append({
-            "grid": grid, "model": model.name if model else None, "measured": len(seconds), "left": len(others),
-            "loading": loading, "seconds": float(expected), "memory": _peak(),
-        })  # fmt: skip
-    return pd.DataFrame(rows, columns=["grid", "model", "measured", "left", "loading", "seconds", "memory"])
-
-
-def _size(cell: Cell) -> float:
-    """By what cells of one grid and model are put in the order of their cost: lengths, numbers, and length of text."""
-
-    def of(value: Any) -> float:
-        if isinstance(value, dict | list):
-            held = value.values() if isinstance(value, dict) else value
-            return len(value) + sum(map(of, held))
-        return abs(float(value)) if isinstance(value, int | float) else len(str(value))
-
-    return of({name: value for name, value in cell.arguments.items() if "seed" not in name})
-
-
-def _peak() -> int:
-    """The most memory that this process has had, in bytes; on a GPU, what PyTorch has had there."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    if sys.platform == "win32":
-        return psutil.Process().memory_info().peak_wset
-    from resource import RUSAGE_SELF, getrusage
-
-    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

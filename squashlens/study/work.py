@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import xarray as xr
@@ -42,7 +42,7 @@ from squashlens.study.describing.measurements import (
 from squashlens.study.scans import reason_of, shard
 from squashlens.study.store import Store
 
-DEATHS = 3  # workers that a cell may kill, by a crash or its memory, before it counts as failed
+DEATHS = 5  # workers that may die while they compute a cell, by its fault or not, before it counts as failed
 PAUSE = 0.2  # seconds between two looks at cells that other workers hold
 
 
@@ -83,20 +83,19 @@ class Worker:
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell unless it is done; False if another worker holds it."""
-        with self.store.place.claim(cell.key) as causes:
-            if causes is None:
+        with self.store.claimed(cell.key) as deaths:
+            if deaths is None:
                 return False
             if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
-                self._compute(cell, causes)
+                self._compute(cell, deaths)
                 if "resume" in parameters(cell.measurement):
                     self.store.end_journal(cell.key)
         return True
 
-    def _compute(self, cell: Cell, causes: Sequence[str]) -> None:
+    def _compute(self, cell: Cell, deaths: int) -> None:
         """Compute and store a cell, or store why it failed. Errors of the store itself are raised."""
-        if len(causes) >= DEATHS:
-            last = causes[-1].partition("\n")[0]
-            self._fail(cell, f"{len(causes)} workers died while they computed it. {last}", trace=causes[-1])
+        if deaths >= DEATHS:
+            self._fail(cell, f"{deaths} workers died while they computed it. To see why, run it with workers=1.")
             return
         try:
             with quiet():
@@ -123,13 +122,13 @@ class Worker:
 
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
-        given = arguments_for(model, cell.arguments, known)
+        arguments = arguments_for(model, cell.arguments, known)
         if "resume" in known:  # if this worker is killed, the next one goes on from here
-            given |= {"resume": self.store.journal(cell.key)}
+            arguments |= {"resume": self.store.journal(cell.key)}
         first = () if model is None else (model,)
 
         def function(**more: Any) -> Result:
-            result = function_of(cell.measurement)(*first, **more, **given)
+            result = function_of(cell.measurement)(*first, **more, **arguments)
             if not isinstance(result, xr.DataArray | xr.Dataset):
                 cause = f"{cell.measurement} returned {short_repr(result)}."
                 raise InputError(cause, "Return an xarray DataArray or Dataset.")
@@ -144,16 +143,9 @@ class Worker:
                 grows = scanned_argument(cell.measurement) == "sequence"
                 return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
 
-            earlier = self.store.shard(cell.key)  # whose failed rows are measured again
             several = getattr(getattr(function_of(cell.measurement), "__measures__", None), "prompts", "") == "equal"
             length = (lambda prompt: len(rows_of(model, prompt)[0])) if several and model is not None else None
-            return shard(cell.source.prompts(*cell.span), measure, cell.key, earlier, length)
-
-    def prepare(self, cell: Cell) -> None:
-        """Load the model of a cell; what is wrong with it is said when the cell is computed."""
-        with suppress(SquashlensError):
-            if cell.model is not None:
-                self._model(cell.model)
+            return shard(cell.source.prompts(*cell.span), measure, cell.key, length)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""
@@ -181,11 +173,12 @@ class Worker:
             self._loaded, self.loads = (wanted, model), self.loads + 1
         return self._loaded[1]
 
-    def _fail(self, cell: Cell, reason: str, error: Exception | None = None, trace: str = "") -> None:
+    def _fail(self, cell: Cell, reason: str, error: Exception | None = None) -> None:
         cell.require_described()
+        about = cell.about | {"reason": reason}
         if error is not None and not isinstance(error, SquashlensError):
-            trace = "".join(traceback.format_exception(error))
-        self.store.fail(cell.key, cell.about | {"reason": reason} | ({"traceback": trace[-4000:]} if trace else {}))
+            about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
+        self.store.fail(cell.key, about)
 
 
 @contextmanager

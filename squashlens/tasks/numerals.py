@@ -71,11 +71,11 @@ def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Patte
     said = rf"(?:{announced}|{told}|[:=]\s*|[a-z]\s*=\s*)*"
     bodies = [f"{said}{number}" + (rf"(?:\s+{counted})?" if units else "")]
     if units:
-        one = f"(?P<number>1|one){again}"  # of which the item is in the singular
-        bodies.append(rf"{said}{one}(?!\s+['\"‘“]?(?P=number)\b)\s+{single}")  # "1 1" may be the sequence again
+        single_item = f"(?P<number>1|one){again}"  # of which the item is in the singular
+        bodies.append(rf"{said}{single_item}(?!\s+['\"‘“]?(?P=number)\b)\s+{single}")  # "1 1" may be the sequence again
         holds = rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contains)"
         occurs = rf"(?:the\s+(?:word|digit|number)\s+)?{counted}\s+(?:appears?|occurs?)"
-        for amount in (rf"{number}\s+{counted}", rf"{one}\s+{single}"):
+        for amount in (rf"{number}\s+{counted}", rf"{single_item}\s+{single}"):
             bodies.append(rf"(?:{holds}|{occurs}|{there}){_JUST}\s+{amount}")
     return tuple(re.compile(f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}", re.IGNORECASE) for body in bodies)
 
@@ -101,15 +101,10 @@ def value(text: str) -> int:
     return whole + part
 
 
-def find_numbers(text: str) -> list[tuple[int, int, str]]:
-    """Every number in a text, in digits or words: its start, its end, and its value as text.
-
-    The word "one" counts as a pronoun. The text of a number of more than 30 characters, a sequence, is returned
-    unchanged.
-    """
-    found = [*_IN_DIGITS.finditer(text), *(word for word in _IN_WORDS.finditer(text) if word[0].lower() != "one")]
-    said = [one[0] if len(one[0]) > 2 * LONGEST else str(value(one[0])) for one in found]
-    return sorted((one.start(), one.end(), text) for one, text in zip(found, said, strict=True))
+def begins_with_number(text: str) -> bool:
+    """Whether a text begins with a number, in digits or words. The word "one" counts as a pronoun."""
+    match = _IN_DIGITS.match(text) or _IN_WORDS.match(text)
+    return match is not None and match[0].lower() != "one"
 
 
 def find_stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:
@@ -122,10 +117,10 @@ def find_stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) 
     """
     text = _right_side(text)
     patterns = _sentences(nouns, units) if len(text) <= MOST else (_IN_DIGITS,)
-    found = next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
-    if found is None:
+    match = next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
+    if match is None:
         return None
-    said, again = found.groupdict().get("number", found[0]), found.groupdict().get("again")
+    said, again = match.groupdict().get("number", match[0]), match.groupdict().get("again")
     # The same number in digits and in words counts once; anything else is two numbers.
     if again is not None and (said[-1].isdecimal() == again[-1].isdecimal() or value(said) != value(again)):
         return None

@@ -15,7 +15,7 @@ from typing import Literal
 
 from typing_extensions import TypeAliasType
 
-from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, find_numbers, find_stated, unread, value
+from squashlens.tasks.numerals import ANSWER, LONGEST, SPELT, begins_with_number, find_stated, unread, value
 
 Why = TypeAliasType(
     "Why",
@@ -140,8 +140,8 @@ def digits(text: str, opening: str, ended: bool) -> Reading:
 def words(text: str, opening: str, ended: bool) -> Reading:
     """Read any text in the same places as `number`; each run of white space becomes one space."""
     text, ended = _turn(text, ended)
-    found, places = _find(text, opening, ended, _as_words), _after_opening(text, opening)
-    return _unless_retracted(found, "", places[-1][2], lambda _: Reading("", "none")) if places else found
+    reading, places = _find(text, opening, ended, _as_words), _after_opening(text, opening)
+    return _unless_retracted(reading, "", places[-1][2], lambda _: Reading("", "none")) if places else reading
 
 
 def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Convert) -> Reading:
@@ -151,10 +151,10 @@ def _read(text: str, opening: str, ended: bool, strict: Convert, lenient: Conver
     places = _after_opening(bare, asked)
     if places:
         line, _, after = next((place for place in reversed(places) if place[0]), places[-1])
-        found = _unless_retracted(_find(bare, asked, ended, lenient), line, after, lenient)
+        reading = _unless_retracted(_find(bare, asked, ended, lenient), line, after, lenient)
     else:
-        found = _find_announced(bare, ended, lenient)
-    return replace(found, as_asked=_find(text, opening, ended, strict).value == found.value)
+        reading = _find_announced(bare, ended, lenient)
+    return replace(reading, as_asked=_find(text, opening, ended, strict).value == reading.value)
 
 
 def _find(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
@@ -162,17 +162,17 @@ def _find(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
     said = _after_opening(text, opening)
     if not said:
         return convert(text.strip()) if ended else Reading("", "cut")
-    found = [convert(line) for line, _, _ in said]
+    readings = [convert(line) for line, _, _ in said]
     last, closed, _ = said[-1]
     # If the text was cut off, its last number, sum or word may be incomplete.
-    if not (ended or closed) and not (found[-1].why == "read" and last[-1:] in _CLOSING):
+    if not (ended or closed) and not (readings[-1].why == "read" and last[-1:] in _CLOSING):
         return Reading("", "cut")
-    return _one(found)
+    return _one(readings)
 
 
-def _one(found: list[Reading]) -> Reading:
+def _one(readings: list[Reading]) -> Reading:
     """The common reading of all places that have one; "several" if they differ."""
-    different = set(found) - {Reading("", "none")} or set(found)
+    different = set(readings) - {Reading("", "none")} or set(readings)
     return different.pop() if len(different) == 1 else Reading("", "several")
 
 
@@ -188,8 +188,8 @@ def _find_announced(text: str, ended: bool, convert: Convert) -> Reading:
         return whole
     # A step of arithmetic is no other answer, unless it is the last. Other sentences with a number are.
     steps = [each for each in parts if _is_step(each)]
-    found = [convert(each) for each in parts if each not in steps[:-1]]
-    return _one([reading for reading in found if reading.why == "read"])
+    readings = [convert(each) for each in parts if each not in steps[:-1]]
+    return _one([reading for reading in readings if reading.why == "read"])
 
 
 def _sentences(text: str) -> list[str]:
@@ -208,21 +208,21 @@ def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
     Occurrences that only repeat the question are left out.
     """
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())) or r"(?!)", re.IGNORECASE)
-    found = []
+    places = []
     for match in pattern.finditer(text):
         line, newline, rest = text[match.end() :].lstrip(" \t*_\r\n").partition("\n")
         again = pattern.search(line)  # the words occur twice on one line: the number between them counts too
         line = _first_clause(line[: again.start()]) if again else line
         only_asked = _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or (again and not line)
         if not only_asked:
-            found.append((line, bool(newline), rest))
-    return found
+            places.append((line, bool(newline), rest))
+    return places
 
 
 def _first_clause(text: str) -> str:
     """The first clause of a text if it begins with a number, or all steps of a sum; otherwise an empty text."""
     begins = text.lstrip(_AROUND)
-    if not any(start == 0 for start, _, _ in find_numbers(begins)):
+    if not begins_with_number(begins):
         return ""
     clause = re.split(r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins)[0]
     return begins if _is_step(clause) and _is_step(begins.removeprefix(clause)) else clause
@@ -248,29 +248,29 @@ _ERROR = re.compile(
 )
 
 
-def _unless_retracted(found: Reading, line: str, after: str, convert: Convert) -> Reading:
+def _unless_retracted(reading: Reading, line: str, after: str, convert: Convert) -> Reading:
     """The reading of a line, unless the text after it gives another number, corrects it, or calls it wrong.
 
     If the same number is said again after that, the answer counts. A step of arithmetic is no other answer, unless the
     line is a step itself: then the sum goes on.
     """
-    if found.why != "read":
-        return found
+    if reading.why != "read":
+        return reading
     retracted, lines = False, [line for line in after.splitlines() if line.strip()]
     end = next((i for i, line in enumerate(lines) if _QUESTION.match(line)), len(lines))
     for sentence in _sentences("\n".join(lines[:end])):
         rest = _CORRECTION.sub("", sentence, count=1) if _CORRECTION.match(sentence) else sentence
-        if _is_step(sentence) and _is_step(line) and convert(sentence.rpartition("=")[2]).value != found.value:
+        if _is_step(sentence) and _is_step(line) and convert(sentence.rpartition("=")[2]).value != reading.value:
             return Reading("", "several")
         said = "" if _is_step(sentence) else convert(_DOUBT.sub("", rest, count=1)).value
-        denied = re.search(rf"(?:\bnot|n['’]t) {re.escape(found.value)}(?!\w|[.,]\d)", sentence)
-        if said == found.value:
+        denied = re.search(rf"(?:\bnot|n['’]t) {re.escape(reading.value)}(?!\w|[.,]\d)", sentence)
+        if said == reading.value:
             retracted = False
         elif said and (sentence == lines[0].strip() or re.search(r"[^\W\d_]", sentence)):  # no list and no date
             return Reading("", "several")
         elif rest != sentence or denied or _ERROR.search(sentence):
             retracted = True
-    return Reading("", "retracted") if retracted else found
+    return Reading("", "retracted") if retracted else reading
 
 
 def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:
@@ -313,8 +313,8 @@ def _lenient_digit(line: str) -> Reading:
 
 
 def _one_digit(said: str, otherwise: Why) -> Reading:
-    found = str(SPELT.get(said.lower(), said))
-    return Reading(found, "read") if found in set("0123456789") else Reading("", otherwise)
+    value = str(SPELT.get(said.lower(), said))
+    return Reading(value, "read") if value in set("0123456789") else Reading("", otherwise)
 
 
 def _as_words(line: str) -> Reading:

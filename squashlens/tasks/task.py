@@ -36,13 +36,13 @@ def joined(items: Sequence[str]) -> str:
     return "".join(items)
 
 
-def seeds_of(given: int | Iterable[int] | None, default: int) -> list[int]:
+def seeds_of(seeds: int | Iterable[int] | None, default: int) -> list[int]:
     """Random seeds as a list, given as their number or as the seeds themselves."""
-    given = default if given is None else given
-    if not isinstance(given, int):
-        return list(given)
-    positive(given, "seeds", "a number of samples")
-    return list(range(given))
+    seeds = default if seeds is None else seeds
+    if not isinstance(seeds, int):
+        return list(seeds)
+    positive(seeds, "seeds", "a number of samples")
+    return list(range(seeds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,8 +148,8 @@ class Task:
     def doubled(self, question: "Question") -> "Question":
         """The same question with its last item repeated, after the same examples: the v* of Theorem 4.2 in words."""
         plain, items = self.about(question.items, mode=question.mode), (*question.items, question.items[-1])
-        found = self.about(items, seed=question.seed, mode=question.mode)
-        return replace(found, prompt=question.prompt.removesuffix(plain.prompt) + found.prompt)
+        doubled = self.about(items, seed=question.seed, mode=question.mode)
+        return replace(doubled, prompt=question.prompt.removesuffix(plain.prompt) + doubled.prompt)
 
     def short(self) -> list["Question"]:
         """Different questions about 1 to 8 items, in turn of their lengths.
@@ -190,13 +190,13 @@ class Task:
         if not n:
             return question
         same = (question.items, (*question.items, question.items[-1]))  # the examples of a pair v, v* have neither
-        others = [one for one in self.short() if one.items not in same]
+        others = [example for example in self.short() if example.items not in same]
         if n > len(others):
             raise InputError(
                 f"The task {self.name!r} has {len(others)} short questions besides this one.", "Ask for fewer examples."
             )
         chosen = Random(f"examples {question.length} {question.seed}").sample(others, n)
-        solved = [f"{' '.join(filter(None, (one.prompt, self.opening, one.truth)))}\n\n" for one in chosen]
+        solved = [f"{' '.join(filter(None, (example.prompt, self.opening, example.truth)))}\n\n" for example in chosen]
         return replace(question, prompt="".join(solved) + question.prompt)
 
     @validated
@@ -214,7 +214,7 @@ class Task:
                 raise InputError(
                     f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
                 )
-        return [self.ask(n, seed=seed, mode=one) for one in modes for n in sorted(lengths) for seed in seeds]
+        return [self.ask(n, seed=seed, mode=each) for each in modes for n in sorted(lengths) for seed in seeds]
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
         """Read an answer to `question`: the result of `read`, unless it cannot be an answer to this question.
@@ -231,13 +231,13 @@ class Task:
         is no number ("1 1 0 1") is called an echo by the same rules; this only changes the reason why it is not read.
         `ended` says whether the model ended its answer itself.
         """
-        found = self.read(text, self.opening, ended)
-        if not self.numeric or found.why == "cut" or found.value == question.truth:
-            return found
-        if found.why == "read" and not is_number(found.value):
-            return Reading("", unread(found.value))
-        said = found.value if found.why == "read" else words(text, self.opening, ended).value
-        return Reading("", "echo") if self._echoed(question, said, found.why == "read") else found
+        reading = self.read(text, self.opening, ended)
+        if not self.numeric or reading.why == "cut" or reading.value == question.truth:
+            return reading
+        if reading.why == "read" and not is_number(reading.value):
+            return Reading("", unread(reading.value))
+        said = reading.value if reading.why == "read" else words(text, self.opening, ended).value
+        return Reading("", "echo") if self._echoed(question, said, reading.why == "read") else reading
 
     def shown(self, joiner: str) -> "Task":
         """The same task with the text `joiner` between items, for tokenizers that merge items.
@@ -255,10 +255,10 @@ class Task:
 
     def _require_readable(self, truth: str) -> None:
         """Raise an error if the right answer is not read back unchanged, or is no number in a numeric task."""
-        found = self.read(f"{self.opening} {truth}".lstrip(), self.opening, True)
-        if found == Reading(truth, "read") and (is_number(truth) or not self.numeric):
+        reading = self.read(f"{self.opening} {truth}".lstrip(), self.opening, True)
+        if reading == Reading(truth, "read") and (is_number(truth) or not self.numeric):
             return
-        what = f"reads it as {found.value!r}" if found.why == "read" else f"does not read it ({WHY[found.why]})"
+        what = f"reads it as {reading.value!r}" if reading.why == "read" else f"does not read it ({WHY[reading.why]})"
         raise InputError(
             f"{self.name!r} has {truth!r} as the right answer, but its reader {what}, so no answer would be right.",
             "Let answer= return the text that the reader returns, or give the task another reader by read=. Answers "

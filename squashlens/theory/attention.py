@@ -17,9 +17,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from squashlens.theory.fused_attention import row_times_pattern
+
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
 LONGEST, SHORTEST = 256, 16  # most and fewest rows of a block
+FEW = 32  # rows: each goes through fused kernels anew, while a block of rows serves all of them
 LINEAR = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 
 
@@ -29,7 +32,8 @@ class Attention:
 
     Queries and keys include bias, head norm and rotation. Query head h reads key group h // (heads / groups). A query
     sees its own key and the keys before it; with `window`, only the last `window` of these; with `mask`, which is added
-    to the logits, the keys that it leaves. A sink is a logit of a key without a value.
+    to the logits, the keys that it leaves. A sink is a logit of a key without a value. If fused kernels computed the
+    attention, `lse` is the logsumexp of each row's logits, and rows are multiplied by it in such kernels too.
     """
 
     queries: Float[Tensor, "prompt head query dot"]
@@ -39,6 +43,7 @@ class Attention:
     window: int | None = None
     sinks: Float[Tensor, " head"] | None = None
     mask: Float[Tensor, "#prompt #head query key"] | None = None
+    lse: Float[Tensor, "prompt head query"] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,8 +51,9 @@ class Attention:
         return torch.promote_types(self.queries.dtype, torch.float32)
 
     def to(self, device: torch.device) -> "Attention":
-        """The same attention on another device."""
-        return replace(self, **{name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)})
+        """The same attention on another device; without the logsumexp on another kind of device."""
+        moved = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **moved | ({} if device.type == self.queries.device.type else {"lse": None}))
 
     def largest_product(self) -> float:
         """An upper bound on ‖q_j‖ ‖k_i‖ · scale; rounding of a logit is proportional to it, however small the logit."""
@@ -130,6 +136,14 @@ class Attention:
         within = nonzero_range(flat.flatten(0, 1).any(dim=0)) if within is None else within
         flat = flat.to(self.queries.device)
         total = torch.zeros(flat.shape, dtype=torch.float64, device=flat.device)
+        if self.lse is not None and within.stop - within.start > LONGEST and len(flat) <= FEW:
+            seen = self.reached(within)
+            queries, keys, lse = self.queries[:, :, within], self.keys[:, :, seen], self.lse[:, :, within]
+            for into, row in zip(total, flat, strict=True):
+                into[:, seen] = row_times_pattern(
+                    row[:, within], queries, keys, lse, self.scale, self.window, self.cap, within.start - seen.start
+                )
+            return total.reshape(rows.shape)
         for block, keys in self.blocks(rows=within):
             pattern = self.weights(block, keys)[0].mean(dim=(1, 2))
             total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block].to(pattern.dtype), pattern)

@@ -12,22 +12,22 @@ ROUNDED = 1e-6  # what is added to gaps of eigenvalues, relative to the largest;
 
 
 def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "*position"]:
-    """The spectral norm of each block, ``‖J‖₂ = √λ_max(J Jᵀ)``, exact, in float64.
+    """The spectral norm ‖J‖₂ of each block, exact, in float64."""
+    return largest(gram_of(blocks if blocks.shape[-2] <= blocks.shape[-1] else blocks.mT))
+
+
+def gram_of(rows: Float[Tensor, "*many out in"]) -> Float[Tensor, "*many out out"]:
+    """``J Jᵀ`` of each block, in float64. That of several blocks side by side is the sum of theirs."""
+    wide = rows.double()
+    return wide @ wide.mT
+
+
+def largest(gram: Float[Tensor, "*many out out"]) -> Float[Tensor, "*many"]:
+    """The spectral norm ``√λ_max(J Jᵀ)`` of each block, from its Gram matrix.
 
     The Gram matrix squares the condition number. This makes small singular values inaccurate, but not the largest.
     """
-    wide = blocks.double()
-    gram = wide @ wide.mT if wide.shape[-2] <= wide.shape[-1] else wide.mT @ wide
     return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
-
-
-def side_by_side(rows: Float[Tensor, "prompt place out in"]) -> Float[Tensor, "prompt out _"]:
-    """A matrix as tall as each block, with the singular values and left vectors of the blocks side by side."""
-    if rows.shape[1] == 1:
-        return rows[:, 0]
-    gram = torch.stack([wide @ wide.mT for wide in rows.double().unbind(dim=1)]).sum(dim=0)
-    values, vectors = torch.linalg.eigh(gram)
-    return vectors * values.clamp(min=0).sqrt()[:, None]
 
 
 def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Tensor, "*position"]:
@@ -75,33 +75,30 @@ def direction_factor(probes: int, chance: float) -> float:
     return float(2 * special.gammaincinv(probes / 2, chance)) ** -0.5
 
 
-def spike_sizes(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*position"]:
+def spike_sizes(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[Tensor, "*position"]:
     """A size of the sketch GJ, at most ‖GJ‖₂, that bounds ‖J‖₂ by the same factor `direction_factor` as ‖GJ‖₂ does.
 
-    It is ``√ Π_i (λ₁ − λ_{i+1})^(1/k)``, where λ₁ ≥ … ≥ λ_k are the eigenvalues of the k × k matrix ``A = GJ(GJ)ᵀ``
-    and λ_{k+1} = 0; docs/certificates.md has the proof. Eigenvalues are rounded, so `ROUNDED` times λ₁ is added to each
+    It is ``√ Π_i (λ₁ − λ_{i+1})^(1/k)``, where λ₁ ≥ … ≥ λ_k are the eigenvalues of the Gram matrix ``GJ(GJ)ᵀ`` and
+    λ_{k+1} = 0; docs/certificates.md has the proof. Eigenvalues are rounded, so `ROUNDED` times λ₁ is added to each
     gap. If J has rank one, the size is ‖GJ‖₂.
     """
-    wide = rows.double()
-    values = torch.linalg.eigvalsh(wide @ wide.mT).clamp(min=0)
-    largest = values[..., -1:]
+    values = torch.linalg.eigvalsh(gram).clamp(min=0)
+    top = values[..., -1:]
     others = torch.nn.functional.pad(values[..., :-1], (1, 0))
-    gaps = (largest - others) / largest.where(largest > 0, torch.ones_like(largest)) + ROUNDED
-    return (gaps.log().mean(dim=-1) / 2).exp() * largest[..., 0].sqrt()
+    gaps = (top - others) / top.where(top > 0, 1.0) + ROUNDED
+    return (gaps.log().mean(dim=-1) / 2).exp() * top[..., 0].sqrt()
 
 
-def moment_sizes(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*position"]:
+def moment_sizes(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[Tensor, "*position"]:
     """An estimate of ``√(Σσ⁶/Σσ⁴) ≤ ‖J‖₂`` from the sketch GJ, where σ are the singular values of J.
 
-    With ``A = GJ(GJ)ᵀ``, the means of A_ij A_ji over i < j and of A_ij A_jl A_li over i < j < l have the expected
-    values Σσ⁴ and Σσ⁶, because different rows of G are independent. Their ratio is too small on average if G has few
-    rows. It is 0 for two rows, and NaN where one of the estimates is not positive.
+    With ``A = GJ(GJ)ᵀ``, which is `gram`, the means of A_ij A_ji over i < j and of A_ij A_jl A_li over i < j < l have
+    the expected values Σσ⁴ and Σσ⁶, because different rows of G are independent. Their ratio is too small on average if
+    G has few rows. It is 0 for two rows, and NaN where one of the estimates is not positive.
 
     Source: Kong and Valiant 2017, "Spectrum estimation from samples".
     """
-    wide, k = rows.double(), rows.shape[-2]
-    gram = wide @ wide.mT
-    above = gram.triu(1)
+    above, k = gram.triu(1), gram.shape[-1]
     once = (above * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 2))
     twice = ((above @ above) * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 3))
     return (twice / once).sqrt()
@@ -135,17 +132,19 @@ def length_factor(probes: int, chance: float) -> float:
     return float(special.chdtri(probes, chance)) ** -0.5
 
 
-def crossed(rows: Float[Tensor, "*position cotangent in"]) -> Float[Tensor, "*position fold"]:
+def crossed(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[Tensor, "*position fold"]:
     """‖G₂Jv‖ for each quarter G₂ of G, where v is the unit vector for which ‖G₁Jv‖ is largest; G₁ is the rest of G.
 
-    G₂ knows nothing of v. So ``‖G₂Jv‖²/k₂`` is an unbiased estimate of ``‖Jv‖² ≤ ‖J‖₂²``, whatever J is. `rows` is GJ,
-    of a multiple of four rows.
+    G₂ knows nothing of v. So ``‖G₂Jv‖²/k₂`` is an unbiased estimate of ``‖Jv‖² ≤ ‖J‖₂²``, whatever J is. `gram` is
+    ``GJ(GJ)ᵀ``, of a multiple of four rows: with λ and u the largest eigenvalue of its part for G₁ and its vector,
+    ``v = (G₁J)ᵀu/√λ``.
     """
-    parts = rows.double().unflatten(-2, (FOLDS, -1)).unbind(dim=-3)
+    quarters = torch.arange(gram.shape[-1], device=gram.device).chunk(FOLDS)
     found: list[Tensor] = []
-    for fold, other in enumerate(parts):
-        one = torch.cat([part for place, part in enumerate(parts) if place != fold], dim=-2)
-        best = one.mT @ torch.linalg.eigh(one @ one.mT).eigenvectors[..., -1:]
-        size = best.norm(dim=-2, keepdim=True)
-        found.append((other @ (best / size.where(size > 0, torch.ones_like(size))))[..., 0].norm(dim=-1))
-    return torch.stack(found, dim=-1)
+    for fold, own in enumerate(quarters):
+        rest = torch.cat([part for place, part in enumerate(quarters) if place != fold])
+        values, vectors = torch.linalg.eigh(gram[..., rest[:, None], rest])
+        top = values[..., -1:]
+        lengths = (gram[..., own[:, None], rest] @ vectors[..., -1:])[..., 0].norm(dim=-1, keepdim=True)
+        found.append(lengths / top.where(top > 0, 1.0).sqrt())
+    return torch.cat(found, dim=-1)

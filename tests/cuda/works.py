@@ -22,6 +22,7 @@ from squashlens.engine import budget
 from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
 from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
+from squashlens.theory.attention import LONGEST
 
 MARK = "@squashlens "
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
@@ -130,9 +131,9 @@ class Subject:
     def verify(self) -> str:
         """Prove the bridge, so that the first measurement is timed without; how it attends.
 
-        The prompt is longer than a window, and so has blocks of both kinds.
+        The prompt is longer than a window, and so has blocks of both kinds, and than those that are never fused.
         """
-        n = 1 + max(window or 2 for window in windows(self.model))
+        n = 1 + max(window or LONGEST for window in windows(self.model))
         return sl.results.provenance(sl.path_bound(self.model, ids_of(n)))["attention_implementation"]
 
     def call(self, work: Work) -> Callable[[], Any]:

@@ -44,7 +44,6 @@ def page(s: measurements.Subject, folder: Path) -> Any:
 
 # What the record does not have: calls with files, with a device= of their own, and those without golden numbers.
 MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
-    "a capture on disk": lambda s, f: sl.capture(s.model, [s.short], out=f / "capture").to_xarray(),
     "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
     "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
     "natural": lambda s, f: sl.substitution_effect(

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from transformers import AutoModelForCausalLM, BertConfig, BertLMHeadModel, T5Co
 import squashlens as sl
 from squashlens.engine import memory
 from squashlens.engine.agreement import dtype_to_run_in
-from squashlens.engine.loading import sources
 from squashlens.engine.verify import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError, UnsoundModelError
 from tests.cases import CONFIGS, EXPERTS, save_random
@@ -40,24 +38,6 @@ def test_what_cannot_be_loaded_is_refused(name: Any, options: Any, error: type[E
     with pytest.raises(error, match=complaint) as refusal:
         raw(sl.load)(name, **options)
     assert "\n" not in str(refusal.value)
-
-
-def test_a_hub_that_does_not_answer_is_told_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a name that is not resolved nor a connection that is not made is waited for."""
-    from huggingface_hub import constants
-
-    def slow(*_: object, **__: object) -> None:
-        time.sleep(10)
-        raise OSError("late")
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(sources.urllib.request, "getproxies", dict)
-    monkeypatch.setattr(sources, "TIMEOUT", 0.2)
-    monkeypatch.setattr(sources.socket, "create_connection", slow)
-    start = time.perf_counter()
-    with pytest.raises(ModelAccessError, match="cannot be reached"):
-        sl.load("someone/something")
-    assert time.perf_counter() - start < 5
 
 
 def test_encoders_are_refused(tmp_path: Path) -> None:

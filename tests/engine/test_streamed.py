@@ -12,11 +12,12 @@ from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig
 import squashlens as sl
 from squashlens.engine.anatomy import residual_site
 from squashlens.engine.hooking.hook import Hook, attached
-from squashlens.engine.running import streamed
+from squashlens.engine.running import fused, streamed
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.streamed import _window_of, implementation, patterns_written, why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
+from squashlens.theory.fused_attention import attend_with_lse
 from tests.cases import COMMON, CONFIGS, MORE, few, save_random
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
@@ -118,6 +119,72 @@ def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(monkeypatch
 
     monkeypatch.setattr(streamed, "_attend", another)
     assert "comes out differently" in str(streamed._prove(model).reason)
+
+
+FUSED = ("gemma", "gemma2", "gemma3", "llama", "mistral", "gpt2")
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_measurements_by_fused_attention_equal_those_by_blocks(
+    name: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole measurements, with groups, windows, caps and one key group; in float64, whose norms run in float32."""
+    monkeypatch.setattr(module, "LONGEST", 4)
+    model, several = bridge_of(name, torch.float64), torch.cat([IDS, IDS.flip(1)])
+    calls: list[Any] = [
+        lambda: sl.path_bound(model, several, to_layer=[2, "y"]),
+        lambda: sl.path_bound(model, IDS[0], query=7, sigma_psi=1e60, beta1=0.01),
+        lambda: sl.paths.hops(model, IDS[0]),
+        lambda: sl.influence(model, IDS[0], method="none")["path_bound"],
+        lambda: sl.collapse(model, sl.prompts.repeated(model, 7, 12))["distance_y"],
+    ]
+    for call in calls:
+        by_blocks = call()
+        with fused.fused_anywhere():
+            found = call()
+        assert sl.results.provenance(by_blocks)["attention_implementation"] == "streamed"
+        assert sl.results.provenance(found)["attention_implementation"] == "fused"
+        np.testing.assert_allclose(found, by_blocks, rtol=1e-9, atol=1e-12 * float(by_blocks.max()))
+    assert implementation(model, (), 13) == "streamed", "on a CPU, fused attention is for tests"
+
+
+def test_what_is_not_fused(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of one block of rows, learned sinks, hooks inside attention."""
+    model = bridge_of("gemma2", torch.float32)
+    with fused.fused_anywhere():
+        assert implementation(model, (), module.LONGEST) == "streamed"
+        assert implementation(model, (), module.LONGEST + 1) == "fused"
+        assert implementation(bridge_of("gpt_oss", torch.float32), (), module.LONGEST + 1) == "streamed"
+        with attached(model, Hook("freeze", "blocks.1.attn.hook_pattern", lambda t: t.detach())):
+            assert "hook_pattern" in implementation(model, (), module.LONGEST + 1)
+
+
+def fails(*args: Any) -> Any:
+    raise RuntimeError("out of resource: shared memory")
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (lambda *args: (lambda z, lse: (z, lse + np.log(2)))(*attend_with_lse(*args)), "row differs by"),
+        (lambda *args: (lambda z, lse: (1.1 * z, lse))(*attend_with_lse(*args)), "outputs are wrong"),
+        (fails, "RuntimeError: out of resource"),
+    ],
+    ids=["logsumexp", "outputs", "compiler"],
+)
+def test_a_kernel_with_other_numbers_is_not_used(
+    broken: Any, reason: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", 4)
+    monkeypatch.setattr(fused, "attend_with_lse", broken)
+    model = bridge_of("gemma3", torch.float32)
+    by_blocks = sl.path_bound(model, IDS[0])
+    fused._why_wrong.cache_clear()
+    with fused.fused_anywhere(), pytest.warns(UserWarning, match=reason):
+        found = sl.path_bound(model, IDS[0])
+    fused._why_wrong.cache_clear()
+    assert sl.results.provenance(found)["attention_implementation"] == "streamed"
+    np.testing.assert_array_equal(found, by_blocks)
 
 
 def asked(**options: Any) -> Any:

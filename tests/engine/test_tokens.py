@@ -145,7 +145,7 @@ def test_ids_without_an_embedding_are_answered_with_what_to_give(tiny: Any, brid
         with pytest.raises(InputError, match="Leave out '<image>': .* the model has no embedding for it"):
             sl.path_bound(larger, prompt)
     with pytest.raises(InputError, match="Leave out '<image>'"):
-        sl.prompts.repeated(larger, "<image>", 3)
+        sl.prompts.repeated(larger, "1", 3, prefix="110 <image>")
 
 
 def test_text_gets_one_bos(tiny: Any) -> None:

@@ -13,9 +13,6 @@ import plotly.graph_objects as go
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 NARROW = 23.0  # pixels: a panel that is narrower or lower shows nothing
 OUTSIDE = 0.7  # the share of a trace; guides may leave their panel
-# More than this below a legend is a row without an entry: pixels, since plotly's rows have at least 19 at any size, and
-# a share of the size of its text.
-GAP = (12.0, 1.7)
 SLACK = 0.15  # of the height of a text: space above and below its letters, where two texts may meet
 # Figures and findings are handed over as JSON: Playwright takes long for many numbers, one by one.
 LOOK = """async figures => {
@@ -114,7 +111,6 @@ def _faults(drawn: dict[str, Any]) -> Iterator[str]:
     if drawn["outside"] > OUTSIDE:
         yield f"{drawn['outside']:.0%} of a trace is outside of its panel"
     yield from (f"{name} is longer than its place" for name in drawn["scrolled"])
-    yield from _gap_under_legend(texts, [_rectangle(*place) for place in drawn["panels"]])
 
 
 def _near(texts: list[Box]) -> Iterator[tuple[Box, Box]]:
@@ -126,18 +122,6 @@ def _near(texts: list[Box]) -> Iterator[tuple[Box, Box]]:
     near = ((low[:, None] < high) & (low < high[:, None])).all(2)
     for one, other in zip(*np.nonzero(np.triu(near, 1)), strict=True):
         yield texts[one], texts[other]
-
-
-def _gap_under_legend(texts: list[Box], panels: list[np.ndarray]) -> Iterator[str]:
-    """Empty rows between a legend and what is below it, which is a panel or its title."""
-    legend = [box for box in texts if box.kind == "legend"]
-    lowest = max((box.corners[:, 1].max() for box in legend), default=np.inf)
-    others = [box.corners for box in texts if box.kind not in ("legend", "title", "notes")] + panels
-    below = [top for top in (corners[:, 1].min() for corners in others) if top > lowest]
-    if not below or lowest > min(panel[:, 1].min() for panel in panels):
-        return
-    if min(below) - lowest > GAP[0] + GAP[1] * legend[0].size:
-        yield f"{min(below) - lowest:.0f} empty pixels under the legend"
 
 
 def _faults_of_panel(place: list[float], texts: list[Box]) -> Iterator[str]:

@@ -97,22 +97,21 @@ def traces(figure: go.Figure, yaxis: str, mode: str = "lines+markers") -> list[A
     return [trace for trace in figure.data if trace.yaxis == yaxis and trace.mode == mode]
 
 
-def test_answers_in_another_form_have_a_line_of_their_own() -> None:
-    """Where both shares are the same there is one line."""
-    found = hosted(lambda q: f"There are {q.truth} ones." if q.seed else q.truth, mode=["cot"])
-    figure = sl.figures.accuracy_by_length({"a": found, "b": hosted(lambda q: q.truth, mode=["cot"])})
-    assert [trace.name for trace in figure.data] == ["a", "a, in the requested form", "b"]
-    assert values(figure.data[0].y).tolist() == values(figure.data[2].y).tolist() == [1, 1, 1]
-    assert values(figure.data[1].y).tolist() == found["accuracy_strict"].values[0].tolist() == [0.25] * 3
-    assert "25 % right of 4 answers" in figure.data[1].text[0]
-    assert "100 % right of 4 answers" in figure.data[0].text[0]
+def test_single_answers_at_many_lengths_are_rates() -> None:
+    """Eight neighbouring lengths have one rate, with Wilson's interval."""
+    found = hosted(lambda q: q.truth if q.length < 13 else "0", mode=["cot"], lengths=range(1, 17), seeds=1)
+    (line,) = sl.figures.accuracy_by_length(found).data
+    np.testing.assert_array_equal(values(line.x), [4.5, 12.5])
+    np.testing.assert_array_equal(values(line.y), [1, 0.5])
+    assert values(line.error_y.arrayminus) == pytest.approx([0.3244, 0.5 - 0.2152], abs=1e-4)  # 8 of 8, and 4 of 8
+    assert "rates of 8 neighbouring lengths" in sl.figures.accuracy_by_length(found).layout.title.subtitle.text
 
 
 def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset) -> None:
     assert bool((mute["unread"].sum("why") == 1).all())
     figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
     assert "no answer was read" in [note.text for note in figure.layout.annotations]
-    (dots,) = [trace for trace in figure.data if trace.name == "single answers" and trace.showlegend is None]
+    (dots,) = [trace for trace in figure.data if trace.name == "single answers" and trace.showlegend]
     assert len(dots.x) > 0  # else the legend leaves it out
     (below,) = [trace for trace in traces(figure, "y2") if trace.name == "chain of thought"]
     assert values(below.y).tolist() == [1, 1]
@@ -121,7 +120,7 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
     assert values(accuracy.data[0].y).tolist() == [0, 0]
     assert "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read" in accuracy.data[0].text[0]
     frequencies = sl.figures.answer_frequencies(sl.results.answer_frequencies(mute))
-    bars = [bar for bar in frequencies.data if bar.name == "not read"]
+    bars = [bar for bar in frequencies.data if bar.name is None]
     assert [values(bar.y).tolist() for bar in bars] == [[1], [1]]
     assert [bar.text for bar in bars] == [("100 %",), ("100 %",)]
 
@@ -150,44 +149,23 @@ def test_numbers_far_from_every_right_answer_are_counted_in_the_title(asked: xr.
     assert list(figure.layout.xaxis.range) == [4, 41]
 
 
-def test_collapse_vs_readout_draws_distances_and_their_zeros(joined: xr.Dataset) -> None:
+def test_collapse_vs_readout_draws_distances_and_verdicts(joined: xr.Dataset) -> None:
     figure = sl.figures.collapse_vs_readout(joined)
-    (line,), (band,) = traces(figure, "y3"), traces(figure, "y3", "none")
-    ground = 0.005  # half of the least there is
-    assert values(line.y).tolist() == [2, 0.2, 0.01, ground]
-    assert values(band.y).tolist() == [4, 0.4, 0.02, ground, ground, ground, 0.1, 1]
-    assert list(line.marker.symbol)[2:] == ["circle", "triangle-down"]
-    assert line.text[2:] == (
-        "D, 60 items: median 0.01, 0 to 0.02",
-        "D, 100 items: median 0, 0 to 0",
-    )
-    assert "no R² at 10 items · ▼ R² is below 0 · ▼ D is 0" in figure.layout.title.subtitle.text
-    r2 = next(trace for trace in figure.data if trace.name == "R² of the probe of y")
-    assert list(r2.marker.symbol) == ["circle", "circle", "circle", "triangle-down"]
+    (line,) = traces(figure, "y4")
+    np.testing.assert_array_equal(values(line.y), [2, 0.2, 0.01, np.nan])
+    low, high = traces(figure, "y4", "lines")[::-1]
+    np.testing.assert_array_equal(values(low.y), [1, 0.1, 0.01, np.nan])
+    np.testing.assert_array_equal(values(high.y), [4, 0.4, 0.02, np.nan])
+    said = figure.layout.title.subtitle.text.replace("<br>", " ")
+    assert "no R² at 10 items · median D is 0, and not drawn, at 1 length" in said
+    r2 = next(trace for trace in figure.data if trace.name == "this model")
+    np.testing.assert_array_equal(values(r2.y), [np.nan, 0.9, 0.4, 0])
     without = joined.drop_vars([name for name in joined if str(name).startswith(("r2", "probe"))])
     assert "no probe at these lengths" in sl.figures.collapse_vs_readout(without).layout.title.subtitle.text
-    gone = joined.copy(deep=True)
-    gone["distance"][:] = 0
-    assert values(traces(sl.figures.collapse_vs_readout(gone), "y3")[0].y).tolist() == [1, 1, 1, 1]
-
-
-def test_verdicts_are_a_strip(joined: xr.Dataset) -> None:
-    figure = sl.figures.collapse_vs_readout(joined)
-    boxes = [trace for trace in figure.data if trace.type == "bar"]
-    reach = {box.name: (float(box.x[0] - box.width / 2), float(box.x[0] + box.width / 2)) for box in boxes}
-    assert reach == {
-        "read out": (6.5, 13.5),
-        "represented, not read out": (16.5, 23.5),
-        "collapsed": (96.5, 103.5),
-        "no more than a baseline": (56.5, 63.5),
-    }
-    assert all(box.showlegend and box.yaxis == "y4" for box in boxes)
-    assert {figure.layout[box.legend].y for box in boxes} == {figure.layout.yaxis4.domain[1]}  # the strip has its own
-    assert len({box.marker.color for box in boxes}) == 4
+    (marks,) = traces(figure, "y5", "markers")
+    assert [figure.layout.yaxis5.ticktext[int(row)] for row in marks.y] == joined["verdict"].values.tolist()
     other = restated(joined.assign(verdict=("length", ["<b>?</b>"] * 4)), {})
-    (box,) = [trace for trace in sl.figures.collapse_vs_readout(other).data if trace.type == "bar"]
-    assert box.name == "&lt;b&gt;?&lt;/b&gt;"
-    assert values(box.customdata).tolist() == [10, 20, 60, 100]
+    assert sl.figures.collapse_vs_readout(other).layout.yaxis5.ticktext == ("&lt;b&gt;?&lt;/b&gt;",)
 
 
 def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> None:
@@ -196,6 +174,9 @@ def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> N
     assert (list(cells.x), list(cells.y), cells.colorbar.ticktext[0]) == (["8", "16", "64"], ["0", "1", "y"], "≤ 0")
     assert figure.layout.title.subtitle.text == "tiny-gemma · counting · white: no R²"
     twins = restated(probed.assign(r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])), {})
-    assert [cells.showscale for cells in sl.figures.probe(twins).data] == [False, True]
+    both = sl.figures.probe(twins)
+    assert [cells.showscale for cells in both.data] == [False, True]
+    said = "median R² of y is 0.85, and 0.99 with random weights: what the probe reads is there without training"
+    assert said in both.layout.title.subtitle.text.replace("<br>", " ")
     none = restated(twins.assign(r2_random_model_y=("length", [np.nan] * 3)), {})
     assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"

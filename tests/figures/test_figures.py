@@ -77,17 +77,10 @@ def test_a_draw_of_the_same_content_is_left_out() -> None:
     np.testing.assert_array_equal(second, draws[1, -1])
 
 
-def test_each_panel_of_ablations_has_the_pair_and_no_colour_twice() -> None:
+def test_what_was_not_measured_of_ablations_has_no_row() -> None:
     found = specimens.ablation()
-    figure: Any = sl.figures.layer_trace(found, from_block=2)
-    for axis in ("y", "y2"):
-        own = [trace for trace in figure.data if trace.yaxis == axis]
-        assert len({trace.line.color for trace in own}) == len(own)
-        assert [trace.name for trace in own][:2] == ["no separators", "separators"]
-    assert [note.text for note in figure.layout.annotations] == ["changed prompts", "hooks from block 2 on"]
-    assert len(sl.figures.layer_trace(found.drop_vars("distance_from")).data) == 6
-    alone: Any = sl.figures.layer_trace(found.sel(edit=["none", "separators"]), from_block=2)
-    assert [note.text for note in alone.layout.annotations] == ["hooks from block 2 on"]
+    alone: Any = sl.figures.layer_trace(found.drop_vars("distance_from"))
+    assert alone.data[0].z.shape[0] == 6
     with pytest.raises(InputError, match="hook='mask' was not measured"):
         sl.figures.from_block_map(found.sel(hook=["zero_values"]))
 

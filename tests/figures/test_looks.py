@@ -22,7 +22,6 @@ SIZES: dict[str, dict[str, Any]] = {
 TOO_WIDE = {
     *(("full", name) for name in ("statements", "mixture")),
 }  # for a column; they say the width that they need
-NEAR = 25.0  # of 100: two greys that are nearer can be confused in print
 APART = 15.0  # CIE76: two colours that are nearer can be confused; 2.3 is just noticeable side by side
 # What people see who lack one kind of cones, as linear RGB from linear RGB: Machado, Oliveira and Fernandes (2009), "A
 # Physiologically-based Model for Simulation of Color Vision Deficiency", table 1, severity 1.0.
@@ -81,29 +80,6 @@ def test_a_fault_is_seen(page: Any) -> None:
     found = looks.faults(page, {"bad": figure})["bad"]
     for fault in ("is cut by the edge", "note 'here' covers note 'here'", "a panel has 14 x"):
         assert any(fault in one for one in found), fault
-    lower = sl.figures.styled(sl.figures.of(specimens.total_variation()), **SIZES["column"])
-    panel = float(lower.layout.height) - lower.layout.margin.t - lower.layout.margin.b  # pyright: ignore
-    lower.update_yaxes(domain=[0, 1 - 19 / panel])  # 19 pixels are the least row of a legend
-    assert [one for one in looks.faults(page, {"lower": lower})["lower"] if "empty pixels" in one]
-
-
-def listed(figure: go.Figure) -> list[Any]:
-    shown: Any = figure.data
-    return [t for t in shown if t.name and t.type in ("scatter", "bar") and t.showlegend is not False]
-
-
-def style_of(trace: Any) -> tuple[str, str, str, str]:
-    """Colour, kind, dash or pattern, and symbol of an entry of a legend."""
-    if trace.type == "bar":
-        assert trace.marker.color, f"Give the bars {trace.name!r} a colour from COLOURS in figures/drawing/themes.py."
-        edge = trace.marker.line.color or ""
-        return trace.marker.color, "bar", trace.marker.pattern.shape or "", edge if "rgba" in trace.marker.color else ""
-    colour = trace.line.color if "lines" in trace.mode else trace.marker.color
-    if not isinstance(colour, str):
-        colour = trace.marker.line.color
-    dash = (trace.line.dash or "solid") if "lines" in trace.mode else ""
-    symbol = trace.marker.symbol if isinstance(trace.marker.symbol, str) else "circle"
-    return colour, trace.mode, dash, symbol if "markers" in trace.mode else ""
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
@@ -113,26 +89,6 @@ def test_colours_differ_for_every_sight(sight: str) -> None:
     pairs = {*itertools.pairwise(LINES), *itertools.combinations(together, 2)}
     for one, other in pairs:
         assert np.linalg.norm(seen(one, sight) - seen(other, sight)) > APART, (one, other)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize("sight", ["grey", *SIGHTS])
-def test_entries_that_look_alike_differ_in_dash_or_mark(sight: str) -> None:
-    """Two curves of one panel whose colours look alike, in grey or to some eyes, have another dash or mark."""
-    alike = []
-    for name, figure in drawn("full").items():
-        for first, second in itertools.combinations(listed(figure), 2):
-            one, two = style_of(first), style_of(second)
-            ordered = "block" in first.name  # blocks have an order
-            if one[1:] != two[1:] or first.yaxis != second.yaxis or ordered:
-                continue
-            near = (
-                abs(seen(one[0], "usual")[0] - seen(two[0], "usual")[0]) < NEAR
-                if sight == "grey"
-                else np.linalg.norm(seen(one[0], sight) - seen(two[0], sight)) < APART
-            )
-            alike += [(name, first.name, second.name)] * bool(near)
-    assert alike == [], "Give one of each two another dash or symbol, or to bars another pattern_shape."
 
 
 def seen(colour: str, sight: str) -> np.ndarray:

@@ -15,7 +15,8 @@ PROMPT = "1101 ="
 def said(figure: Any) -> tuple[str, str, list[str]]:
     """Title and notes of a page, and the notes of its panels, each in one line."""
     layout = figure.layout
-    panels = [note.text for note in layout.annotations if (note.name or "").startswith("block notes")]
+    heads = [note.text for note in layout.annotations if (note.name or "").startswith("block title")]
+    panels = [head.partition("<span")[2].partition(">")[2].removesuffix("</span>") for head in heads]
     lines = [text.replace("<br>", " ") for text in (layout.title.text, layout.title.subtitle.text, *panels)]
     return lines[0], lines[1], lines[2:]
 

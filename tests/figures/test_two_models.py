@@ -45,6 +45,6 @@ def test_hostile_tokens_are_drawn_as_text(other: Any, browser: Any, tmp_path: Pa
     assert page.eval_on_selector_all("img, .main-svg a, .main-svg script", "all => all.length") == 0
     assert said == []
     page.close()
-    written = sl.results.table(result, escape="latex").to_latex(longtable=True)
+    written = sl.results.table(result).to_latex(longtable=True, escape=True)
     said = typeset.text_of(typeset.pdf(tmp_path, rf"\tiny {written}", preamble=r"\usepackage{booktabs,longtable}"))
     assert r"\input{/etc/passwd}" in said.replace(" ", "")

@@ -8,7 +8,9 @@ import plotly.graph_objects as go
 import pytest
 
 import squashlens as sl
-from squashlens.figures.readouts import PAIRS
+from squashlens.figures.drawing.text import unbreak
+from squashlens.figures.readouts import PANELS
+from squashlens.records.joining import restated
 from tests.figures import specimens
 from tests.figures.specimens import MEASUREMENTS
 
@@ -32,8 +34,8 @@ def attribution() -> Pairs:
     found = specimens.sensitivity(20)
     lines = named(sl.figures.attribution(found))
     for name, variable in (
-        ("path bound (Thm 5.1)", "path_bound"), ("uniform null", "null"), ("true Jacobian", "jacobian"),
-        ("Jacobian, attention frozen", "jacobian_frozen"), ("bound ÷ null", "bound_over_null"),
+        ("this model", "path_bound"), ("uniform attention", "null"), ("whole model", "jacobian"),
+        ("attention frozen", "jacobian_frozen"), (None, "bound_over_null"),
     ):  # fmt: skip
         yield lines[name].y, found[variable]
 
@@ -101,13 +103,15 @@ def influence_by_distance() -> Pairs:
     found = specimens.influence_by_distance()
     figure = sl.figures.influence_by_distance(found)
     one = found.sel(quantity="path_bound", layer=0)
-    dots, law = named(figure, "y", mode="markers")["path bound"], named(figure, "y")["path bound"]
+    dots, law = named(figure, "y2", mode="markers")["model"], named(figure, "y2")["model"]
     size = one["influence"].mean()
     yield dots.x, one["distance"] + 1
     yield dots.y, one["influence"] / size
     yield law.y, (one["floor"] + one["amplitude"] * (one["distance"] + 1.0) ** -one["exponent"]) / size
-    exponent = named(figure, "y2")["path bound"]
-    yield exponent.y, found["exponent"].sel(quantity="path_bound")
+    law = found.sel(quantity="path_bound")
+    yield named(figure, "y4")["model"].y, law["exponent"].where(~law["exponent_at_end"])
+    random = found["influence"].sel(quantity="jacobian_random", layer=0)
+    yield named(figure, "y")["random weights"].y, random / random.mean()
 
 
 def attention_heads() -> Pairs:
@@ -127,7 +131,7 @@ def needle() -> Pairs:
         here = found.sel(group=group)
         yield line.y, here["jacobian_mean"]
         yield ends(line.error_y, line.y), (here["jacobian_high"], here["jacobian_low"])
-    assert len(lines) == 5 * found.sizes["group"]
+    assert len(lines) == 4 * found.sizes["group"]
 
 
 def collapse_curve() -> Pairs:
@@ -135,14 +139,17 @@ def collapse_curve() -> Pairs:
     last, heads = found.sel(layer=LAST), found.sel(block=LAST - 1)
     figure = sl.figures.collapse_curve(found, trained=16)
     lines = named(figure)
-    yield lines["v and v* (last token repeated)"].y, last["distance"]
+    yield lines["v and v*"].y, last["distance"]
     yield lines["contrast: another last token"].y, last["contrast"]
-    yield lines["heads: mean, min to max"].y, heads["head_mean"]
     yield lines["noise floor"].y, last["noise_floor"]
-    yield [t.y for t in figure.data if t.name is None], (heads["head_max"], heads["head_min"])
+    yield [t.y for t in figure.data if t.yaxis == "y2"], (heads["head_max"], heads["head_min"], heads["head_mean"])
     yield [t.y for t in figure.data if t.name == "unrelated: other content"], last["unrelated"]
     yield (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1), (1, 16)
-    yield named(sl.figures.collapse_curve(found, layer=3))["v and v* (last token repeated)"].y, found["distance"][3]
+    yield named(sl.figures.collapse_curve(found, layer=3))["v and v*"].y, found["distance"][3]
+    many = found.isel(length=[0] * 200, replayed=[0]).assign_coords(length=np.arange(1, 201))
+    many["distance"][:] = 10.0 ** (np.arange(200) % 3)  # periods of three are one band, and a median
+    low, high, middle = [t.y for t in sl.figures.collapse_curve(restated(many, {})).data if t.legendgroup == "v and v*"]
+    yield (low[-1], high[-1], middle[-1]), (100, 1, 10)
 
 
 def collapse_heatmap() -> Pairs:
@@ -156,9 +163,9 @@ def collapse_mechanism() -> Pairs:
     found = MEASUREMENTS["collapse_mechanism"]()
     figure = sl.figures.collapse_mechanism(found, length=16)
     for axis, variable in (("y", "attention_tv_mean"), ("y2", "self_weight_mean")):
-        yield named(figure, axis)["block 2"].y, found[variable].sel(block=2)
+        yield named(figure, axis)["block 5"].y, found[variable].sel(block=5)
     for name in ("observed", "bound"):
-        yield named(figure, "y3")[f"{name} ‖o − o*‖₁"].y, found[name]
+        yield named(figure, "y3")[name].y, found[name]
     for part in found["part"].values:
         yield named(figure, "y4")[part].y, found["share"].sel(part=part, length=16)
 
@@ -182,16 +189,17 @@ def verdict() -> Pairs:
 
 def separator_ablation() -> Pairs:
     found = specimens.ablation()
-    figure = sl.figures.layer_trace(found, length=16, from_block=2)
-    edits, hooks = named(figure, "y"), named(figure, "y2")
-    here = found.sel(length=16)
-    assert [len(edits), len(hooks)] == [6, 8]
-    yield edits["replaced by a digit"].y, here["distance"].sel(edit="extra_digits")
-    for lines in (edits, hooks):
-        yield lines["separators"].y, here["distance"].sel(edit="separators")
-    yield hooks["masked"].y, here["distance_from"].sel(hook="mask", from_block=2)
+    for figure, here in (
+        (sl.figures.layer_trace(found, length=16, from_block=2), found.sel(length=16)),
+        (sl.figures.layer_trace(found, from_block=2), found.median("length")),
+    ):
+        rows = dict(zip(map(unbreak, figure.layout.yaxis.ticktext), figure.data[0].customdata, strict=True))
+        assert len(rows) == 12
+        yield rows["replaced by a digit"], np.log10(here["distance"].sel(edit="extra_digits"))
+        yield rows["separators"], np.log10(here["distance"].sel(edit="separators"))
+        yield rows["masked"], np.log10(here["distance_from"].sel(hook="mask", from_block=2))
     cells = sl.figures.from_block_map(found, hook="zero_values", length=16).data[0]
-    yield cells.customdata, here["retained_from"].sel(hook="zero_values")
+    yield cells.customdata, found["retained_from"].sel(hook="zero_values", length=16)
 
 
 def retained_by_kind() -> Pairs:
@@ -227,7 +235,6 @@ def accuracy() -> Pairs:
         here = found.sel(mode=mode)
         yield lines[name].y, here["accuracy"]
         yield ends(lines[name].error_y, lines[name].y), (here["accuracy_high"], here["accuracy_low"])
-        yield lines[f"{name}, in the requested form"].y, here["accuracy_strict"]
 
 
 def errors() -> Pairs:
@@ -256,11 +263,11 @@ def frequencies() -> Pairs:
 def readout() -> Pairs:
     found = specimens.readout()
     figure = sl.figures.collapse_vs_readout(found)
-    yield named(figure, "y")["answered correctly"].y, found["accuracy"]
-    yield named(figure, "y")["R² of the probe of y"].y, found["r2_y"]
-    for name, (text, *_) in PAIRS.items():
-        yield named(figure, "y2")[text].y, found[name]
-    yield named(figure, "y3")["D: median, minimum to maximum"].y, found["distance"].median("seed")
+    for axis, curves in zip(("y", "y2", "y3"), PANELS.values(), strict=True):
+        for name, (text, _) in curves.items():
+            yield named(figure, axis)[text].y, found[name]
+    (line,) = [t for t in figure.data if t.yaxis == "y4" and t.mode == "lines+markers"]
+    yield line.y, found["distance"].median("seed")
 
 
 def probe() -> Pairs:

@@ -162,16 +162,15 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
         assert torch.equal(logits(model), before)
 
 
-def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
+def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any]) -> None:
     """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
     model = bridge_of("llama")
     held = sl.capture(model, OTHER)
-    on_disk = sl.capture(model, OTHER, out=tmp_path / "capture")
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
         expected = logits(model, factory(what, OTHER, (1,)))
-        for source in (held, on_disk, cache, single, dict(cache.items())):
+        for source in (held, cache, single, dict(cache.items())):
             torch.testing.assert_close(logits(model, factory(what, source, (1,))), expected, rtol=1e-5, atol=1e-5)
     with sl.applied(model, change.zero_residual([1], (0,))):
         hooked = sl.capture(model, OTHER)

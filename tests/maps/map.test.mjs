@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-const { Data, changesCsv, colour, csv, cut, grouped, hasNearlyAll, ink, scale, shown, visible } = await import(
+const { Data, colour, csv, cut, grouped, hasNearlyAll, ink, scale, shown, ticks, visible } = await import(
   process.env.MAP_PROGRAM
 );
 
@@ -150,29 +150,6 @@ test("CSV keeps full numbers, and a spreadsheet executes no token", () => {
   assert.equal(lines[5], `2,3,1,"'=1+1",,`);
 });
 
-test("CSV of interventions keeps full numbers, and a spreadsheet executes no name", () => {
-  const columns = [
-    { label: "D", unit: "1", cells: [[1 / 3], [null]] },
-    {
-      label: "ratio",
-      unit: "nats",
-      cells: [
-        [1, null, null],
-        ["Infinity", 0.5, "Infinity"],
-      ],
-    },
-  ];
-  const text = changesCsv([{ length: 3, about: "", changes: ["as it is", '=x"'], columns }]);
-  assert.deepEqual(text.split("\n"), [
-    "length,change,quantity,unit,value,low,high",
-    `3,"as it is","D","1",${1 / 3},,`,
-    `3,"as it is","ratio","nats",1,,`,
-    `3,"'=x""","D","1",,,`,
-    `3,"'=x""","ratio","nats",Infinity,0.5,Infinity`,
-    "",
-  ]);
-});
-
 test("a first token with nearly all is beyond the scale", () => {
   assert.equal(hasNearlyAll([98, 1, 1]), true);
   for (const values of [
@@ -184,4 +161,21 @@ test("a first token with nearly all is beyond the scale", () => {
     [0, 0, 0],
   ])
     assert.equal(hasNearlyAll(values), false);
+});
+
+test("ticks are round, inside the ends, and few", () => {
+  assert.deepEqual(ticks(0, 18, false), [0, 5, 10, 15]);
+  assert.deepEqual(ticks(0, 6, false), [0, 1, 2, 3, 4, 5, 6]);
+  assert.deepEqual(ticks(1, 44, true), [1, 2, 5, 10, 20]);
+  assert.deepEqual(ticks(1.8e6, 2.9e9, true), [1e7, 1e8, 1e9]);
+  assert.deepEqual(ticks(3, 3, true), [3]);
+  for (let k = 0; k < 500; k++) {
+    const low = 10 ** (20 * Math.random() - 10);
+    const high = low * 10 ** (12 * Math.random());
+    for (const logarithmic of [true, false]) {
+      const values = ticks(low, high, logarithmic);
+      assert.ok(values.length >= 2 && values.length <= 7, `${low} ${high} ${values}`);
+      assert.ok(values.every((one) => one >= low * (1 - 1e-9) && one <= high * (1 + 1e-9)));
+    }
+  }
 });

@@ -52,10 +52,12 @@ def test_missing_parts_are_refused_or_said(found: Any) -> None:
         assert "Strongest paths: not traced." in data["notes"]
 
 
-def test_the_query_of_a_result(found: Any) -> None:
+def test_the_query_of_a_result(tiny: Any, found: Any) -> None:
     assert sl.squash_map(found)._data()["opened"] == 3  # that of its call
     assert sl.squash_map(found, query=1)._data()["opened"] == 1
     assert sl.squash_map(found, query=-2)._data()["opened"] == 3
+    profile = sl.influence(tiny, "110 =", method="none")  # whose call names no query
+    assert sl.squash_map(profile)._data()["opened"] == profile["position"][-1]
     for query in (5, -6):
         with pytest.raises(InputError, match=f"query={query} is not among the 5 queries of the result"):
             sl.squash_map(found, query=query)

@@ -125,6 +125,7 @@ def test_measure_cancel_and_error(browser: Any, lab: str, tiny: Any) -> None:
         page.wait_for_selector(".sl-ribbon [role=option]")
 
         # A query that was not measured, with progress.
+        page.click(".sl-more summary")
         layer = page.locator(".sl-controls label", has_text="Layer").locator("select")
         page.get_by_label("Units").select_option("word")
         layer.select_option("1")

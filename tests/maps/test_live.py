@@ -148,6 +148,7 @@ def test_the_pages_side(browser: Any, shown: Any) -> None:
     # The button that had the focus is gone, and the query has it.
     assert page.evaluate("document.activeElement.dataset.start") == "2"
     page.get_by_label("Colour").select_option("path_bound")
+    page.click(".sl-more summary")
     page.get_by_label("Units").select_option("size")
     page.get_by_label("Tokens of a span").fill("3")
     page.keyboard.press("Enter")

@@ -85,7 +85,9 @@ def test_clicks_and_keys_change_the_query_and_the_numbers(watched: Any, written:
     status = page.locator(".sl-status").inner_text()
     query = int(status.split()[1])
     assert "Jacobian was not measured for this query, so Path bound is shown." in status
-    assert f"sl.squash_map(model, {sl.results.provenance(found)['call']['prompt']!r}, query={query}" in status
+    page.get_by_role("button", name="Copy the call that measures it (about ").click()
+    call = f"sl.squash_map(model, {sl.results.provenance(found)['call']['prompt']!r}, query={query}"
+    assert page.evaluate("window.copied").startswith(call)
     check(query, "path_bound")
     page.get_by_role("button", name="Go to query").click()
     check(found.sizes["position"] - 1, "jacobian")
@@ -129,6 +131,10 @@ def test_the_prediction_is_on_top_and_the_address_keeps_the_view(watched: Any, w
     assert f"({norms.argmax()}) has the most influence (path bound, {percent(norms.max() / norms.sum())} of" in (
         says.inner_text()
     )
+    matter = page.locator(".sl-matters").evaluate_all("all => all.map(one => Number(one.dataset.start))")
+    most = norms[norms.argsort()[::-1]][: len(matter)]
+    assert sorted(norms[matter]) == sorted(most)
+    assert most[:-1].sum() < norms.sum() / 2 <= most.sum()
     page.click("[data-start='1']")
     assert f"The only earlier token is “{found['token'].values[0]}” (0)." in says.inner_text()
     page.click("[data-start='9']")
@@ -148,8 +154,10 @@ def percent(share: float) -> str:
 
 
 def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> None:
-    path, _ = written
+    path, found = written
     page = watched().open(path)
+    shares = found["path_share"].sel(traced=found.sizes["position"] - 1).values
+    assert page.locator(".sl-paths td:nth-child(3)").all_inner_texts() == [percent(share) for share in shares]
     texts = page.locator(".sl-paths td:nth-child(2)").all_inner_texts()
     assert len({*texts}) == len(texts)
     assert all(text.startswith("layer 0: ") for text in texts)
@@ -234,7 +242,6 @@ def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
 def test_csv_has_all_numbers_of_the_query(watched: Any, written: tuple[Path, Any]) -> None:
     path, found = written
     page = watched().open(path)
-    page.evaluate("navigator.clipboard.writeText = text => { window.copied = text; return Promise.resolve(); }")
     page.click("[data-start='3']")
     page.get_by_role("button", name="Copy this query as CSV").click()
     head, *rows = page.evaluate("window.copied").strip().split("\n")
@@ -289,16 +296,6 @@ def test_the_policy_allows_nothing_else(watched: Any, written: tuple[Path, Any])
     assert all("Content Security Policy" in text for text in one.said)
 
 
-def test_light_and_dark(watched: Any, written: tuple[Path, Any]) -> None:
-    page = watched(color_scheme="dark").open(written[0])
-    paper = "getComputedStyle(document.querySelector('.sl-map')).backgroundColor"
-    dark = page.evaluate(paper)
-    page.get_by_label("Theme").select_option("light")
-    assert page.evaluate(paper) == "rgb(255, 255, 255)" != dark
-    page.get_by_label("Theme").select_option("dark")
-    assert page.evaluate(paper) == dark
-
-
 def test_a_long_prompt_has_a_window_and_an_overview(watched: Any, tmp_path: Path) -> None:
     tokens = [f"t{k}" for k in range(4096)]
     found = made(tokens, layers=7, queries=range(127, 4096, 128))
@@ -322,10 +319,13 @@ def test_a_long_prompt_has_a_window_and_an_overview(watched: Any, tmp_path: Path
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], scheme: str) -> None:
+@pytest.mark.parametrize(("system", "theme"), [("dark", "light"), ("dark", "auto"), ("light", "dark")])
+def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], system: str, theme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    page = watched(color_scheme=scheme).open(written[0])
+    page = watched(color_scheme=system).open(written[0])
+    page.get_by_label("Theme").select_option(theme)
+    paper = page.evaluate("getComputedStyle(document.querySelector('.sl-map')).backgroundColor")
+    assert paper == ("rgb(255, 255, 255)" if theme == "light" else "rgb(20, 24, 31)")
     for summary in page.locator("summary").all():
         summary.click()
     for name in ("jacobian", "bound_over_null"):

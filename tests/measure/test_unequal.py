@@ -54,8 +54,6 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
     for ending in ("nc", "json"):
         path = sl.results.save(found, tmp_path / f"found.{ending}")
         assert sl.results.open(path).identical(found), ending
-    table = sl.results.save(found, tmp_path / "found.csv").read_text()
-    assert "How" in table or "many" in table
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, ["110 =", "011 ="], PROMPTS[:1]])

@@ -42,7 +42,7 @@ class Opened:
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
         self.page.on("request", lambda r: self.requests.append(r.url) if not r.url.startswith("data:") else None)
         self.page.goto(written.as_uri())
-        self.page.wait_for_selector(".sl-ribbon [role=option]")
+        self.page.wait_for_selector(".sl-ribbon [role=option]", state="attached")
         self.page.wait_for_function(
             "[...document.querySelectorAll('.plotly-graph-div')].every(one => one.querySelector('.main-svg'))"
         )
@@ -68,7 +68,7 @@ def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
 
 def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
     text = sl.report(out=tmp_path / "page.html").read_text(encoding="utf-8")
-    for words in ("“4”, with a probability of over 99.9 %", "Present, not used.", "No single token matters."):
+    for words in ("“4”, with a probability of over 99.9 %", "Present, not used: the two", "No single token matters."):
         assert words in text
     assert re.search(
         r"n and n \+ 1 ones get their own answers for n = 1, 2, 4, 8, 16, 32.*From n = \d+ on they do not", text

@@ -12,9 +12,9 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
+from squashlens.records.sentences import number
 from squashlens.reporting.markup import latex, markdown
 from squashlens.reporting.paper import parts, write
-from squashlens.reporting.sentences import number
 from squashlens.tasks.task import Prompting
 from tests import typeset
 

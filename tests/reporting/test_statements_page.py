@@ -41,4 +41,4 @@ def test_the_figure_has_both_sides_of_each() -> None:
         assert tuple(left.x) == exhibit.at
         np.testing.assert_allclose(left.y, [max(one.left, LEAST) for one in exhibit.rows])
         np.testing.assert_allclose(right.y, [max(one.right, LEAST) for one in exhibit.rows])
-    assert [trace.showlegend for trace in figure.data[:3]] == [None, None, False]
+    assert {note.text for note in figure.layout.annotations if note.name == "line"} == {"right side", "left side"}

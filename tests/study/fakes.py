@@ -31,11 +31,6 @@ def noted(x: int, notes: str, seconds: float = 0.0) -> xr.Dataset:
     return square(x)
 
 
-def slow(x: int, notes: str) -> xr.Dataset:
-    """As `noted`, in a time that grows with x."""
-    return noted(x, notes, 0.03 * x)
-
-
 def broken(x: int) -> xr.Dataset:
     """Cannot be computed for 3."""
     if x == 3:
@@ -43,13 +38,12 @@ def broken(x: int) -> xr.Dataset:
     return square(x)
 
 
-def deadly(x: int, notes: str, kind: str = "SIGSEGV", times: int = 99) -> xr.Dataset:
-    """Kills its process for 1 some times: by a crash or, with SIGKILL, as the system and other programs do."""
-    with open(notes, "a", encoding="utf-8") as file:
-        file.write(f"{x}\n")
-    if x == 1 and Path(notes).read_text(encoding="utf-8").split().count("1") <= times:
-        os.kill(os.getpid(), getattr(signal, kind))
-    return square(x)
+def deadly(x: int, notes: str) -> xr.Dataset:
+    """Crashes its process for 1."""
+    if x == 1:
+        noted(x, notes)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return noted(x, notes)
 
 
 def fixed(x: int, allowed: str) -> xr.Dataset:
@@ -95,3 +89,9 @@ def plain(x: int) -> int:
 def size(prompt: str) -> xr.Dataset:
     """A measurement of prompts without a model."""
     return xr.Dataset({"size": len(prompt)})
+
+
+def codes(prompt: str) -> xr.Dataset:
+    """The code of each character of a prompt."""
+    values = [ord(character) for character in prompt]
+    return xr.Dataset({"code": ("position", values)}, {"position": range(len(values))})

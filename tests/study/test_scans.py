@@ -18,7 +18,6 @@ from squashlens.errors import InputError
 from squashlens.measure.registration import Registration
 from squashlens.study import work
 from squashlens.study.scans import source_of
-from squashlens.study.store import Store
 
 ROOT = Path(__file__).parents[2]
 LETTERS = "tests.study.fakes:letters"
@@ -149,33 +148,16 @@ def test_a_scan_needs_no_model(tmp_path: Path) -> None:
         sl.Study({"measurement": "tests.study.fakes:square", "over": over}, store=tmp_path)
 
 
-def with_permission(folder: Path, **more: Any) -> sl.Study:
-    """A scan of five shards; rows 0, 8 and 17 need a permission."""
-    prompts = [f"{text} late" if row in (0, 8, 17) else text for row, text in enumerate(PROMPTS)]
-    arguments = {"model": "tiny-gemma", "allowed": str(folder / "allowed"), "notes": str(folder / "notes")}
-    over = written("jsonl", folder, prompts) | {"shard": 5}
-    return sl.Study({"measurement": "tests.study.fakes:permitted", "arguments": arguments, "over": over,
-                     "name": "letters"}, store=folder / "store")  # fmt: skip
-
-
-@pytest.mark.slow
-def test_retry_measures_the_failed_rows_of_a_scan_and_no_others(tmp_path: Path) -> None:
-    one = with_permission(tmp_path)
-    assert one.run()[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[5, 0, 3]]
-    assert one.run()["failed_rows"].tolist() == [3]  # not by itself
-    notes = tmp_path / "notes"
-    notes.unlink()
-    assert one.run(retry=True)["failed_rows"].tolist() == [3]
-    assert sorted(notes.read_text().splitlines()) == ["prompt 0 late", "prompt 17 late", "prompt 8 late"]
+def test_a_shard_with_a_failed_row_is_measured_again(tmp_path: Path) -> None:
+    grid = {"measurement": "tests.study.fakes:permitted", "name": "letters", "arguments": {
+        "model": "tiny-gemma", "allowed": str(tmp_path / "allowed"), "notes": str(tmp_path / "notes")}}  # fmt: skip
+    over = written("jsonl", tmp_path, ["a", "b late", "c", "d"]) | {"shard": 2}
+    one = sl.Study(grid | {"over": over}, store=tmp_path / "store")
+    assert one.run()[["done", "failed_rows"]].to_numpy().tolist() == [[2, 1]]
+    assert one.run()["failed_rows"].tolist() == [1]  # not by itself
     (tmp_path / "allowed").touch()
     assert one.run(retry=True)["failed_rows"].tolist() == [0]
-    assert len(notes.read_text().splitlines()) == 6
-    assert one.failures().empty
-    again = with_permission(tmp_path)
-    again.store = Store(tmp_path / "fresh")
-    again.run()
-    shards = [sorted((tmp_path / name / "shards").rglob("*.parquet")) for name in ("store", "fresh")]
-    assert [file.read_bytes() for file in shards[0]] == [file.read_bytes() for file in shards[1]]
+    assert (tmp_path / "notes").read_text().splitlines() == ["a", "b late", "c", "d", "a", "b late"]
 
 
 def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
@@ -245,7 +227,7 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
         ({"file": "none.jsonl", "rows": 3}, "over: .*'rows'"),
         ({"file": "prompts.txt"}, "neither"),
         ({"file": "empty.jsonl"}, "no rows"),
-        ({"file": "lines.jsonl"}, "No line of .* not JSON: Expecting value"),
+        ({"file": "lines.jsonl"}, "no prompt in its first rows. .* not JSON: Expecting value"),
         ({"file": "broken.parquet"}, "not a Parquet"),
         ({"file": "good.parquet", "column": "text"}, "It has: prompt"),
         ({"file": "good.parquet", "shard": 0}, "shard"),
@@ -288,6 +270,15 @@ def test_numbers_of_cells_in_sql(tmp_path: Path) -> None:
     assert one.sql(query).to_numpy().tolist() == rows  # a study sees its own cells only
     with pytest.raises(InputError, match="refuses"):
         one.sql("select nothing from nowhere")
+
+
+@pytest.mark.parametrize("prompts", [["11", "01"], ["11", "101"], ["1"]])
+def test_positions_after_the_end_of_a_prompt_have_no_rows(prompts: list[str], tmp_path: Path) -> None:
+    grid = {"measurement": "tests.study.fakes:codes", "each": {"prompt": prompts}, "name": "codes"}
+    one = sl.Study(grid, store=tmp_path)
+    one.run()
+    table = one.sql("select prompt, value from codes")
+    assert sorted(table.to_numpy().tolist()) == sorted([text, ord(c)] for text in prompts for c in text)
 
 
 @pytest.mark.parametrize(("query", "words"), [

@@ -10,10 +10,10 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.digests import sha256, tensor_digest
-from squashlens.engine.hooking.standing import ambient, standing
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.reader import precision
 from squashlens.engine.running.users_hooks import key_of
-from squashlens.engine.state import captures_of, fingerprint_of, proved
+from squashlens.engine.state import fingerprint_of, proved
 from squashlens.errors import StaleCaptureError
 
 
@@ -41,15 +41,14 @@ class CaptureBase(ABC):
         """The capture with the digest of its present contents; that `model` gives it, in its present state, is kept."""
         found = replace(self, digest=_digest(*self.contents()))
         if model is not None:
-            captures_of(model).add(found.digest)
             _given_in(model).append((found.digest, key_of(model)))
         return found
 
     def require_current(self, model: Bridge) -> None:
         """Raise an error for an edited capture, or one that the model would not give now.
 
-        In the state and under the hooks in which it was taken it is used as it is, and so is one that another process
-        took, unless the hooks are others or a user's. Otherwise the model is run again, once for a state.
+        In the state and under the hooks in which it was taken it is used as it is. Otherwise the model is run again,
+        once for a state.
         """
         if self.digest != _digest(*self.contents()):
             raise StaleCaptureError("The capture was edited after it was taken.", "Capture again.")
@@ -61,10 +60,7 @@ class CaptureBase(ABC):
                 f"The capture was taken with other {' and '.join(changed)}.", "Capture again with this model."
             )
         given, key, names = _given_in(model), (self.digest, key_of(model)), ambient(model)
-        of_users = any(hook.is_a_users for hook in standing(model))
-        elsewhere = self.digest not in captures_of(model)
-        trusted = elsewhere and not of_users and tuple(names) == tuple(self.ambient_hooks)
-        if key not in given and not trusted and not self.is_given_by(model):
+        if key not in given and not self.is_given_by(model):
             what = "; ".join(dict.fromkeys([*names, *self.ambient_hooks])) or "a function of a library"
             raise StaleCaptureError(
                 f"The model gives other activations than during the capture, with other hooks or other code: {what}.",

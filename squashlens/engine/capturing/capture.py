@@ -1,13 +1,12 @@
 """Run a model once and keep its activations, for one prompt or for a growing sequence with all its pairs.
 
-Residual streams and attention patterns are stored block by block during the pass, in CPU memory or on disk. Their
-size is estimated first, and an error is raised if they do not fit.
+Residual streams and attention patterns go to CPU memory during the pass, block by block. Their size is estimated first,
+and an error is raised if they do not fit.
 """
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -19,7 +18,6 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Baselines, Bridge, Passes, Target, Tensors, one_of, several
 from squashlens.bars import write
-from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import (
     check_layer,
     device_of,
@@ -30,7 +28,6 @@ from squashlens.engine.anatomy import (
     width,
 )
 from squashlens.engine.capturing.base import CaptureBase, model_state
-from squashlens.engine.capturing.on_disk import KINDS, TensorsOnDisk, prepared_folder, read_index, write_index
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, capture_pairs
 from squashlens.engine.memory import human, require_room
 from squashlens.engine.running.forward import forward
@@ -38,7 +35,7 @@ from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
-from squashlens.records.results import MODEL_UNITS, signed, versions
+from squashlens.records.results import MODEL_UNITS, signed
 from squashlens.sequences import GrowingSequence
 
 Kept = TypeAliasType("Kept", Tensors | Collection[Tensors])
@@ -49,7 +46,7 @@ REPORT_ABOVE = 256e6  # bytes: the size of a larger capture is printed before it
 class Capture(CaptureBase):
     """The activations of one forward pass, and the state of the model during it; `capture` makes one.
 
-    The tensors are detached and not rounded. A capture on disk reads each tensor at every lookup.
+    The tensors are detached and not rounded.
 
     Attributes:
         ids: token ids (prompt, position).
@@ -67,30 +64,10 @@ class Capture(CaptureBase):
     patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
     y: Float[Tensor, "prompt position d"] | None = field(repr=False)
 
-    @staticmethod
-    @validated
-    def open(folder: str | Path) -> "Capture":
-        """Open the capture that ``capture(out=…)`` wrote; its tensors stay on disk.
-
-        The index is checked at once; shape, dtype and digest of a tensor are checked at each lookup. `y` is read at
-        once.
-
-        Args:
-            folder: the folder that was given to `capture`.
-
-        Returns:
-            The capture.
-
-        Raises:
-            InputError: the folder has no capture, or its index or tensors were changed.
-        """
-        return _capture(*read_index(folder))
-
     def contents(self) -> tuple[str, Iterable[Tensor]]:
-        """What the digest covers. Tensors on disk are left out: they have their own digests, checked at each lookup."""
-        kept = [] if isinstance(self.residuals, TensorsOnDisk) else [*self.residuals.values(), *self.patterns.values()]
         words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
-        return words, [self.ids, *kept, *([] if self.y is None else [self.y])]
+        kept = [self.ids, *self.residuals.values(), *self.patterns.values()]
+        return words, kept if self.y is None else [*kept, self.y]
 
     def is_given_by(self, model: Bridge) -> bool:
         same: list[bool] = []
@@ -148,7 +125,6 @@ def capture(
 @overload
 def capture(
     model: Bridge, prompt: Prompts, *, keep: Kept = ..., layers: Iterable[int] | None = ...,
-    out: str | Path | None = ...,
 ) -> Capture: ...  # fmt: skip
 @measured
 def capture(
@@ -157,7 +133,6 @@ def capture(
     *,
     keep: Kept = ("residuals", "patterns"),
     layers: Iterable[int] | None = None,
-    out: str | Path | None = None,
     lengths: Iterable[int] | None = None,
     baselines: Baselines = (),
     n_samples: int = 3,
@@ -185,8 +160,6 @@ def capture(
             ``collapse(by_head="value")`` need them. Residual streams of a sequence are always kept.
         layers: layers to keep, from 0 to L; all by default. Layer ℓ is v⁽ℓ⁾ and, for ℓ < L, the pattern of block ℓ.
             Prompts only.
-        out: folder that tensors are written to (safetensors files, which `Capture.open` reads); by default they are
-            kept in CPU memory. Prompts only.
         lengths: numbers of content tokens; all by default. Sequences only, like all options that follow.
         baselines: also run the pairs that D is compared with: ``"contrast"`` has another last token; ``"unrelated"``
             has sequences with other content.
@@ -205,8 +178,7 @@ def capture(
         A `Capture` for a prompt, a `PairCapture` for a sequence.
 
     Raises:
-        InputError: an unknown layer or length, an option for the other kind of capture, or a folder that already has a
-            capture.
+        InputError: an unknown layer or length, or an option for the other kind of capture.
         CapacityError: the activations do not fit; the message has their size.
 
     >>> import squashlens as sl
@@ -220,7 +192,6 @@ def capture(
     >>> sl.collapse(model, pairs)["distance"].dims
     ('layer', 'length')
     """
-    of_prompt = {"layers": layers, "out": out}
     pairs = Pairs(
         lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
         tokens_per_pass=tokens_per_pass, seed=seed,
@@ -229,7 +200,7 @@ def capture(
     for one in kept:
         one_of(one, Tensors, "keep")
     if isinstance(prompt, GrowingSequence):
-        _require_options_of(of_prompt, "a prompt", "a sequence")
+        _require_options_of({"layers": layers}, "a prompt", "a sequence")
         if "residuals" not in kept:
             raise InputError(
                 f"keep={keep!r} leaves out the residual streams, which every capture of a sequence keeps.",
@@ -242,7 +213,7 @@ def capture(
     layers = None if layers is None else list(layers)
     if layers == []:
         raise InputError("layers= is empty.", "Give at least one layer, or leave it out for all.")
-    return _of_prompt(model, prompt, kept, layers, out)
+    return _of_prompt(model, prompt, kept, layers)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
@@ -255,12 +226,7 @@ def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) ->
             )
 
 
-def _of_prompt(
-    model: Bridge, prompts: Prompts, kinds: Collection[Tensors], layers: Iterable[int] | None,
-    folder: str | Path | None,
-) -> Capture:  # fmt: skip
-    if folder is not None:
-        prepared_folder(folder)  # before the model is run
+def _of_prompt(model: Bridge, prompts: Prompts, kinds: Collection[Tensors], layers: Iterable[int] | None) -> Capture:
     model = require_sound(model)
     ids = tokenize(model, prompts)
     top = n_blocks(model)
@@ -268,23 +234,19 @@ def _of_prompt(
     blocks = [layer for layer in chosen if layer < top] if "patterns" in kinds else []
     streams: list[Target] = [*chosen, "y"] if "residuals" in kinds else []
     size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
-    path = None if folder is None else prepared_folder(folder, size)
-    if path is None:
-        require_room(size, torch.device("cpu"), "This capture", "Use out=, fewer layers=, or keep='residuals'.")
+    require_room(size, torch.device("cpu"), "This capture", "Use fewer layers=, or keep='residuals'.")
     if size > REPORT_ABOVE:
-        write(f"capture: storing {human(size)} {f'in {path}' if path else 'in CPU memory'}")
-
-    kept: dict[str, Any] = {kind: {} if path is None else TensorsOnDisk(path, kind) for kind in KINDS}
+        write(f"capture: storing {human(size)} in CPU memory")
+    kept: dict[str, dict[int, Tensor]] = {"residual": {}, "pattern": {}, "y": {}}
 
     def keep(kind: str, number: int) -> Callable[[Tensor], None]:
         return lambda tensor: kept[kind].__setitem__(number, tensor.detach().cpu())
 
     _read(model, ids, streams, blocks, keep)
-    facts: dict[str, Any] = {"ids": ids.tolist(), "labels": display_tokens(model, ids), **model_state(model)}
-    if path is None:
-        return _capture(facts, kept, model)
-    write_index(path, facts | {"versions": versions()}, kept)
-    return _capture(*read_index(path), model)
+    return Capture(
+        ids=ids.cpu(), labels=display_tokens(model, ids), residuals=kept["residual"], patterns=kept["pattern"],
+        y=kept["y"].get(0), **model_state(model),
+    ).signed(model)  # fmt: skip
 
 
 def _read(
@@ -298,23 +260,6 @@ def _read(
     watch += [(pattern_site(block), look("pattern", block)) for block in blocks]
     with torch.inference_mode(False), torch.no_grad():
         forward(model, ids, watch)
-
-
-def _capture(
-    facts: Mapping[str, Any], tensors: Mapping[str, Mapping[int, Tensor]], model: Bridge | None = None
-) -> Capture:
-    """A capture of these facts; `model` took it just now."""
-    return Capture(
-        ids=torch.tensor(facts["ids"]),
-        labels=facts["labels"],
-        residuals=tensors["residual"],
-        patterns=tensors["pattern"],
-        y=tensors["y"].get(0),
-        fingerprint=facts["fingerprint"],
-        ambient_hooks=tuple(facts["ambient_hooks"]),
-        dtype=facts["dtype"],
-        precision=facts["precision"],
-    ).signed(model)
 
 
 def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:

@@ -8,39 +8,17 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
+from squashlens.engine.agreement import Deferred
 from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.applied import applied
 from squashlens.engine.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.engine.hooking.standing import require_no_backward_hooks
 from squashlens.engine.running.forward import forward
 from squashlens.errors import SquashlensError, UnsoundModelError
-
-
-class Deferred:
-    """A check of every result of a loop. On the CPU, one that fails raises at once; on a device, at `require`."""
-
-    def __init__(self, error: Callable[[], Exception]) -> None:
-        self.error = error
-        self._wrong: dict[torch.device, Tensor] = {}
-
-    def add(self, wrong: Bool[Tensor, ""]) -> None:
-        """Whether one more result is wrong, as a single truth value where the result is."""
-        if wrong.device.type == "cpu":
-            if bool(wrong):
-                raise self.error()
-            return
-        before = self._wrong.get(wrong.device)
-        self._wrong[wrong.device] = wrong if before is None else before | wrong
-
-    def require(self) -> None:
-        """Raise the error if any result was wrong."""
-        if any(bool(wrong) for wrong in self._wrong.values()):
-            raise self.error()
-
 
 Watch = tuple[str, Callable[[Tensor], Tensor | None]]
 

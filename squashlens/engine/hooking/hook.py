@@ -14,6 +14,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -25,6 +26,7 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
+from squashlens.engine.agreement import Deferred, has_nan
 from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
@@ -189,7 +191,7 @@ def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
 
 
 def _remove(point: "HookPoint", hook: Hook) -> None:
-    """Remove a hook from its point, as `HookPoint.remove_hooks` removes all."""
+    """Remove one hook from its point, where `HookPoint.remove_hooks` removes all."""
     for handle in [handle for handle in point.fwd_hooks if handle.user_hook is hook]:
         handle.hook.remove()
         point.fwd_hooks.remove(handle)
@@ -210,40 +212,40 @@ HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
 HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])  # one hook in any form, or several
 
 
-def is_pair(given: object) -> bool:
+def is_pair(value: object) -> bool:
     """Whether this is a hook in the form of TransformerLens: ``(hook point, function)`` or ``(filter, function)``."""
-    if not (isinstance(given, tuple) and len(given) == 2):
+    if not (isinstance(value, tuple) and len(value) == 2):
         return False
-    where, function = given
-    return not any(isinstance(part, Hook | Recipe) for part in given) and (
+    where, function = value
+    return not any(isinstance(part, Hook | Recipe) for part in value) and (
         isinstance(where, str) or (callable(where) and callable(function))
     )
 
 
-def one_or_several(given: Any) -> tuple[Any, ...]:
+def one_or_several(value: Any) -> tuple[Any, ...]:
     """The items of a list, or a single hook as a tuple; a pair is one hook."""
-    return (given,) if is_pair(given) or not isinstance(given, Iterable) else tuple(given)
+    return (value,) if is_pair(value) or not isinstance(value, Iterable) else tuple(value)
 
 
 def expanded_hooks(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
     """The hooks as one flat list: recipes and pairs become hooks for this model."""
-    found: list[Hook] = []
-    for given in hooks:
-        if isinstance(given, Hook):
-            found.append(given)
-        elif isinstance(given, Recipe):
-            found += given.make(model)
-        elif is_pair(given):
-            found += _from_pair(model, *given)
-        elif isinstance(given, list | tuple | Iterator):
-            found += expanded_hooks(model, given)
+    flat: list[Hook] = []
+    for hook in hooks:
+        if isinstance(hook, Hook):
+            flat.append(hook)
+        elif isinstance(hook, Recipe):
+            flat += hook.make(model)
+        elif is_pair(hook):
+            flat += _from_pair(model, *hook)
+        elif isinstance(hook, list | tuple | Iterator):
+            flat += expanded_hooks(model, hook)
         else:
             raise InputError(
-                f"{short_repr(given)} is not a hook.",
+                f"{short_repr(hook)} is not a hook.",
                 "Give a squashlens hook, a pair (hook point, function) as in TransformerLens's fwd_hooks, or a list of "
                 "them.",
             )
-    return found
+    return flat
 
 
 def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
@@ -265,8 +267,14 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
 
 @contextmanager
 def checking_results(model: Bridge) -> Iterator[None]:
-    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`."""
+    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`.
+
+    NaN on a device is looked for at the end, so that the device is waited for once.
+    """
+    checks: dict[tuple[str, str], Deferred] = {}
     with ExitStack() as stack:
+        stack.callback(lambda: [check.require() for check in checks.values()])
+        stack.callback(_nans.reset, _nans.set(checks))
         for site, point in distinct_points(model).items():
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
             if theirs:
@@ -281,7 +289,7 @@ def _check(name: str, site: str, _point: object, entered: tuple[Any, ...], left:
 
 
 def takes_point(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function is called as ``fn(tensor, hook=point)``, not as ``fn(tensor)``; an error if as neither."""
+    """True for a function ``fn(tensor, hook=point)``, and False for ``fn(tensor)``; an error for any other."""
     try:
         signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
     except (ValueError, TypeError):
@@ -309,6 +317,9 @@ def without_partials(function: object) -> Any:
     return function
 
 
+_nans: ContextVar[dict[tuple[str, str], Deferred] | None] = ContextVar("nans", default=None)  # of a pass, by hook
+
+
 def require_like(before: object, after: object, name: str, site: str) -> None:
     """Raise an error if a hook's result is not a tensor like its input, has new NaN entries, or has a backward hook."""
     if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
@@ -324,27 +335,23 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
             "Return the tensor that the model should continue with, or None to keep the given one.",
         )
     for what in ("shape", "dtype", "device", "layout"):
-        given, found = getattr(before, what), getattr(after, what)
-        if given != found:
+        wanted, got = getattr(before, what), getattr(after, what)
+        if wanted != got:
             raise InputError(
-                f"The hook {name} at {site} returned a tensor of {what} {_plain(found)}, but got one of {what} "
-                f"{_plain(given)}.",
+                f"The hook {name} at {site} returned a tensor of {what} {_plain(got)}, but got one of {what} "
+                f"{_plain(wanted)}.",
                 "Return a tensor like the input"
                 + (": `.to(tensor)` sets dtype and device." if what in ("dtype", "device") else "."),
             )
-    if has_nan(after) and not has_nan(before):
-        raise InputError(
-            f"The hook {name} at {site} returned NaN, but got numbers.",
-            "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-        )
-
-
-def has_nan(tensor: Tensor) -> bool:
-    """Whether any entry is NaN; for most tensors the sum, which is cheap, shows that there is none."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return False
-    tensor = tensor.detach()
-    return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
+    nan = InputError(
+        f"The hook {name} at {site} returned NaN, but got numbers.",
+        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
+    )
+    checks = _nans.get()
+    if checks is not None and after.device.type != "cpu":
+        checks.setdefault((name, site), Deferred(lambda: nan)).add(after.isnan().any() & ~before.isnan().any())
+    elif has_nan(after) and not has_nan(before):
+        raise nan
 
 
 def _plain(value: object) -> str:

@@ -31,26 +31,26 @@ class Kept:
 
 def location() -> Path:
     """The folder of the cache, which may not exist yet."""
-    if given := os.environ.get("SQUASHLENS_CACHE"):
-        return Path(given).expanduser().absolute()
+    if folder := os.environ.get("SQUASHLENS_CACHE"):
+        return Path(folder).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "squashlens"
 
 
 def digest_of(files: Iterable[Path]) -> str:
     """A fast 128-bit digest of the content of several files, one after the other."""
-    found = xxhash.xxh3_128()
+    digest = xxhash.xxh3_128()
     for file in files:
         with file.open("rb") as opened:
             while piece := opened.read(PIECE):
-                found.update(piece)
-    return found.hexdigest()
+                digest.update(piece)
+    return digest.hexdigest()
 
 
 def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
     """The folder that `make` wrote for files of this digest, now or at an earlier call."""
     root = location()
-    if found := next(root.glob(f"*-{digest}"), None):
-        return found
+    if folder := next(root.glob(f"*-{digest}"), None):
+        return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
         _sweep(root)
@@ -85,13 +85,13 @@ def entries() -> list[Kept]:
 
 def delete(name: str) -> Kept:
     """Delete a folder of the cache, by its name or how its name starts; return what was deleted."""
-    found = [one for one in entries() if one.name.startswith(name)]
-    if len(found) != 1 or not name:
-        names = ", ".join(one.name for one in entries()) or "nothing"
-        raise InputError(f"{name!r} names {len(found)} folders of the cache.", f"It holds {names}.")
-    path = found[0].path
+    chosen = [entry for entry in entries() if entry.name.startswith(name)]
+    if len(chosen) != 1 or not name:
+        names = ", ".join(entry.name for entry in entries()) or "nothing"
+        raise InputError(f"{name!r} names {len(chosen)} folders of the cache.", f"It holds {names}.")
+    path = chosen[0].path
     path.unlink() if path.is_symlink() else shutil.rmtree(path)
-    return found[0]
+    return chosen[0]
 
 
 def _sweep(root: Path) -> None:

@@ -68,16 +68,16 @@ def refuse_adapter(source: str, revision: str | None) -> None:
 
 def commit_of(stored: Mapping[str, Stored]) -> str | None:
     """The commit of the hub model, from the name of its folder in the cache; None for a local folder."""
-    found = [re.search(r"/snapshots/([0-9a-f]{40})/", each.file.as_posix()) for each in stored.values()]
-    return next((match.group(1) for match in found if match), None)
+    matches = [re.search(r"/snapshots/([0-9a-f]{40})/", each.file.as_posix()) for each in stored.values()]
+    return next((match.group(1) for match in matches if match), None)
 
 
 def _file(source: str, name: str, revision: str | None) -> Path | None:
     """The path of a file of a folder or hub model, downloaded if necessary; None if it does not exist."""
     from transformers.utils.hub import cached_file
 
-    found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
-    return None if found is None else Path(found)
+    path = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else Path(path)
 
 
 def _shards(source: str, revision: str | None, index: Path) -> list[Path]:
@@ -195,10 +195,10 @@ def _refuse_integers(
 
 def _refuse_two_heads(model: Any, source: str) -> None:
     """Raise an error if a checkpoint ties two weights but stores different numbers for them."""
-    for one, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
-        first, second = model.get_parameter(one), model.get_parameter(other)
+    for name, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
+        first, second = model.get_parameter(name), model.get_parameter(other)
         if first is not second and not torch.equal(first.cpu(), second.cpu()):
             raise ModelAccessError(
-                f"config.json of {source} ties {one} to {other}, but the checkpoint has different numbers for them.",
+                f"config.json of {source} ties {name} to {other}, but the checkpoint has different numbers for them.",
                 "Set tie_word_embeddings in config.json to false if both are needed, or remove one of the tensors.",
             )

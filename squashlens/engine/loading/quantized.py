@@ -81,5 +81,5 @@ def _not_rounded(model: nn.Module, head: nn.Module | None) -> Iterator[str]:
 def stored_as(model: Bridge) -> str | None:
     """The format of quantized weights, such as ``"int8"``, or `None`; also for a model that was quantized elsewhere."""
     names = {type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN}
-    formats = {found.group() for name in names if (found := _FORMAT.search(name))}
+    formats = {match.group() for name in names if (match := _FORMAT.search(name))}
     return ", ".join(sorted(formats)) or quantization(model)

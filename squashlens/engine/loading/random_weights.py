@@ -41,7 +41,7 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
 
 
 def _native(model: Bridge, seed: int) -> Bridge:
-    """An untrained model of TransformerLens's own, drawn with this seed."""
+    """An untrained `NativeModel` of TransformerLens, whose weights are drawn with this seed."""
     from transformer_lens.model_bridge.sources.native import boot
 
     config = copy.deepcopy(model.cfg)

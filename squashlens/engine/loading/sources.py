@@ -1,21 +1,17 @@
 """Find out what a name refers to: a bundled or packaged model, a folder, a GGUF file, or a model on the hub.
 
-Whether the Hugging Face hub can be reached is found within seconds, and why a model could not be opened is explained.
+`access_error` says why a model could not be opened.
 """
 
 import difflib
 import hashlib
 import io
 import os
-import socket
-import threading
-import urllib.request
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from squashlens import zoo
 from squashlens._typing import short_repr
@@ -26,7 +22,6 @@ from squashlens.engine.loading.gguf import PACKAGED, convert, is_gguf
 from squashlens.engine.reader import AGAIN
 from squashlens.errors import InputError, ModelAccessError
 
-TIMEOUT = 3.0  # seconds to resolve the hub's host name and connect; its own library retries for minutes
 LEFT_OUT = (".md", ".txt", ".py", ".bin", ".pt", ".h5", ".msgpack")  # files that `load` does not read
 READ_ANYWAY = ("merges.txt", "vocab.txt")
 
@@ -181,46 +176,6 @@ def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
     return ModelAccessError(f"{source} cannot be opened: {first_line}", near or AGAIN)
 
 
-def require_reachable(source: str, revision: str | None, near: str) -> None:
-    """Raise an error if a model is not in the local cache and the hub does not answer.
-
-    Behind a proxy the hub is not tried: only its own library knows the proxy settings.
-    """
-    from huggingface_hub import constants, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        cached = try_to_load_from_cache(source, "config.json", revision=revision)
-    except (HFValidationError, ValueError):  # not a repository name: the library's own message is clearer
-        return
-    if isinstance(cached, str):
-        return
-    if constants.HF_HUB_OFFLINE:
-        raise unreachable(source, near)
-    address = urlsplit(constants.ENDPOINT)
-    if urllib.request.getproxies() or not address.hostname:
-        return
-    if not _answers(address.hostname, address.port or (80 if address.scheme == "http" else 443)):
-        raise unreachable(source, near)
-
-
-def _answers(host: str, port: int) -> bool:
-    """Whether the host accepts a connection within `TIMEOUT` seconds, including the time to resolve its name."""
-    found: list[bool] = []
-
-    def connect() -> None:
-        try:
-            with socket.create_connection((host, port), timeout=TIMEOUT):
-                found.append(True)
-        except OSError:
-            found.append(False)
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(TIMEOUT)
-    return bool(found and found[0])
-
-
 def identity(name: str, revision: str | None = None) -> str:
     """The SHA-256 of a folder's files, or the commit of a model on the hub.
 
@@ -259,9 +214,9 @@ def _commit(source: str, revision: str | None) -> str:
     if isinstance(cached, str):
         return Path(cached).parent.name
     try:
-        found = HfApi().model_info(source, revision=revision).sha
+        commit = HfApi().model_info(source, revision=revision).sha
     except Exception as error:  # the many errors of networks, of the hub and of names
         raise unreachable(source, nearest(source)) from error
-    if found is None:
+    if commit is None:
         raise unreachable(source, nearest(source))
-    return found
+    return commit

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine.agreement import agree
+from squashlens.engine.agreement import agree, has_nan
 from squashlens.engine.anatomy import (
     FULL,
     SLIDING,
@@ -28,7 +28,7 @@ from squashlens.engine.anatomy import (
 )
 from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
-from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Unchecked, attached, checking_results, has_nan
+from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Unchecked, attached, checking_results
 from squashlens.engine.hooking.standing import standing, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native

@@ -117,7 +117,7 @@ def read(
     if len(each) < len(branches_on_trunk):
         number = {branch: i for i, branch in enumerate(each)}
         rows = {site: values[[number[b] for b in branches_on_trunk]] for site, values in rows.items()}
-    return Readings(rows, route, implementation(model, sites))
+    return Readings(rows, route, implementation(model, sites, plan.longest))
 
 
 def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None) -> tuple[dict[str, Tensor], str]:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,11 @@ from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.running.fused import Kind, is_fused
 from squashlens.engine.state import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.theory.attention import Attention, attention_output, differentiable_attention
+from squashlens.theory.fused_attention import attend_with_lse
 
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
@@ -47,6 +49,7 @@ class _Stream:
     on_attention: AttentionObserver | None
     frozen: bool
     reached: slice | None
+    kinds: set[tuple[Kind, int | None]] = field(default_factory=set)
 
 
 _stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
@@ -54,9 +57,10 @@ _stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
 
 @dataclass(frozen=True)
 class _Window:
-    """The mask of a run: every query sees itself and earlier keys, within the window."""
+    """The mask of a run: every query sees itself and earlier keys, within the window; `native` for a longer prompt."""
 
     size: int | None
+    native: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class _Proof:
     reason: str | None = None
     fires: frozenset[str] = frozenset()
     effective: dict[str, bool] = field(default_factory=dict)
+    kinds: Iterable[tuple[Kind, int | None]] = ()
 
 
 _written: "ContextVar[str | None]" = ContextVar("written", default=None)
@@ -111,10 +116,14 @@ def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
         proof.effective.update({name: name not in without for name in group.values()})
 
 
-def implementation(model: Bridge, sites: Iterable[str] = ()) -> str:
-    """How attention is computed in a pass that watches `sites`, for the provenance."""
+def implementation(model: Bridge, sites: Iterable[str] = (), n: int = 0) -> str:
+    """How attention is computed in a pass of n tokens that watches `sites`, for the provenance."""
     reason = why_not_streamed(model, sites)
-    return "streamed" if reason is None else f"eager, since {reason}"
+    if reason is not None:
+        return f"eager, since {reason}"
+    kinds = proved(model, "streamed", lambda: _prove(model)).kinds
+    ways = {is_fused(replace(kind, windowed=(window or n) < n), n) for kind, window in kinds}
+    return " and ".join(name for name, fused in (("fused", True), ("streamed", False)) if fused in ways)
 
 
 @contextmanager
@@ -134,11 +143,11 @@ def streamed(
     *,
     frozen: bool = False,
     reached: slice | None = None,
-) -> Iterator[None]:
+) -> Iterator[set[tuple[Kind, int | None]]]:
     """Run the forward passes of the body without patterns, and restore the model afterwards.
 
     `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `reached` says at which
-    positions cotangents of attention are not zero.
+    positions cotangents of attention are not zero. It yields the kinds of attention that are seen, with their windows.
     """
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -151,13 +160,13 @@ def streamed(
         sites = [block.attn for block in model.blocks]
         block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
         replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
-        token = _stream.set(_Stream(block_of, on_attention, frozen, reached))
+        token = _stream.set(stream := _Stream(block_of, on_attention, frozen, reached))
         try:
             for config, _ in before:
                 config._attn_implementation = NAME
             for attn in sites:  # not setattr: the bridge passes attributes on to the module it wraps
                 attn.__dict__["forward"] = types.MethodType(AttentionBridge.forward, attn)
-            yield
+            yield stream.kinds
         finally:
             for own, earlier in replaced:
                 own.pop("forward", None)
@@ -187,14 +196,18 @@ def _attend(
         attention_mask.size if windowed else None, s_aux,
         None if windowed else attention_mask,
     )  # fmt: skip
-    block = stream.block_of[id(module)]
-    if stream.on_attention is not None:
-        stream.on_attention(block, attention)
+    block, kind = stream.block_of[id(module)], Kind.of(attention, value)
+    stream.kinds.add((kind, attention_mask.native if windowed else None))
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if needed:
         found = differentiable_attention(attention, value, stream.frozen, stream.reached)
+    elif is_fused(kind, query.shape[2]):
+        found, lse = attend_with_lse(query, key, value, attention.scale, attention.window, attention.cap)
+        attention = replace(attention, lse=lse)
     else:
         found = attention_output(attention, value)
+    if stream.on_attention is not None:
+        stream.on_attention(block, attention)
     return found.transpose(1, 2).contiguous(), None
 
 
@@ -221,7 +234,7 @@ def _window_of(
         wrong |= (torch.as_tensor(mask_function(zero, zero, queries, keys), device=device) != seen).any()
     if bool(wrong):
         raise UnsoundModelError("This model's mask is neither causal nor a sliding window.", "Compute the patterns.")
-    return _Window(window)
+    return _Window(window, local_size)
 
 
 def _prove(model: Bridge) -> _Proof:
@@ -229,7 +242,7 @@ def _prove(model: Bridge) -> _Proof:
     try:
         with torch.inference_mode(False), without_ambient(model):
             eager = _everything(model, ids)
-            with streamed(model, seen.__setitem__):
+            with streamed(model, seen.__setitem__) as kinds:
                 found = _everything(model, ids)
     except torch.OutOfMemoryError:
         raise
@@ -255,7 +268,9 @@ def _prove(model: Bridge) -> _Proof:
     differing = [name for name in compared if not agree(found[name], eager[name], dtype_of(model))]
     if differing and dtype_of(model).itemsize < 4:
         differing = _beyond_rounding(model, ids, eager, found, differing)
-    return _Proof(reason=f"{differing[0]} comes out differently") if differing else _Proof(fires=frozenset(fires))
+    if differing:
+        return _Proof(reason=f"{differing[0]} comes out differently")
+    return _Proof(fires=frozenset(fires), kinds=kinds)
 
 
 def _beyond_rounding(

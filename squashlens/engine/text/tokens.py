@@ -53,17 +53,17 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
     if is_tokenized(prompts):
         return _without_padding(prompts)
     if isinstance(prompts, list | tuple) and prompts and all(map(is_tokenized, prompts)):
-        return [row for one in prompts for row in _without_padding(one)]
-    given = _plain(prompts)
-    if not isinstance(given, list):
+        return [row for item in prompts for row in _without_padding(item)]
+    items = _plain(prompts)
+    if not isinstance(items, list):
         raise InputError(f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.", ALLOWED)
-    if all(isinstance(one, str) for one in given):
-        return given
-    if not any(isinstance(one, str | list) for one in given):
-        return [_ids(given)]
-    if all(isinstance(one, list) for one in given):
-        return [_ids(one) for one in given]
-    kinds = sorted({"a list" if isinstance(one, list) else type(one).__name__ for one in given})
+    if all(isinstance(item, str) for item in items):
+        return items
+    if not any(isinstance(item, str | list) for item in items):
+        return [_ids(items)]
+    if all(isinstance(item, list) for item in items):
+        return [_ids(item) for item in items]
+    kinds = sorted({"a list" if isinstance(item, list) else type(item).__name__ for item in items})
     raise InputError(f"The prompts are a mixture of {' and '.join(kinds)}.", ALLOWED)
 
 
@@ -85,24 +85,24 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
     return [[row[place] for place in places] for row, places in zip(rows, seen, strict=True)]
 
 
-def _plain(given: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Tuples, tensors, and arrays of NumPy, pandas and xarray as lists of Python's texts and numbers, at all levels."""
-    if isinstance(given, list | tuple):
-        rows = (one[0] if isinstance(one, Tensor | np.ndarray) and one.shape[:-1] == (1,) else one for one in given)
-        return [_plain(one) for one in rows]  # one prompt in a row, as `tokenize` returns it
-    if isinstance(given, Tensor):
-        return given.tolist()
-    return np.asanyarray(given).tolist() if hasattr(given, "__array__") else given
+    if isinstance(value, list | tuple):
+        rows = (row[0] if isinstance(row, Tensor | np.ndarray) and row.shape[:-1] == (1,) else row for row in value)
+        return [_plain(row) for row in rows]  # one prompt in a row, as `tokenize` returns it
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return np.asanyarray(value).tolist() if hasattr(value, "__array__") else value
 
 
-def _ids(given: list[Any]) -> list[int]:
-    for one in given:
-        if isinstance(one, bool) or not isinstance(one, int):
-            kind = "a list inside a list" if isinstance(one, list) else short_repr(one)
-            raise InputError(f"Token ids must be integers, got {kind} ({type(one).__name__}).", ALLOWED)
-        if not -WIDEST <= one < WIDEST:
-            raise InputError(f"{one} is not a token id.", "Give ids of the model's vocabulary.")
-    return given
+def _ids(ids: list[Any]) -> list[int]:
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int):
+            kind = "a list inside a list" if isinstance(token, list) else short_repr(token)
+            raise InputError(f"Token ids must be integers, got {kind} ({type(token).__name__}).", ALLOWED)
+        if not -WIDEST <= token < WIDEST:
+            raise InputError(f"{token} is not a token id.", "Give ids of the model's vocabulary.")
+    return ids
 
 
 @exclusive
@@ -211,18 +211,18 @@ def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
 
 
 def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
-    given = each_of(prompts)
-    if not given or not isinstance(given[0], str):
+    items = each_of(prompts)
+    if not items or not isinstance(items[0], str):
         if bos != "family":
             raise InputError(
                 f"bos={bos!r} is for text, and ids were given.", "Leave it out: ids are taken as they are."
             )
-        return cast(list[list[int]], given)
+        return cast(list[list[int]], items)
     require_tokenizer(model)
-    if not all(isinstance(text, str) and text.strip() for text in given):
+    if not all(isinstance(text, str) and text.strip() for text in items):
         raise InputError("The prompt is empty.", "Pass some text.")
     lead = start_ids(model, bos)
-    return [[*lead, *encode(model, cast(str, text))] for text in given]
+    return [[*lead, *encode(model, cast(str, text))] for text in items]
 
 
 def _of_one_length(rows: list[list[int]]) -> Tensor:
@@ -325,13 +325,13 @@ def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
 
 def _other_special(model: Bridge) -> set[int]:
     """The ids of tokens that begin or end a text, or stand for others, by tokenizer and configuration."""
-    found: set[Any] = {*start_of(model).ids, bos_id(model)}
+    special: set[Any] = {*start_of(model).ids, bos_id(model)}
     names = [f"{name}_token_id" for name in ("bos", "eos", "unk", "sep", "cls", "mask")]
     configured = [getattr(model.original_model, name, None) for name in ("config", "generation_config")]
     for holder in (model.tokenizer, *configured):
         for value in (getattr(holder, name, None) for name in names):
-            found |= {*value} if isinstance(value, list | tuple) else {value}
-    return found
+            special |= {*value} if isinstance(value, list | tuple) else {value}
+    return special
 
 
 def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:

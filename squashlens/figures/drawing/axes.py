@@ -15,9 +15,9 @@ from squashlens.figures.drawing.themes import SMALL
 STEEP = -60  # degrees, of labels that do not fit side by side
 SINE = math.sin(math.radians(-STEEP))
 NUMBER = 3.0  # width of a number, in units of its size
-ENLARGED = 1.25  # plotly enlarges the labels of powers of ten by this factor
 GAP = 0.5  # between an axis and its labels, in units of their size
 STANDOFF = 5.0  # pixels between tick labels and the title of an axis
+ROOM = 0.05  # beyond the values of an axis, as a share of their range
 
 
 def token_axis(tokens: Mapping[int, str]) -> dict[str, Any]:
@@ -70,9 +70,8 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
     along = values_along(figure, name)
     texts = list(map(str, axis.ticktext or axis.categoryarray or [one for one in along if isinstance(one, str)]))
     if not texts:
-        fit = length / ((2.2 if upright else 1 + NUMBER) * size)
-        wide = _number_ticks(axis, np.array(along, dtype=float), fit, upright)
-        return (wide if upright else LINE) * size
+        _number_ticks(axis, *limits_of(figure, name), length / ((2.2 if upright else 1 + NUMBER) * size))
+        return (NUMBER if upright else LINE) * size
     if upright:
         if axis.ticktext is not None:
             axis.ticktext = texts = [wrap(text, limit, size) for text in texts]
@@ -82,31 +81,32 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
     return SINE * wide if axis.tickangle else max(height_of(text, size) for text in texts)
 
 
-def _number_ticks(axis: Any, along: np.ndarray, fit: float, upright: bool) -> float:
-    """Set the ticks of an axis of numbers, of which `fit` have room; the width of a label, in units of its size."""
-    logarithmic = axis.type == "log"
-    along = along[np.isfinite(along) & (along > 0 if logarithmic else True)]
-    along = np.log10(along) if logarithmic else along
-    ends = along if axis.range is None else axis.range
-    low, high = (min(ends), max(ends)) if len(ends) else (0.0, 1.0)
-    axis.tickangle = 0
-    if logarithmic:
+def _number_ticks(axis: Any, low: float, high: float, fit: float) -> None:
+    """Set the ticks of an axis of numbers, of which `fit` have room."""
+    if axis.dtick == 1 and axis.type != "log":
+        axis.tickformat = "d"  # layers, blocks and the like
+    axis.update(tickangle=0, dtick=None, nticks=int(max(3, min(fit, 6 if axis.type == "log" else 10))))
+    if axis.type == "log":
         decades = high - low
         short = decades < 2 and low >= -3 and high < 6
-        axis.update(exponentformat="power", tickformat="~r" if short else "", nticks=max(2, int(fit)), dtick=None)
-        if 0.6 <= decades < 1 or (1 <= decades < 2 and 3 * decades < (1.6 if upright else 1.0) * fit):
-            axis.dtick = "D2"  # 1, 2 and 5 of each power of ten
-        elif decades >= 1:
-            axis.dtick = max(1, math.ceil(decades / fit))
-            axis.tickfont.size /= 1 if short else ENLARGED
-        return NUMBER
-    if not high > low:
-        return NUMBER
-    if axis.tickvals is None:
-        whole = axis.dtick == 1  # layers, blocks and the like
-        axis.update(dtick=None, nticks=int(max(2, min(fit, high - low + 1)) if whole else max(3, min(fit, 10))))
-    digits = max(0, -math.floor(math.log10((high - low) / 5)))
-    return max(width_of(f"{end:.{digits}f}".replace("-", "−"), 1.0) for end in (low, high))
+        axis.update(exponentformat="power", tickformat="~r" if short else "")
+        if decades >= 0.6:  # 1, 2 and 5 of each power of ten, or powers
+            axis.dtick = "D2" if decades < 1 or 3 * decades < min(fit, 6) else max(1, math.ceil(decades / fit))
+    elif axis.tickformat == "d":
+        axis.nticks = int(max(2, min(max(fit, 3), high - low + 1)))
+
+
+def limits_of(figure: go.Figure, name: str) -> tuple[float, float]:
+    """The ends of an axis of numbers, in powers of ten if it is logarithmic."""
+    axis = cast(Any, figure.layout)[name]
+    if axis.range is not None:
+        return min(axis.range), max(axis.range)
+    values = np.array([one for one in values_along(figure, name) if not isinstance(one, str)], dtype=float)
+    values = values[np.isfinite(values) & (values > 0 if axis.type == "log" else True)]
+    values = np.log10(values) if axis.type == "log" else values
+    values = np.append(values, 0.0) if axis.rangemode == "tozero" or not len(values) else values
+    room = ROOM * (values.max() - values.min())
+    return float(values.min() - room), float(values.max() + room)
 
 
 def values_along(figure: go.Figure, name: str) -> list[Any]:

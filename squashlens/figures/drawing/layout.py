@@ -1,40 +1,32 @@
-"""Layout in pixels: space is kept for every text first, and the panels divide what is left.
+"""Layout in pixels: text has its space first, and the panels divide what is left.
 
-From top to bottom, a page has a title, a line of notes, a legend for all panels, and blocks. A block has a title, a
-line of notes and rows of panels, with a title and perhaps a legend above each panel, and ticks and an axis title below.
-Text that is too long is broken into lines. Plotly's own margins and domains know nothing of the text between panels.
+From top to bottom, a page has a title, a line of notes, a legend, and blocks. A block has a title with notes and rows
+of panels, with a title above each panel, and ticks and an axis title below. Lines are named at their right ends. Text
+that is too long is broken into lines. Plotly's own margins and domains know nothing of the text between panels.
 """
 
-from collections import defaultdict
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.axes import set_axis
-from squashlens.figures.drawing.page_blocks import (
-    HEAD,
-    HEAD_NOTES,
-    PANEL_TITLE,
-    Block,
-    Page,
-    Panel,
-    above,
-    axes_of,
-    legends_of,
-    traces_of,
-)
+from squashlens.figures.drawing.axes import limits_of, numbers_of, set_axis
+from squashlens.figures.drawing.page_blocks import HEAD, PANEL_TITLE, Axes, Page, Panel, above, axes_of, traces_of
 from squashlens.figures.drawing.text import height_of, unbreak, width_of, wrap
 from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL
 
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 TITLE, HEADING, NOTES = 1.2, 1.1, 0.9  # sizes of text, in units of the font size
-WORD = 7.0  # the most that a word keeps a panel from being narrower, in units of the font size
-SYMBOL, BETWEEN, ENTRY = 40.0, 5.0, 19.0  # pixels that plotly gives a legend's symbol, the gap after it, and a line
+SYMBOL, ENTRY = 45.0, 19.0  # pixels that plotly gives a legend's symbol, and a line
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
-LEAST, STRIP = 36.0, 24.0  # pixels of a panel, and of one that is meant to be thin: a quarter of the widest, or less
+LEAST = {"width": 40.0, "height": 24.0}  # pixels of the widest and of the highest panel
+LABEL = "line"  # name of the annotation at the end of a line
+MOST, ROWS = 6, 3  # lines of a panel that are named at their ends, and lines of text of a name
 Span = tuple[float, float]
 
 
@@ -44,49 +36,47 @@ class NoRoomError(InputError):
 
 @dataclass
 class Track:
-    """The panels of a block in one direction: weights, least sizes, the space for text around each, and all sizes."""
+    """The panels of a block in one direction: their weights, the text before and after each, and their size."""
 
     place: int  # of the block on its page
     weights: Sequence[float]
-    least: list[float]
     before: list[float]
     after: list[float]
-    wanted: float = 1.0
+    size: float = 1.0
 
     @property
-    def gaps(self) -> list[float]:
-        """The space between neighbours, and none after the last."""
-        return [*(a + b for a, b in zip(self.after, self.before[1:], strict=False)), 0.0]
+    def text(self) -> float:
+        """Pixels of all text."""
+        return sum(self.before) + sum(self.after)
 
 
 def divide(tracks: Sequence[Track], start: float, length: float | None, side: str) -> tuple[list[list[Span]], float]:
-    """Start and end of each panel of each block, in pixels, and the end of all, with what is after the last.
+    """Start and end of each panel of each block, in pixels, and the end of all with the text after the last.
 
-    Blocks at the same place have the same edges, and panels too if there are as many: they are read across. Panels of
-    a `length` share it; otherwise they have the size wanted.
+    Blocks at the same place, with as many panels, have the same edges: they are read across. Panels of a `length` share
+    it; otherwise they have their size.
     """
+    for name in ("before", "after"):
+        kinds = {(one.place, len(one.weights)) for one in tracks}
+        for alike in ([one for one in tracks if (one.place, len(one.weights)) == kind] for kind in kinds):
+            most = [max(same) for same in zip(*(getattr(one, name) for one in alike), strict=True)]
+            for one in alike:
+                setattr(one, name, most)
     groups = [[one for one in tracks if one.place == place] for place in sorted({one.place for one in tracks})]
-    for group in groups:
-        _align(group)
-    before = [max(one.before[0] for one in group) for group in groups]
-    after = [max(one.after[-1] for one in group) for group in groups]
-    inner = [max(sum(one.gaps) for one in group) for group in groups]
-    sizes = [max(one.wanted for one in group) for group in groups]
-    if length is not None:
-        scale = (length - start - sum(before) - sum(after) - sum(inner)) / sum(sizes)
-        sizes = [scale * size for size in sizes]
-    spans: dict[int, list[Span]] = {}
-    missing = 0.0
-    for at, group in enumerate(groups):
-        start += before[at]
+    text, sizes = ([max(getattr(one, of) for one in group) for group in groups] for of in ("text", "size"))
+    scale = 1.0 if length is None else (length - start - sum(text)) / sum(sizes)
+    spans, missing = dict[int, list[Span]](), 0.0
+    for group, words, size in zip(groups, text, sizes, strict=True):
         for one in group:
-            free, edge, spans[id(one)] = sizes[at] + inner[at] - sum(one.gaps), start, []
-            missing = max(missing, (sum(one.least) - free) * sum(sizes) / sizes[at])
-            for panel, gap in zip(_share(free, one.weights, one.least), one.gaps, strict=True):
-                spans[id(one)].append((edge, edge + panel))
-                edge += panel + gap
-        start += sizes[at] + inner[at] + after[at]
-    if missing > 1e-6 and length is not None:
+            free, edge, spans[id(one)] = words + scale * size - one.text, start, []
+            for weight, before, after in zip(one.weights, one.before, one.after, strict=True):
+                share = weight / sum(one.weights)
+                least = LEAST[side] * weight / max(one.weights)
+                missing = max(missing, (least - free * share) * sum(sizes) / size / share)
+                spans[id(one)].append((edge + before, edge + before + free * share))
+                edge = spans[id(one)][-1][1] + after
+        start += words + scale * size
+    if missing > 0 and length is not None:
         raise NoRoomError(
             f"The text of this figure leaves no room for its panels: {side} is {length / INCH:.3g} inches.",
             f"Use {side}={(length + missing) / INCH + 0.05:.1f} or more, a smaller font_size, or fewer panels.",
@@ -94,171 +84,147 @@ def divide(tracks: Sequence[Track], start: float, length: float | None, side: st
     return [spans[id(one)] for one in tracks], start
 
 
-def _share(free: float, weights: Sequence[float], least: Sequence[float]) -> list[float]:
-    """`free` pixels by weight; panels that would be too small have their least size, and the others share the rest."""
-    sizes = [free * weight / sum(weights) for weight in weights]
-    small = {at: least[at] for at, size in enumerate(sizes) if size < least[at]}
-    if not small or len(small) == len(sizes):
-        return sizes
-    others = [at for at in range(len(sizes)) if at not in small]
-    rest = _share(free - sum(small.values()), [weights[at] for at in others], [least[at] for at in others])
-    return [size for _, size in sorted([*small.items(), *zip(others, rest, strict=True)])]
-
-
-def _least(weights: Sequence[float]) -> list[float]:
-    """The least size of each panel, in pixels."""
-    return [STRIP if weight <= max(weights) / 4 else LEAST for weight in weights]
-
-
-def _align(group: Sequence[Track]) -> None:
-    """Give blocks with as many panels the same space around each."""
-    for count in {len(one.weights) for one in group}:
-        alike = [one for one in group if len(one.weights) == count]
-        for side in ("before", "after"):
-            most = [max(same) for same in zip(*(getattr(one, side) for one in alike), strict=True)]
-            for one in alike:
-                setattr(one, side, most)
-
-
 def lay_out(figure: go.Figure) -> go.Figure:
     """Set all sizes, places and lines of text of a figure whose page is known."""
-    _Layout(figure).set()
+    page, layout = Page.of(figure), figure.layout
+    blocks, size, pad = page.blocks, page.look.size, 0.6 * page.look.size
+    width = page.look.width * INCH if page.look.width else ASSUMED
+    limit = max(0.2 * width, 7 * size)  # pixels of a name at the end of a line
+    labels = _set_names(figure, page, limit)
+    notes: Any = figure.select_annotations({"name": PANEL_TITLE})
+    titles = {(note.xref.split()[0], note.yref.split()[0]): note for note in notes}
+    columns = []
+    for block in blocks:
+        track = Track(block.column, block.columns, [pad for _ in block.columns], [pad for _ in block.columns])
+        for panel in block.panels:
+            tall = block.height * size / ORDINARY / len(block.rows)
+            space = set_axis(figure, panel.y, tall, size, limit=0.4 * width)
+            beside = [width_of(wrap(name, limit, SMALL * size), SMALL * size) for name in labels.get(panel.axes, {})]
+            beside += [set_colour_bar(trace, size) for trace in _bars(figure, panel)]
+            track.before[panel.column] = max(track.before[panel.column], space + pad)
+            track.after[panel.column] = max(track.after[panel.column], *(pad + wide for wide in beside), 0.0)
+        columns.append(track)
+    across, _ = divide(columns, 0.0, width, "width")
+    rows = []
+    for number, (block, spans) in enumerate(zip(blocks, across, strict=True)):
+        track = Track(block.row, block.rows, [pad for _ in block.rows], [pad for _ in block.rows])
+        track.size = block.height * size / ORDINARY
+        for panel in block.panels:
+            start, end = spans[panel.column]
+            note, tall = titles.get(panel.axes), 0.0
+            if note is not None:
+                text = wrap(note.text, 0.96 * (end - start), size)
+                note.update(text=text, font={"size": size}, yshift=3)
+                tall = height_of(text, size)
+            space = set_axis(figure, panel.x, end - start, size)
+            track.before[panel.row] = max(track.before[panel.row], tall + pad)
+            track.after[panel.row] = max(track.after[panel.row], space + pad)
+        head, tall = _head(block.title, block.notes, spans[-1][1] - spans[0][0], size, page.look.soft)
+        place = above(block.panels[0]) | {"font": {"size": HEADING * size}, "yshift": 3 + track.before[0] - pad}
+        figure.update_annotations(place, selector={"name": f"{HEAD} {number}"}, text=head)
+        track.before[0] += tall
+        rows.append(track)
+    start = set_title(figure, page, width)
+    below = start + set_legend(figure, start, width, size)
+    down, height = divide(rows, below, page.height and page.height * INCH, "height")
+    left, top = min(spans[0][0] for spans in across), min(spans[0][0] for spans in down)
+    wide, deep = max(spans[-1][1] for spans in across) - left, max(spans[-1][1] for spans in down) - top
+    figure.update_layout(
+        height=height, width=page.look.width and width, autosize=page.look.width is None,
+        margin={"l": left, "r": width - left - wide, "t": top, "b": height - top - deep, "pad": 0},
+        legend={"y": 1 - start / height}, title={"y": 1 - 0.5 * size / height} if page.title else None,
+    )  # fmt: skip
+    for block, x_spans, y_spans in zip(blocks, across, down, strict=True):
+        for panel in block.panels:
+            (x, end), (y, base) = x_spans[panel.column], y_spans[panel.row]
+            places = ((x - left) / wide, (end - left) / wide), (1 - (base - top) / deep, 1 - (y - top) / deep)
+            for axis, ends in zip(panel[:2], places, strict=True):
+                layout[axis].domain = [min(max(end, 0.0), 1.0) for end in ends]
+            set_axis(figure, panel.y, base - y, size, limit=0.4 * width)
+            for trace in _bars(figure, panel):
+                high = layout[panel.y].domain
+                trace.colorbar.update(x=places[0][1] + pad / wide, xanchor="left", y=high[1], yanchor="top")
+                trace.colorbar.len = high[1] - high[0]
+            _name_ends(figure, panel, labels.get(panel.axes, {}), base - y, limit, SMALL * size)
     return figure
 
 
-class _Layout:
-    """The layout of one figure: columns of panels first, then title and legends, then rows."""
+def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[str, Any]]:
+    """The lines that are named at their ends, by panel and name; all other names get one place in the legend.
 
-    def __init__(self, figure: go.Figure) -> None:
-        self.figure, self.page = figure, Page.of(figure)
-        self.size = self.page.look.size
-        self.pad = 0.6 * self.size
-        self.width = self.page.look.width * INCH if self.page.look.width else ASSUMED
-        notes: Any = figure.select_annotations({"name": PANEL_TITLE})
-        self.titles = {(note.xref.split()[0], note.yref.split()[0]): note for note in notes}
-        self.shared, self.legends = legends_of(figure, self.page)
-        self.above = defaultdict[tuple[int, int], float](float)  # height of legends, by row of blocks and of panels
+    Of panels side by side, the last that has a line of this name has the name.
+    """
+    figure.layout.annotations = [one for one in figure.layout.annotations if one.name != LABEL]
+    named = [one for one in traces_of(figure) if one.name and "showlegend" in one and (one.x is None or len(one.x))]
+    lines: dict[Axes, dict[str, Any]] = {}
+    for trace in named:
+        if trace.type == "scatter" and "lines" in (trace.mode or "lines") and _has_numbers(trace):
+            lines.setdefault(axes_of(trace), {}).setdefault(unbreak(trace.name), trace)
+    names = {name for own in lines.values() for name in own}
+    high = max((wrap(name, limit, SMALL * page.look.size).count("<br>") for name in names), default=0)
+    fits = high < ROWS and all(len(own) <= MOST for own in lines.values())
+    if page.legend != "lines" or not fits or len({unbreak(one.name) for one in named}) < 2:
+        lines, names = {}, set[str]()
+    order = [(block.row, panel.row, panel) for block in page.blocks for panel in block.panels]
+    for at, (*row, panel) in enumerate(order):
+        after = [lines.get(other.axes, {}) for *same, other in order[at + 1 :] if same == row]
+        lines[panel.axes] = {
+            name: line for name, line in lines.get(panel.axes, {}).items() if not any(name in own for own in after)
+        }
+    for trace in traces_of(figure):
+        if "showlegend" in trace:  # plotly lists no trace without points, and calls one without a name "trace 1"
+            name = unbreak(trace.name or "")
+            trace.showlegend = any(trace is one for one in named) and name not in names and page.legend != "none"
+            names |= {name} if trace.showlegend else set()
+            trace.legendgroup = trace.legendgroup or name or None
+    return lines
 
-    def set(self) -> None:
-        """Set everything."""
-        page, blocks, shared = self.page, self.page.blocks, self.shared
-        if page.legend == "none":
-            self.figure.update_layout({name: {"visible": False} for name in (*self.legends.values(), shared) if name})
-            self.legends, shared = {}, ""
-        columns = [self._columns(block) for block in blocks]
-        if shared and page.legend == "right":
-            last = max(track.place for track in columns)
-            width = set_legend(self.figure, shared, 0.3 * self.width, self.size, "v")[0]
-            for track in (track for track in columns if track.place == last):
-                track.after[-1] += width
-        across, _ = divide(columns, 0.0, self.width, "width")
-        left = min(spans[0][0] for spans in across)
-        wide = max(spans[-1][1] for spans in across) - left
-        title, over = set_title(self.figure, page, self.width), 0.0
-        if shared and page.legend == "top":
-            over = set_legend(self.figure, shared, wide, self.size)[1]
-        for block, spans in zip(blocks, across, strict=True):
-            self._set_legends(block, spans, wide)
-        rows = [self._rows(at, block, spans) for at, (block, spans) in enumerate(zip(blocks, across, strict=True))]
-        down, height = divide(rows, title + over, page.height and page.height * INCH, "height")
-        top = down[0][0][0]
-        deep = max(spans[-1][1] for spans in down) - top
-        self.figure.update_layout(
-            height=height, width=page.look.width and self.width, autosize=page.look.width is None,
-            margin={"l": left, "r": self.width - left - wide, "t": top, "b": height - top - deep, "pad": 0},
+
+def _has_numbers(trace: Any) -> bool:
+    """Whether a line has a point; all of those of an exponent may be missing."""
+    return bool(np.isfinite(np.asarray(numbers_of(trace.y), float)).any())
+
+
+def _name_ends(
+    figure: go.Figure, panel: Panel, lines: dict[str, Any], tall: float, limit: float, size: float
+) -> None:  # fmt: skip
+    """Write the names of lines at the right of a panel that is `tall`, at the height of their ends, and apart."""
+    low, high = limits_of(figure, panel.y)
+    logarithmic, ends = figure.layout[panel.y].type == "log", []
+    for name, line in lines.items():
+        values = np.asarray(numbers_of(line.y), float)
+        values = values[np.isfinite(values) & (values > 0 if logarithmic else True)]
+        last = (math.log10(values[-1]) if logarithmic else values[-1]) if len(values) else low
+        text = wrap(name, limit, size)
+        ends.append([tall * min(max((last - low) / (high - low or 1.0), 0.0), 1.0), height_of(text, size), text, line])
+    ends.sort(key=lambda end: end[0])
+    for lower, upper in pairwise(ends):
+        upper[0] = max(upper[0], lower[0] + (lower[1] + upper[1]) / 2)
+    top = max(tall, sum(end[1] for end in ends)) + size
+    for end in reversed(ends):
+        end[0] = min(end[0], top - end[1] / 2)
+        top = end[0] - end[1] / 2
+    x, y = panel.axes
+    for at, _, text, line in ends:
+        figure.add_annotation(
+            name=LABEL, text=text, x=1, xref=f"{x} domain", xanchor="left", xshift=4, y=at / tall, yref=f"{y} domain",
+            yanchor="middle", align="left", showarrow=False, font={"size": size, "color": line.line.color},
         )  # fmt: skip
-        if shared and page.legend == "top":
-            place = {"x": 0.5 * self.size / self.width, "xref": "container", "y": 1 - title / height}
-            self.figure.update_layout({shared: place | {"yref": "container", "yanchor": "top"}})
-        elif shared and page.legend == "right":
-            self.figure.update_layout({shared: {"x": 1 + self.pad / wide, "xref": "paper", "y": 1.0, "yref": "paper"}})
-        if page.title:
-            self.figure.update_layout(title_y=1 - 0.5 * self.size / height)
-        for at, block in enumerate(blocks):
-            domains = [(_within((x - left) / wide), _within((end - left) / wide)) for x, end in across[at]]
-            heights = [(_within(1 - (end - top) / deep), _within(1 - (y - top) / deep)) for y, end in down[at]]
-            self._place(block, domains, heights, wide, deep)
-
-    def _columns(self, block: Block) -> Track:
-        """The space to the left and to the right of each column of panels, for labels and colour bars."""
-        least = _least(block.columns)
-        before, after = [self.pad for _ in least], [self.pad for _ in least]
-        tall = block.height * self.size / ORDINARY / len(block.rows)
-        for panel in block.panels:
-            at = panel.column
-            labels = set_axis(self.figure, panel.y, tall, self.size, limit=0.4 * self.width)
-            before[at] = max(before[at], labels + self.pad)
-            beside = [set_colour_bar(trace, self.size) for trace in self._bars(panel)]
-            if panel.axes in self.legends and self.page.legend == "right":
-                beside += set_legend(self.figure, self.legends[panel.axes], 0.3 * self.width, self.size, "v")[:1]
-            after[at] = max(after[at], *(wide + self.pad for wide in beside), 0.0)
-            note = self.titles.get(panel.axes)
-            words = unbreak(note.text).split(" ") if note else []  # of which none should be divided
-            least[at] = max(least[at], *(min(width_of(w, self.size), WORD * self.size) for w in words), 0.0)
-        return Track(block.column, block.columns, least, before, after)
-
-    def _set_legends(self, block: Block, across: Sequence[Span], wide: float) -> None:
-        """Set the legends above panels of a block. One that explains all panels of its row is as wide as these."""
-        for panel in block.panels if self.page.legend == "top" else ():
-            name = self.legends.get(panel.axes)
-            if name is None:
-                continue
-            axes = {axes_of(trace) for trace in traces_of(self.figure) if getattr(trace, "legend", None) == name}
-            ends = [across[one.column][1] for one in block.panels if one.row == panel.row and one.axes in axes]
-            width = max(ends) - across[panel.column][0]
-            # Plotly fills rows up to the width of the page, and not of a panel.
-            kind = "h" if width > 0.99 * wide else "row"
-            height = set_legend(self.figure, name, width, self.size, kind)[1]
-            self.above[block.row, panel.row] = max(height, self.above[block.row, panel.row])
-
-    def _rows(self, number: int, block: Block, across: Sequence[Span]) -> Track:
-        """The space above and below each row of panels, for titles and labels; the title and notes of the block."""
-        least = _least(block.rows)
-        before, after = [self.pad for _ in least], [self.pad for _ in least]
-        for panel in block.panels:
-            at, (start, end) = panel.row, across[panel.column]
-            tall, note = self.above[block.row, at], self.titles.get(panel.axes)
-            if note is not None:
-                text = wrap(note.text, 0.93 * (end - start), self.size)
-                note.update(text=text, font={"size": self.size}, yshift=3 + tall)
-                tall += height_of(text, self.size)
-            before[at] = max(before[at], tall + self.pad)
-            after[at] = max(after[at], set_axis(self.figure, panel.x, end - start, self.size) + self.pad)
-        heads = ((HEAD_NOTES, block.notes, NOTES, {"color": self.page.look.soft}), (HEAD, block.title, HEADING, {}))
-        for name, text, factor, colour in heads if block.title or block.notes else ():
-            size = factor * self.size
-            lines = wrap(text, across[-1][1] - across[0][0], size)
-            self.figure.update_annotations(
-                above(block.panels[0]), selector={"name": f"{name} {number}"}, text=lines, font={"size": size} | colour,
-                yshift=3 + before[0] - self.pad,
-            )  # fmt: skip
-            before[0] += height_of(lines, size)
-        return Track(block.row, block.rows, least, before, after, max(block.height * self.size / ORDINARY, sum(least)))
-
-    def _bars(self, panel: Panel) -> list[Any]:
-        """The traces of a panel that have a colour bar."""
-        here = [trace for trace in traces_of(self.figure) if axes_of(trace) == panel.axes]
-        return [trace for trace in here if "colorbar" in trace and trace.showscale is not False]
-
-    def _place(self, block: Block, domains: Sequence[Span], heights: Sequence[Span], wide: float, deep: float) -> None:
-        """Write the places of panels and colour bars, which are shares of the page, into the figure."""
-        layout: Any = self.figure.layout
-        for panel in block.panels:
-            low, high = layout[panel.y].domain = heights[panel.row]
-            start, end = layout[panel.x].domain = domains[panel.column]
-            set_axis(self.figure, panel.y, (high - low) * deep, self.size, limit=0.4 * self.width)
-            place = {"x": end + self.pad / wide, "xanchor": "left", "y": high, "yanchor": "top"}
-            for trace in self._bars(panel):
-                trace.colorbar.update(place, len=high - low)
-            if self.page.legend == "top":
-                place |= {"x": start, "yanchor": "bottom"}
-            if panel.axes in self.legends:
-                layout[self.legends[panel.axes]].update(place, xref="paper", yref="paper")
 
 
-def _within(share: float) -> float:
-    """A share of the page that rounding errors have not moved out of it."""
-    return min(max(share, 0.0), 1.0)
+def _head(title: str, notes: str, width: float, size: float, soft: str) -> tuple[str, float]:
+    """The title of a block with its notes, in lines, and their height."""
+    title, notes = wrap(title, width, HEADING * size), wrap(notes, width, NOTES * size)
+    lines = [title] * bool(title)
+    lines += [f"<span style='font-size:{NOTES * size:.4g}px;color:{soft}'>{notes}</span>"] * bool(notes)
+    text = "<br>".join(lines)
+    return text, height_of(text, HEADING * size)
+
+
+def _bars(figure: go.Figure, panel: Panel) -> list[Any]:
+    """The traces of a panel that have a colour bar."""
+    here = [trace for trace in traces_of(figure) if axes_of(trace) == panel.axes]
+    return [trace for trace in here if "colorbar" in trace and trace.showscale is not False]
 
 
 def set_colour_bar(trace: Any, size: float) -> float:
@@ -287,41 +253,28 @@ def set_title(figure: go.Figure, page: Page, width: float) -> float:
             "subtitle": {"text": notes, "font": {"size": NOTES * size, "color": page.look.soft}},
         }
     )  # fmt: skip
-    return size + 1.5 * lift + height_of(text, TITLE * size) + height_of(notes, NOTES * size)
+    return 1.4 * size + 1.5 * lift + height_of(text, TITLE * size) + height_of(notes, NOTES * size)
 
 
-def set_legend(figure: go.Figure, name: str, width: float, size: float, kind: str = "h") -> tuple[float, float]:
-    """Set the text of a legend on `width` pixels; its width, and its height, which is 0 if there is no legend.
-
-    Its entries are side by side (`kind` "h"), below each other ("v"), or below each other unless one row fits ("row").
-    """
-    kinds = [one for one in traces_of(figure) if "showlegend" in one and one.type not in ("heatmap", "table")]
-    traces = [t for t in kinds if t.name and t.showlegend is not False and (t.legend or "legend") == name]
-    small = SMALL * size
+def set_legend(figure: go.Figure, start: float, width: float, size: float) -> float:
+    """Set the text of the legend, in columns of equal width; its height, which is 0 if it lists nothing."""
+    traces = [one for one in traces_of(figure) if "showlegend" in one and one.showlegend and one.name]
     for trace in traces:
-        trace.name = wrap(trace.name, max(0.95 * width - SYMBOL, WORD * size), small)
-    texts = list(dict.fromkeys(str(trace.name) for trace in traces))
-    if not texts or (len(texts) == 1 and all(trace.showlegend is None for trace in traces)):
-        figure.update_layout({name: {"visible": False}})
-        return 0.0, 0.0
-    widths = [SYMBOL + 1.05 * width_of(text, small) for text in texts]
-    heights = [max(ENTRY, 3 + height_of(text, small)) for text in texts]
-    # plotly puts all entries into one row, or into columns that are as wide as the widest.
-    columns, entry, column = len(texts), None, BETWEEN + max(widths)
-    fits = sum(widths) + BETWEEN * (1 + len(texts)) <= width
-    if kind == "v" or (kind == "row" and not fits):
-        columns = 1
-    elif not fits:
-        columns = max(1, int((width - BETWEEN) / column))
-        # So wide that one more column does not fit. Texts narrower than estimated would otherwise get it, and the rows
-        # that this saves would be empty.
-        entry = max(column, (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
-    height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 2 * BETWEEN
-    legend: Any = {
-        "visible": True, "font": {"size": small}, "bgcolor": "rgba(0,0,0,0)", "entrywidth": entry,
-        "traceorder": "normal",  # otherwise plotly has gaps between groups, which are not in the height
-        "maxheight": height + ENTRY,  # otherwise it is half the page, and the rest is scrolled
-        "orientation": "v" if columns == 1 and kind != "h" else "h", "xanchor": "left", "yanchor": "top",
-    }  # fmt: skip
-    figure.update_layout({name: legend})
-    return max(widths) + size, height
+        trace.name = wrap(trace.name, 0.95 * width - SYMBOL, SMALL * size)
+    names = [str(trace.name) for trace in traces]
+    everything = {unbreak(one.name) for one in traces_of(figure) if one.name}
+    if not names or len(everything) < 2:
+        figure.update_layout(legend={"visible": False})
+        return 0.0
+    columns = max(1, min(len(names), int(width / (SYMBOL + 1.05 * max(width_of(n, SMALL * size) for n in names)))))
+    heights = [max(ENTRY, 3 + height_of(name, SMALL * size)) for name in names]
+    height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 10
+    figure.update_layout(
+        legend={
+            "visible": True, "font": {"size": SMALL * size}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal",
+            "entrywidth": width / columns - SYMBOL, "maxheight": height + ENTRY,  # else plotly scrolls a part
+            "orientation": "h", "xanchor": "left", "yanchor": "top", "x": 0.5 * size / width,
+            "xref": "container", "yref": "container",
+        }
+    )  # fmt: skip
+    return height

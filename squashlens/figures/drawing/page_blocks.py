@@ -11,12 +11,11 @@ from typing import Any, NamedTuple, cast
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.text import unbreak
 from squashlens.figures.drawing.themes import INCH, THEMES, Theme, ThemeName
 
 KEY = "squashlens"
 PANEL_TITLE = "panel title"  # name of an annotation; those of a block have its number too
-HEAD, HEAD_NOTES = "block title", "block notes"
+HEAD = "block title"
 Axes = tuple[str, str]  # what traces call the axes of a panel: x2, y2
 
 
@@ -60,7 +59,7 @@ class Page:
     height: float | None = None
     font: str | None = None
     font_size: float | None = None
-    legend: str = "top"
+    legend: str = "lines"
 
     @classmethod
     def of(cls, figure: go.Figure) -> "Page":
@@ -126,51 +125,3 @@ def above(panel: Panel) -> dict[str, Any]:
 def reference(axis: str) -> str:
     """What traces and annotations call an axis of the layout: x2 for xaxis2."""
     return axis.replace("axis", "")
-
-
-def list_once(figure: go.Figure) -> None:
-    """Give each name one place in its legend, which stands for all traces with this name."""
-    seen: set[tuple[str, str]] = set()
-    for trace in traces_of(figure):
-        if "showlegend" not in trace or trace.showlegend is False:
-            continue
-        key = _entry(trace)
-        # Plotly lists no trace without points, and calls one without a name "trace 1".
-        if not trace.name or key in seen or (trace.x is not None and not len(trace.x)):
-            trace.showlegend = False
-        else:
-            seen.add(key)
-        trace.legendgroup = trace.legendgroup or key[1] or None
-
-
-def legends_of(figure: go.Figure, page: Page) -> tuple[str, dict[Axes, str]]:
-    """The legend for all panels, if there is one, and the others by the first panel that they explain.
-
-    Panels that have an entry in common share a legend, unless their traces name different ones.
-    """
-    order = [panel.axes for block in page.blocks for panel in block.panels]
-    groups: list[tuple[set[tuple[str, str]], set[Axes], list[Any]]] = []  # entries, panels and traces of each legend
-    for trace in traces_of(figure):
-        if not getattr(trace, "name", None) or "showlegend" not in trace:
-            continue
-        entry, panel = _entry(trace), axes_of(trace)
-        same = [group for group in groups if entry in group[0] or panel in group[1]]
-        whole = {entry}.union(*(group[0] for group in same)), {panel}.union(*(group[1] for group in same))
-        groups = [group for group in groups if group not in same]
-        groups.append((*whole, [*(one for group in same for one in group[2]), trace]))
-    groups.sort(key=lambda group: min(map(order.index, group[1])))
-    shared, found = "", dict[Axes, str]()
-    for number, (_, panels, traces) in enumerate(groups, start=1):
-        name = "legend" if number == 1 else f"legend{number}"
-        for trace in traces:
-            trace.legend = name
-        if panels >= {*order}:
-            shared = name
-        else:
-            found[min(panels, key=order.index)] = name
-    return shared, found
-
-
-def _entry(trace: Any) -> tuple[str, str]:
-    """The entry of a trace: its legend, and its name in one line."""
-    return trace.legend or "legend", unbreak(trace.name or "")

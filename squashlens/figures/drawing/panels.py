@@ -13,11 +13,9 @@ from squashlens.figures.drawing.axes import numbers_of, values_along
 from squashlens.figures.drawing.layout import NoRoomError
 from squashlens.figures.drawing.page_blocks import (
     HEAD,
-    HEAD_NOTES,
     Block,
     Page,
     axes_of,
-    list_once,
     reference,
     traces_of,
 )
@@ -60,7 +58,6 @@ def _compose(figures: Mapping[str, go.Figure], across: int, share: Share, title:
         if share in (letter, "both"):
             _share(whole, blocks, letter, across)
     _share_colours(whole, blocks)
-    list_once(whole)
     replace(first, blocks=blocks, title=heading, notes=common, height=None).keep(whole)
     return dress(whole)
 
@@ -111,8 +108,7 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str, at: int) -
     _add_bars(layout, added, label)
     layout.uniformtext.update(added.get("uniformtext", {}))
     # An empty text on an axis, which is plotly's default, would extend the axis.
-    for name in (HEAD, HEAD_NOTES):
-        whole.add_annotation(name=f"{name} {at}", text="", showarrow=False, xref="paper", yref="paper")
+    whole.add_annotation(name=f"{HEAD} {at}", text="", showarrow=False, xref="paper", yref="paper")
     return replace(block, panels=panels)
 
 

@@ -13,7 +13,6 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.text import escape, number_token
-from squashlens.figures.drawing.themes import PATTERNS
 
 LAYERS: dict[str, Any] = {"title": "layer ℓ", "dtick": 1}  # an axis of layers
 
@@ -30,7 +29,7 @@ def curve(
     shown: Any = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
     return go.Scatter(
         x=x, y=np.where(values > 0, values, np.nan) if log else values, name=name or None, mode=mode,
-        line={"color": colour, "dash": PATTERNS.get(dash, dash), "width": width},
+        line={"color": colour, "dash": dash, "width": width},
         marker={"symbol": symbol, "size": size}, **shown, **trace,
     )  # fmt: skip
 
@@ -62,10 +61,11 @@ def shade_range(figure: go.Figure, start: float, end: float, text: str) -> None:
     )
 
 
-def name_rows(figure: go.Figure, names: Sequence[str], **axis: Any) -> None:
-    """Give the rows 0, 1, … of a figure names on its y axis, from top to bottom; `names` are markup."""
+def name_rows(figure: go.Figure, names: Sequence[str], panel: int | None = None, **axis: Any) -> None:
+    """Give the rows 0, 1, … of a figure names on its y axis, or on that of one of its panels, from top to
+    bottom; `names` are markup."""
     ticks = {"tickvals": list(range(len(names))), "ticktext": list(names), "range": [len(names) - 0.4, -0.6]}
-    figure.update_yaxes(ticks | {"showgrid": False} | axis)
+    figure.update_yaxes(ticks | {"showgrid": False} | axis, row=panel)
 
 
 def spread(

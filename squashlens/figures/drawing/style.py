@@ -10,7 +10,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.drawing.layout import lay_out
 from squashlens.figures.drawing.notes import Result, notes_of
-from squashlens.figures.drawing.page_blocks import Page, block_of, list_once, traces_of
+from squashlens.figures.drawing.page_blocks import Page, block_of, traces_of
 from squashlens.figures.drawing.text import escape, unbreak
 from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
 
@@ -26,7 +26,7 @@ MANY = 70  # marks of a line of usual size
 def styled(
     figure: go.Figure, *, theme: ThemeName | None = None, width: Width | None = None, height: float | None = None,
     font: str | None = None, font_size: float | None = None, title: str | None = None,
-    legend: Literal["top", "right", "none"] | None = None,
+    legend: Literal["lines", "top", "none"] | None = None,
 ) -> go.Figure:  # fmt: skip
     """A copy of a figure with another theme, size, title or legend. What is not given stays as it was.
 
@@ -44,8 +44,8 @@ def styled(
         font: font family, such as ``"Palatino, serif"``.
         font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
         title: title of the figure; ``""`` removes it, with the line under it.
-        legend: where legends are: above what they explain (``"top"``, a panel or all of them), ``"right"`` of it, or
-            ``"none"``.
+        legend: where lines are named: at their ends, if they are few (``"lines"``), in a legend above the panels
+            (``"top"``), or nowhere (``"none"``).
 
     Returns:
         The new figure.
@@ -108,7 +108,6 @@ def finish(
     that were `found`, and `notes`.
     """
     Page([block_of(figure, max(height, SMALL))], title=title, notes=notes_of(found, *notes)).keep(figure)
-    list_once(figure)
     axes: Any = [*figure.select_xaxes({"showticklabels": False}), *figure.select_yaxes({"showticklabels": False})]
     for axis in axes:
         axis.title = None

@@ -17,8 +17,8 @@ WIDTHS = bytes.fromhex(
 OTHER, FULL = 0.84, 1.0  # other characters: mathematical signs, and those of East Asian scripts
 TAG = re.compile(r"<[^<>]*>")
 PIECE = re.compile(r"<su[bp]>.*?</su[bp]>|<[^<>]*>|&[^&;\s]{1,9};|.", re.DOTALL)  # what a break must not divide
-INSIDE = "\u200b<br>"  # a break inside of a word
 AFTER = set("/-_.,:")  # a word that is too long is divided after one of these, if it has one
+INSIDE = "\u200b<br>"  # a break inside of a word
 SMALL = re.compile(r"<su[bp]>(.*?)</su[bp]>")
 LINE = 1.3  # height of a line of text, in units of its size
 TOKEN = 14  # characters of a token that a label shows
@@ -77,8 +77,7 @@ def wrap(text: str, width: float, size: float) -> str:
 
 def _divide(word: str, width: float, size: float) -> list[str]:
     """The parts of a word that is wider than a line; all but the last end in a space without width."""
-    parts: list[str] = []
-    line: list[str] = []
+    parts, line = list[str](), list[str]()
     for piece in PIECE.findall(word):
         if line and width_of("".join((*line, piece)), size) > width:
             end = 1 + max((at for at, one in enumerate(line) if one in AFTER), default=len(line) - 1)

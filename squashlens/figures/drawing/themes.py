@@ -44,27 +44,21 @@ COLOURS = {
     "mlp": "#E69F00",
 }
 LINES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", INK)
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-# Plotly's own dashes have gaps as long as themselves, so that a curve through few points looks broken in a column.
-PATTERNS = {
-    "dash": "6px,2px", "dot": "2px,2px", "dashdot": "6px,2px,2px,2px", "longdash": "11px,2px",
-    "longdashdot": "11px,2px,2px,2px",
-}  # fmt: skip
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "triangle-down")
 SANS = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu Serif', serif"
 
 
-def series(number: int) -> tuple[str, str, str]:
-    """Colour, dash and symbol of one of several curves; neighbours differ in each, so also without colours."""
-    return LINES[number % len(LINES)], DASHES[number % len(DASHES)], SYMBOLS[number % len(SYMBOLS)]
+def series(number: int) -> dict[str, str]:
+    """Colour and symbol of one of several curves; neighbours differ in each, so also without colours."""
+    return {"colour": LINES[number % len(LINES)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
 
 
 def shades_of(count: int) -> list[tuple[str, bool]]:
-    """The colours of ordered curves, and whether the legend lists each: of many, some evenly from first to last."""
-    listed = {round(at * (count - 1) / (LISTED - 1)) for at in range(LISTED)} if count > LISTED else {*range(count)}
-    colours = sample_colorscale("Viridis", list(np.linspace(0, 0.9, count)))
-    return [(str(colour), at in listed) for at, colour in enumerate(colours)]
+    """The colours of ordered curves, and whether each is named: of many, some evenly from first to last."""
+    named = {round(at * (count - 1) / (NAMED - 1)) for at in range(NAMED)} if count > NAMED else {*range(count)}
+    colours = sample_colorscale("Viridis", list(np.linspace(0.2, 0.85, count)))
+    return [(str(colour), at in named) for at, colour in enumerate(colours)]
 
 
 @dataclass(frozen=True)
@@ -92,6 +86,6 @@ THEMES: dict[ThemeName, Theme] = {
     "dark": Theme(ink="#e8eaf0", faint="#3a4150", paper="#14171f", soft="#a9b0bf"),
 }
 WIDTHS = {"column": 3.25, "page": 6.75}  # inches
-LISTED = 6  # of many ordered curves
+NAMED = 6  # of many ordered curves
 SMALL = 0.85  # size of tick labels and legends, in units of the font size
 ASSUMED = 700.0  # pixels: the width that a figure is laid out for if its page decides

@@ -74,7 +74,7 @@ def answer_by_layer(
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
     >>> found = sl.answer_by_layer(model, prompts, [*"0123456789"])
     >>> found["mean_first"].sel(layer=6).values.round(1).tolist()
-    [1.0, 0.0, 0.2]
+    [1.0, 0.0, 0.1]
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     session, asked = of_choices(model, prompts, answers, choices, "answer_by_layer", n_random_models=n_random_models)

@@ -23,7 +23,6 @@ from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
 from squashlens.measure.answers.frequencies import Ability, score_answers
-from squashlens.measure.answers.frequencies import interval as wilson
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, probe_layers, require_probing, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
@@ -33,12 +32,13 @@ from squashlens.sequences import Ids
 from squashlens.tasks import Task, find
 from squashlens.tasks.task import Prompting
 from squashlens.theory.distances import identical
+from squashlens.theory.statistics.ranks import wilson
 
 __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
 # Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
-@measurement("collapse_vs_readout", "probe")
+@measurement("collapse_vs_readout", "probe", cheaper="Fewer lengths= or n_random_models=0 takes less.")
 def collapse_vs_readout(
     model: Bridge,
     task: Task | str,

@@ -85,7 +85,9 @@ def answers_file(session: Session, task: Task, path: str | Path | None, temperat
     return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
 
 
-@measurement("accuracy_by_length", "error_by_length", "answer_frequencies")
+@measurement(
+    "accuracy_by_length", "error_by_length", "answer_frequencies", cheaper="Fewer lengths= or seeds= takes less."
+)
 def evaluate(
     model: Bridge,
     task: Task | str,

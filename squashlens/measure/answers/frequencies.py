@@ -21,10 +21,8 @@ from squashlens.records.results import Variable, provenance, signed
 from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
 from squashlens.tasks.task import SHORT
-from squashlens.theory.statistics.ranks import share_interval
+from squashlens.theory.statistics.ranks import share_interval, wilson
 from squashlens.theory.statistics.trends import with_ends
-
-Z = 1.959964  # normal quantile of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -119,13 +117,6 @@ def describe(task: Task) -> dict[str, Any]:
 def _reader_name(reader: Reader) -> str:
     """The name of a function, or the repr of another reader without its memory address, which changes between runs."""
     return getattr(reader, "__name__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(reader))
-
-
-def interval(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's 95 % interval of a share of `of` items."""
-    middle, weight = (share + Z**2 / (2 * of)) / (1 + Z**2 / of), Z / (1 + Z**2 / of)
-    half = weight * np.sqrt(share * (1 - share) / of + Z**2 / (4 * of**2))
-    return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
 
 HALF = 1 / 2  # least share of right answers with which a model counts as able; our choice
@@ -228,7 +219,7 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
 def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The share of right answers over seeds, and Wilson's interval."""
     share = right.mean(axis=-1)
-    return share, *interval(share, right.shape[-1])
+    return share, *wilson(share, right.shape[-1])
 
 
 def _error(value: str, truth: str) -> float:

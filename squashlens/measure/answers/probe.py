@@ -35,7 +35,7 @@ N_SEEDS = 128  # default number of samples at each length
 N_RANDOM_MODELS = 4
 
 
-@measurement("probe")
+@measurement("probe", cheaper="Fewer lengths= or n_random_models=0 takes less.")
 def probe(
     model: Bridge,
     task: Task | str,

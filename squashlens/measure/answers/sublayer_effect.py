@@ -88,8 +88,8 @@ def sublayer_effect(
     >>> model = sl.load("tiny-gemma")
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
     >>> found = sl.sublayer_effect(model, prompts, [*"0123456789"])
-    >>> found["broken"].sel(half="confirm", sublayer="attention").values.max()  # all five without one attention
-    1.0
+    >>> float(found["broken"].sel(half="confirm", sublayer="attention").max())  # four of five
+    0.8
     """
     if len(prompts) < 4:
         raise InputError(f"{len(prompts)} prompts are too few for two halves.", "Give at least 4, better 48 or more.")

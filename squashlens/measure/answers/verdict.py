@@ -33,10 +33,13 @@ from squashlens.theory.distances import NOISE_FLOORS, ulp
 from squashlens.theory.separation import between_neighbours, noise_of_runs, ratio, to_first_run
 
 PREFERRED = math.log(2)  # least log-odds of a preferred answer: with random weights λ straddles 0 now and then, barely
+# How much less likely than the likeliest token those of an answer may be. λ of two answers that the model would never
+# give follows the prompt by chance: of right answers in another order one in ten, all of them e^9.9 behind or more.
+POSSIBLE = math.log(1000)
 USED, UNRESOLVED, PRESENT, LOST, UNDECIDED = "used", "not resolved", "present, not used", "lost", "undecided"
 
 
-@measurement("verdict_odds", "verdict_margins")
+@measurement("verdict_odds", "verdict_margins", cheaper="n_random_models=0 takes less.")
 def verdict(
     model: Bridge,
     prompts: Sequence[str] | GrowingSequence,
@@ -53,7 +56,7 @@ def verdict(
 
     1. ``"not resolved"``: λ(P) and λ(P′) differ by less than 3 noises, in this dtype;
     2. ``"used"``: in all runs each prompt's own answer is at least twice as likely as the other one, λ(P) ≥ log 2 and
-       λ(P′) ≤ −log 2;
+       λ(P′) ≤ −log 2, and the model might give it: the likeliest token is nowhere 1000 times as likely as its token;
     3. ``"present, not used"``: at y or at some layer, the representations of the last token are further apart than the
        sum of their noises (`margin` > 1), and in all other runs the prompt that was run is the nearer one;
     4. ``"lost"``: at no layer, nor at y, is the prompt that was run the nearer one in all other runs;
@@ -72,8 +75,8 @@ def verdict(
     Returns:
         Dataset. Over (pair), with P the prompt of the pair and P′ the next one: `log_odds` and `log_odds_after`, λ(P)
         and λ(P′), in nats; `log_odds_noise`, the larger of their two noises; `probability` and `probability_after`, of
-        the right answer after each prompt; `rank`, that of the first answer's first token; `margin_y`; and the
-        coordinate `verdict`.
+        the right answer after each prompt; `behind`, the largest log ratio of the likeliest token to a token of the
+        right answer, in nats; `rank`, that of the first answer's first token; `margin_y`; and the coordinate `verdict`.
         Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, the share of runs in which the prompt that was
         run is the nearer one (chance ½), with `recovered_y`; and over (random_model, pair, layer) `margin_random`, with
         `margin_random_y`. The coordinates `answer` and `answer_after` have the two right answers; for a sequence
@@ -97,15 +100,17 @@ def verdict(
     numbered = bar([*enumerate(asked)], desc="answers", unit="prompt")
     forced = [_forced(session.model, ids, right[max(0, at - 1) : at + 2]) for at, ids in numbered]
     pairs = range(len(asked) - 1)
-    odds, chances, noise = *np.zeros((2, 2, len(pairs))), np.zeros(len(pairs))
+    odds, chances, noise, behind = *np.zeros((2, 2, len(pairs))), *np.zeros((2, len(pairs)))
     agreeing, ranks = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=int)
     for pair in pairs:
         both = [one.log_odds(right[pair], right[pair + 1]) for one in forced[pair : pair + 2]]
         odds[:, pair] = [float(runs[0]) for runs, _ in both]
         noise[pair] = max(least for _, least in both)
         own = [one.probability(text) for one, text in zip(forced[pair : pair + 2], right[pair : pair + 2], strict=True)]
-        (chances[0, pair], ranks[pair]), (chances[1, pair], _) = own
-        agreeing[pair] = bool((both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all())
+        (chances[0, pair], ranks[pair], first), (chances[1, pair], _, second) = own
+        behind[pair] = max(first, second)
+        preferred = (both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all()
+        agreeing[pair] = bool(preferred) and behind[pair] <= POSSIBLE
     last = torch.stack([one.streams for one in forced], dim=2)
     margins, shares = _apart(last)
     said = [_verdict(*row) for row in zip(odds[0] - odds[1], noise, agreeing, margins, shares, strict=True)]
@@ -117,6 +122,7 @@ def verdict(
         "probability": (("pair",), chances[0], "probability of the first answer after the first prompt", "1"),
         "rank": (("pair",), ranks, "rank of the first answer's first token after the first prompt", "1"),
         "probability_after": (("pair",), chances[1], "probability of the second answer after the second prompt", "1"),
+        "behind": (("pair",), behind, "log ratio of the likeliest token to the right answer's, the largest", "nats"),
         "log_odds_noise": (("pair",), noise, "how far rounding moves the log-odds", "nats"),
         **_by_layer("margin", margins, "L2 distance of the two prompts ÷ the sum of their noises"),
         **_by_layer("recovered", shares, "share of runs whose nearer representation is that of their own prompt"),
@@ -183,12 +189,14 @@ def _questions(
 
 @dataclass(frozen=True)
 class _Answer:
-    """One spelling of an answer: its tokens, log p of each in every run, ½ ulp of each logit, and its first's rank."""
+    """One spelling of an answer: its tokens, log p of each in every run, ½ ulp of each logit, its first's rank, and how
+    far a token is behind the likeliest one at most."""
 
     tokens: Ids
     log_p: Float[Tensor, "run token"]
     rounding: Float[Tensor, " token"]
     rank: int
+    behind: float
 
 
 @dataclass(frozen=True)
@@ -204,11 +212,12 @@ class _Forced:
         runs = found[0][0] - found[1][0]
         return runs, max(float((runs[1:] - runs[0]).abs().max()), found[0][1] + found[1][1])
 
-    def probability(self, text: str) -> tuple[float, int]:
-        """The probability of an answer, or of a longer one that begins with it, in the first run; the best rank."""
+    def probability(self, text: str) -> tuple[float, int, float]:
+        """The probability of an answer, or of a longer one that begins with it, in the first run; the best rank, and
+        how far it is behind."""
         spelled = self.spellings[text]
         whole = torch.stack([one.log_p[0].sum() for one in spelled]).logsumexp(dim=0).exp()
-        return float(whole), min(one.rank for one in spelled)
+        return float(whole), min(one.rank for one in spelled), min(one.behind for one in spelled)
 
     def _whole(self, text: str, other: str) -> tuple[Float[Tensor, " run"], float]:
         """log p of an answer in every run, over its spellings, and the least that rounding does to it.
@@ -243,7 +252,7 @@ def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
 
 
 def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
-    log_p, rounding, rank = [], torch.zeros(0), 0
+    log_p, rounding, rank, behind = [], torch.zeros(0), 0, 0.0
     for number, run in enumerate(y):
         with torch.inference_mode(False), torch.no_grad():
             logits = logits_of(model, run).double().cpu()
@@ -252,7 +261,8 @@ def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answe
         if number == 0:
             rounding = ulp(logits.gather(1, own)[:, 0], dtype_of(model)) / 2
             rank = int((logits[0] > logits[0, tokens[0]]).sum()) + 1
-    return _Answer(tokens, torch.stack(log_p), rounding, rank)
+            behind = float((logits.amax(dim=-1) - logits.gather(1, own)[:, 0]).max())
+    return _Answer(tokens, torch.stack(log_p), rounding, rank, behind)
 
 
 def _apart(own: Float[Tensor, "run layer prompt d"]) -> tuple[np.ndarray, np.ndarray]:

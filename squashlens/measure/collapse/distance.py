@@ -57,10 +57,11 @@ COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
         lambda p, q: p.argmax(dim=-1) == q.argmax(dim=-1), "whether the most likely next token is the same", "1",
     ),
 }  # fmt: skip
+TOGETHER = 16  # lengths whose next tokens are compared at once
 MOVED = {"total_variation": ("total variation", "1"), "log_odds": ("log odds", "nats")}  # by rounding
 
 
-@measurement("collapse_curve", "collapse_heatmap", captured=True)
+@measurement("collapse_curve", "collapse_heatmap", captured=True, cheaper="Fewer lengths= or baselines= takes less.")
 def collapse(
     model: Bridge,
     sequence: SequenceOrCapture,
@@ -215,10 +216,17 @@ def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, 
 
 
 def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
-    """The differences of the next token's distributions from two representations y, for each row."""
-    both = zip(log_probabilities(model, y), log_probabilities(model, other), strict=True)
-    parts = [{name: measure(p, q).cpu() for name, (measure, *_) in COMPARISONS.items()} for p, q in both]
-    return {name: torch.cat([part[name] for part in parts]) for name in COMPARISONS}
+    """The differences of the next token's distributions from two representations y, for each row.
+
+    Equal rows are taken once: where a sequence ends in equal tokens, v* of one length is v of the next.
+    """
+    parts: list[dict[str, Tensor]] = []
+    for both in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
+        rows, numbers = torch.cat([part.double() for part in both]).unique(dim=0, return_inverse=True)
+        logs = torch.cat([*log_probabilities(model, rows)])
+        p, q = (logs[number] for number in numbers.to(logs.device).chunk(2))
+        parts.append({name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()})
+    return {name: torch.cat([part[name] for part in parts]).cpu() for name in COMPARISONS}
 
 
 def _noise(model: Bridge, y: Rows, again: Rows, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -47,7 +47,7 @@ from squashlens.theory.statistics.trends import Association, association
 PARTS = ("residual", "attention", "mlp")
 
 
-@measurement("collapse_mechanism", captured=True)
+@measurement("collapse_mechanism", captured=True, cheaper="Fewer lengths= takes less.")
 def collapse_mechanism(
     model: Bridge,
     sequence: SequenceOrCapture,

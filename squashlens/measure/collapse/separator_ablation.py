@@ -19,7 +19,7 @@ import xarray as xr
 from torch import Tensor
 
 from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Kinds, Scale, positive
-from squashlens.bars import bar
+from squashlens.bars import bar, write
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.applied import probe_ids, require_effective
@@ -42,11 +42,14 @@ from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
 
 ALL: tuple[Kind, ...] = get_args(Kind)
+LENGTHS, BLOCKS = 16, 3  # how many are measured by default
 GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
 
-@measurement("layer_trace", "from_block_map", "retained_by_kind")
+@measurement(
+    "layer_trace", "from_block_map", "retained_by_kind", cheaper="Fewer kinds=, from_blocks= or lengths= takes less."
+)
 def separator_ablation(
     model: Bridge,
     sequence: SequenceOrCapture,
@@ -73,10 +76,10 @@ def separator_ablation(
         sequence: a growing sequence with separators from `squashlens.prompts`; or a `capture` of one, whose
             sequence, lengths and way of running passes are used; each ablation is a run of its own.
         kinds: kinds of ablation to measure; all by default.
-        lengths: numbers of content tokens at which D is measured; by default those of the
-            capture, or all from 1.
-        from_blocks: first blocks of the hooks: a hook acts in that block and all later ones. By default each block in
-            turn.
+        lengths: numbers of content tokens at which D is measured; by default those of the capture, or at most 16 that
+            are evenly spaced up to the last.
+        from_blocks: first blocks of the hooks: a hook acts in that block and all later ones. By default at most 3 that
+            are evenly spaced from the first, each in turn. Every block and length takes many times longer.
         substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
             is not in the sequence.
         source: growing sequences of the same form, whose residual streams at the separators' positions are used by
@@ -113,14 +116,24 @@ def separator_ablation(
     >>> bool(((below == 1) | below.isnull()).all())
     True
     """
-    metric, swap = Metric(norm, scale), Swap(substitute, source, seed)
+    metric, swap, by_default = (
+        Metric(norm, scale),
+        Swap(substitute, source, seed),
+        lengths is None or from_blocks is None,
+    )
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
+    if lengths is None and isinstance(sequence, GrowingSequence):
+        lengths = range(len(sequence), 0, len(sequence) // -LENGTHS)
     run = prepare_run(model, sequence, lengths, *passes_of(sequence))
     if not run.sequence.separator_places(run.lengths[-1]):  # a separator after the last content token is not within
         raise InputError(
             "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
         )
-    found, over, ways, facts = _ablate(run, metric, kinds, from_blocks, swap, noise_lengths)
+    blocks, every = _blocks(run, from_blocks), run.layers[:-1]
+    if by_default and (len(run.lengths) < len(run.sequence) or len(blocks) < len(every)):
+        taken = f"{len(run.lengths)} of {len(run.sequence)} lengths, hooks from {len(blocks)} of {len(every)} blocks on"
+        write(f"separator_ablation: {taken}. lengths= and from_blocks= choose others.")
+    found, over, ways, facts = _ablate(run, metric, kinds, blocks, swap, noise_lengths)
     session = sequence_session(
         run.model, run, "separator_ablation", kinds=list(kinds), **metric.said, seed=seed,
         noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
@@ -138,11 +151,10 @@ class Swap(NamedTuple):
 
 
 def _ablate(
-    run: PairRun, metric: Metric, kinds: Collection[Kind], from_blocks: Iterable[int] | None, swap: Swap,
-    replay: int,
+    run: PairRun, metric: Metric, kinds: Collection[Kind], blocks: Sequence[int], swap: Swap, replay: int
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
-    sequence, blocks = run.sequence, _blocks(run, from_blocks)
+    sequence = run.sequence
     other = substitute_for(run, swap.substitute, swap.seed) if "substitute" in kinds else -1
     inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
     inputs |= {kind: edit(run, kind, other, swap.seed) for kind in get_args(Edit) if kind in kinds}
@@ -200,7 +212,7 @@ def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
 def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
     """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
     every = run.layers[:-1]
-    chosen = every if from_blocks is None else list(from_blocks)
+    chosen = list(every[:: -(-len(every) // BLOCKS)] if from_blocks is None else from_blocks)
     if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
         raise InputError(
             f"from_blocks={chosen!r} are not different blocks of this model.", f"Use blocks 0 to {every[-1]}."

@@ -30,7 +30,7 @@ from squashlens.records.results import as_variable, attributes
 from squashlens.sequences import GrowingSequence
 
 
-@measurement("changes")
+@measurement("changes", cheaper="Fewer lengths= or interventions takes less.")
 def compare(
     model: Bridge,
     sequence: SequenceOrCapture,

@@ -1,6 +1,6 @@
 """Interventions by name: hooks, other forms of a sequence, or both."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from typing_extensions import TypeAliasType
@@ -72,13 +72,3 @@ def stated(sequence: GrowingSequence) -> dict[str, Any] | None:
         "separators": list(sequence.separators), "ending": sequence.ending, "content_tokens": len(sequence),
         "content": list(sequence.content),
     }  # fmt: skip
-
-
-def lengths_with(form: Mapping[str, Any] | None, ids: Sequence[int], lengths: Iterable[int]) -> list[int]:
-    """The lengths at which the token ids are the prompt of a stated form."""
-    if form is None:
-        return []
-    parts: dict[str, Any] = {name: tuple(form[name]) for name in ("prefix", "suffix", "breaks", "separators")}
-    content = tuple(form["content"])
-    sequence = GrowingSequence("", content, content, **parts, ending=form["ending"])
-    return [n for n in lengths if sequence.plain(n).ids(sequence.trunk) == tuple(ids)]

@@ -17,11 +17,11 @@ from torch import Tensor
 from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, n_blocks, width
-from squashlens.engine.budget import cotangents_on_graph, tell
+from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
 from squashlens.engine.differentiating.spans import Span, differentiable, open_spans, vjps
-from squashlens.engine.memory import human, require_room
+from squashlens.engine.memory import require_room
 from squashlens.engine.premises import why_not_block_by_block
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
@@ -126,13 +126,10 @@ class _Work:
     rounding: float = 0.0
 
     def require_fits(self) -> None:
-        """Raise if the Jacobian's rows of one query do not fit; say what the call will take."""
+        """Raise if the Jacobian's rows of one query do not fit."""
         model, n, d = self.session.model, self.session.positions, width(self.session.model)
         cheaper = "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
         require_room(8 * n * d * d, device_of(model), "The rows of one query", f"Use a shorter prompt. {cheaper}")
-        times = sum(map(len, self.wanted.values())) / len(self.wanted)
-        what = f"path bound, up to {human(8 * n * d * d)}"
-        tell(model, what, times * d, len(self.session.ids) * n, cheaper, torch.float64)
 
     def matrices(self, ids: Tensor) -> Iterator[tuple[Stretch, Float[Tensor, "query key"]]]:
         """The edges of every stretch on one prompt, as matrices on the CPU."""

@@ -14,7 +14,7 @@ from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.hook import Hook, attached
+from squashlens.engine.hooking.hook import Hook, Unchecked, attached
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.premises import require_attention_alone
 from squashlens.engine.running.forward import forward, log_probabilities, next_logits
@@ -35,7 +35,7 @@ EMBEDDING = "embed.hook_out"
 WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
 
 
-@measurement("substitution", prompts="equal")
+@measurement("substitution", prompts="equal", cheaper="Fewer positions= takes less.")
 def knockout_effect(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -198,4 +198,4 @@ def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
         return embeddings.masked_fill(hidden[..., None], 0.0)
 
     site, edit = (SCORES, unread) if kind == "attention" else (EMBEDDING, zeroed)
-    return Hook(f"knockout of {kind}", site, edit, positional=True)
+    return Unchecked(f"knockout of {kind}", site, edit, positional=True)

@@ -51,13 +51,11 @@ def measure(
     n_replacements: int,
     spans: SpansOfTokens = None,
     alone: bool = False,
-    accept: Callable[[Mapping[str, Any], list[int]], None] | None = None,
     tick: Callable[[float], None] | None = None,
 ) -> xr.Dataset:
     """What `squash_map` shows of a model and a prompt; see there for the arguments.
 
-    With `alone`, only `query` is measured. `accept` gets the facts and token ids before anything is measured, and may
-    raise. `tick` is called with the share of the Jacobian's rows that are done.
+    With `alone`, only `query` is measured. `tick` is called with the share of the Jacobian's rows that are done.
     """
     positive(n_replacements, "n_replacements", "a number of tokens", or_zero=True)
     model = require_sound(model)
@@ -69,8 +67,6 @@ def measure(
         n_replacements=n_replacements, spans=spans, seed=seed,
     )  # fmt: skip
     session.require_one(tokens=2)
-    if accept is not None:
-        accept(session.facts, session.ids[0].tolist())
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
     queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
@@ -91,13 +87,13 @@ def measure(
         chosen = spread(queries, opened, len(layers), CELLS)
         ways, labels = traces(session, chosen, whole["path_bound"].sel(query=chosen).values)
         variables, coords = variables | ways, coords | labels
-    found = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
-    return sealed(found, {**session.facts, **known})
+    result = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
+    return sealed(result, {**session.facts, **known})
 
 
-def with_variables(found: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:
+def with_variables(result: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:
     """A Dataset with further variables, each given as (dimensions, values, long name, units)."""
-    return found.assign(
+    return result.assign(
         {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
     )
 
@@ -108,8 +104,8 @@ def _predict(session: Session, queries: list[int]) -> tuple[tuple[str, np.ndarra
     with torch.no_grad():
         y = streams_at(model, session.ids, [site], at=queries)[site][0]
         best = [logs.max(dim=-1) for logs in log_probabilities(model, y)]
-    ids, chances = (torch.cat(parts).cpu() for parts in zip(*((one.indices, one.values) for one in best), strict=True))
-    texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(one)}" for one in ids]
+    ids, chances = (torch.cat(parts).cpu() for parts in zip(*((row.indices, row.values) for row in best), strict=True))
+    texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(token)}" for token in ids]
     probability: Variable = (("query",), chances.exp(), "probability of the most likely next token", "1")
     return ("query", np.array(texts, dtype=object)), probability
 
@@ -122,14 +118,14 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
     return {"span": ("position", number), "span_name": ("position", name)}
 
 
-def of_profile(found: xr.Dataset) -> xr.Dataset:
+def of_profile(profile: xr.Dataset) -> xr.Dataset:
     """The result of `influence` with the ratio of path bound and null, under the same provenance."""
-    return sealed(with_variables(found, {"bound_over_null": ratio(found)}), provenance(found))
+    return sealed(with_variables(profile, {"bound_over_null": ratio(profile)}), provenance(profile))
 
 
-def ratio(found: xr.Dataset) -> Variable:
+def ratio(result: xr.Dataset) -> Variable:
     """Path bound ÷ null; NaN where the null is zero, as after the query."""
-    bound, null = found["path_bound"].values, found["null"].values
+    bound, null = result["path_bound"].values, result["null"].values
     with np.errstate(invalid="ignore", divide="ignore"):
         return BY_QUERY, np.where(null > 0, bound / null, np.nan), *RATIO
 
@@ -147,9 +143,9 @@ def mean_by_distance(values: xr.DataArray) -> Float[Tensor, "layer distance"]:
 def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:
     """Values of the opened query as a row among all queries; NaN for the others, which were not measured."""
     row = np.asarray(values)
-    found = np.full((len(queries), *row.shape), np.nan)
-    found[queries.index(opened)] = row
-    return found
+    rows = np.full((len(queries), *row.shape), np.nan)
+    rows[queries.index(opened)] = row
+    return rows
 
 
 def _jacobian(
@@ -159,40 +155,40 @@ def _jacobian(
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
     products, text = Products(Pullback(session, layers, tick=tick), opened), f"{norm} norm of the Jacobian"
     ends = ends_of(products, norm, method, MISSED / 2 / (len(layers) * products.reach))
-    found = {"jacobian": (ends.estimate, text)}
+    norms = {"jacobian": (ends.estimate, text)}
     if method.method == "sketch":
-        found = {"jacobian": (ends.estimate, f"sketched {text}")}
-        found |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
-    return {name: (BY_QUERY, at_query(queries, opened, norms), label, "1") for name, (norms, label) in found.items()}
+        norms = {"jacobian": (ends.estimate, f"sketched {text}")}
+        norms |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
+    return {name: (BY_QUERY, at_query(queries, opened, values), label, "1") for name, (values, label) in norms.items()}
 
 
-def joined(found: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
+def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     """A map's result with the rows of one more query, which was measured alone on the same model and prompt."""
-    facts, others = provenance(found), provenance(more)
+    facts, others = provenance(before), provenance(more)
     if any(facts.get(name) != others.get(name) for name in SAME):
         raise InputError(
             "The model was changed since the map was made.", "Make the map again, with `squashlens.squash_map`."
         )
-    whole = found
-    for dim in [dim for dim in ("query", "traced") if dim in found.dims and query in more[dim].values]:
-        labels = sorted({*map(int, found[dim].values), query})
-        fill = {str(name): -1 if np.issubdtype(one.dtype, np.integer) else np.nan for name, one in found.items()}
+    whole = before
+    for dim in [dim for dim in ("query", "traced") if dim in before.dims and query in more[dim].values]:
+        labels = sorted({*map(int, before[dim].values), query})
+        fill = {str(name): -1 if np.issubdtype(old.dtype, np.integer) else np.nan for name, old in before.items()}
         whole = whole.reindex({dim: labels}, fill_value=fill | {"next_token": ""}).copy(deep=True)
-        for name in [*found.data_vars, *({"next_token"} & {*found.coords})]:
+        for name in [*before.data_vars, *({"next_token"} & {*before.coords})]:
             if dim in whole[name].dims and name in more.variables:
                 whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
     later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
     if "sketch" in facts and "sketch" in others:
-        both = [one["sketch"]["failure_probability"] for one in (facts, others)]
+        both = [each["sketch"]["failure_probability"] for each in (facts, others)]
         later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}
     return sealed(whole, facts | later)
 
 
 def _replace(session: Session, opened: int, queries: list[int], n_replacements: int, seed: int) -> dict[str, Variable]:
     """What replacing each token does to y of the opened query; NaN for the other queries."""
-    found = substitution_effect(session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed)
+    effects = substitution_effect(session.model, session.ids, n_replacements=n_replacements, query=opened, seed=seed)
     return {
-        name: (("query", "position"), at_query(queries, opened, found[name]), *map(found[name].attrs.get, TEXTS))
+        name: (("query", "position"), at_query(queries, opened, effects[name]), *map(effects[name].attrs.get, TEXTS))
         for name in ("effect", "kl")
     }  # pyright: ignore[reportReturnType]
 
@@ -207,8 +203,8 @@ def traces(
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """Paths into the queries `traced`, and the ways of each cell; `bounds` are their path bounds from every layer.
 
-    Where nearly all paths start at the first token, as with an attention sink or in a deep model, so do the strongest.
-    Those of other tokens are kept then, with the share of the paths that were left out.
+    The path that stays at the query is left out. Where nearly all paths start at the first token, as with an attention
+    sink or in a deep model, these are left out too, and their share is kept. Shares are of the paths that remain.
 
     The path bound obeys ``B⁽ℓ⁾_i = Σ_j 2 (α_ji + δ_ji) B⁽ℓ⁺¹⁾_j``, so that the terms divided by the sum are shares of
     the ways from cell (ℓ, i): one for each later token j that reads it, and one for its residual connection.
@@ -217,8 +213,8 @@ def traces(
     require_room(top * n * n * 8, torch.device("cpu"), "The attention patterns", "Use a shorter prompt.")
     above = torch.from_numpy(np.ascontiguousarray(bounds))
     ways = _Ways(traced, above, top)
-    means = _by_head(session, ways.take)
-    down = [means[block] for block in reversed(range(top))]
+    ways.watch(session)
+    down = [ways.means[block] for block in reversed(range(top))]
     uniform = [written_out(session, pattern) for pattern in top_down(session, "uniform", 0, top)]
     places = torch.full((len(traced), PATHS, top + 1), -1, dtype=torch.int64)
     weight, share, over_null = (torch.full((len(traced), PATHS), torch.nan, dtype=torch.float64) for _ in range(3))
@@ -227,38 +223,60 @@ def traces(
         seen = slice(0, query + 1)
         starts = above[at, 0, seen].numpy()
         sink[at] = first_share(starts) if first_has_nearly_all(starts) else 0.0
-        own = without([one[seen, seen] for one in down], [0] if sink[at] else [])
-        found = strongest(own, [one[seen, seen] for one in uniform], query, PATHS)
-        k = len(found.weights)
-        places[at, :k], weight[at, :k], over_null[at, :k] = found.places, found.weights, found.weights / found.null
-        share[at, :k] = found.weights * 2.0**top / above[at, 0].sum()
+        first = [0] if sink[at] else []
+        own = without([each[seen, seen] for each in down], first)
+        best = strongest(own, [each[seen, seen] for each in uniform], query, PATHS + 1)
+        others = (best.places != query).any(dim=1).nonzero()[:PATHS, 0]  # without the path that stays at the query
+        k, weights = len(others), best.weights[others]
+        places[at, :k], weight[at, :k], over_null[at, :k] = best.places[others], weights, weights / best.null[others]
+        share[at, :k] = weights * 2.0**top / starts[len(first) : query].sum()
     by_path, by_cell = ("traced", "path"), ("traced", "block", "position", "rank")
     variables: dict[str, Variable] = {
         "path_position": ((*by_path, "layer"), places, "position of the path in each layer", "position"),
         "path_weight": (by_path, weight, "product of attention and residual weights", "1"),
-        "path_share": (by_path, share, "share of all paths' weight", "1"),
+        "path_share": (by_path, share, "share of the weight of all paths from these tokens", "1"),
         "path_over_null": (by_path, over_null, "weight over that of the same path under uniform attention", "1"),
         "path_sink": (("traced",), sink, "share of the paths from the first token, which were left out", "1"),
         "way_share": (by_cell, ways.share, "share of the cell's paths that take this way", "1"),
         "way_position": (by_cell, ways.position, "token that the way leads to", "position"),
-        "way_head": (by_cell, ways.head, "head with the largest weight on the way, or -1 for the residual", "1"),
+        "way_head": (by_cell, ways.head, "head that moves most on the way, or -1 for the residual", "1"),
     }
     coords = {"traced": np.array(traced), "path": np.arange(PATHS), "rank": np.arange(RANKS)}
     return variables, coords
 
 
 class _Ways:
-    """The most important ways of every cell to each query, from the patterns of one block at a time."""
+    """The most important ways of every cell to each query, and what the search for them reads of every block.
+
+    A head moves attention times the norm of the value; attention alone in models without a hook point on values.
+    """
 
     def __init__(self, traced: Sequence[int], above: Float[Tensor, "query layer position"], top: int) -> None:
         shape = (len(traced), top, above.shape[-1], RANKS)
         self.traced, self.above = traced, above
         self.share = torch.full(shape, torch.nan, dtype=torch.float64)
         self.position, self.head = (torch.full(shape, -1, dtype=torch.int64) for _ in range(2))
+        self.means, self.sizes = dict[int, Tensor](), dict[int, Tensor]()  # patterns over heads; norms of values
 
-    def take(self, block: int, pattern: Float[Tensor, "head query key"]) -> None:
+    def watch(self, session: Session) -> None:
+        """Read the patterns and values of all blocks in one forward pass."""
+        blocks, hooks = range(self.share.shape[1]), session.model.hook_dict
+        named = [(f"blocks.{block}.attn.hook_v", partial(self._values, block)) for block in blocks]
+        named = [(name, look) for name, look in named if name in hooks]
+        named += [(pattern_site(block), partial(self._take, block)) for block in blocks]
+        with torch.no_grad():
+            forward(session.model, session.ids, named)
+
+    def _values(self, block: int, values: Float[Tensor, "prompt position group d"]) -> None:
+        if values.ndim == 4:  # latent attention has others
+            self.sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
+
+    def _take(self, block: int, pattern: Float[Tensor, "prompt head query key"]) -> None:
         """Split the path bound of each cell below `block` by what it goes through."""
-        mean, (_, largest) = pattern.double().mean(dim=0), pattern.max(dim=0)
+        heads = pattern[0].detach().float().cpu()
+        self.means[block], mean = heads.mean(dim=0), heads.double().mean(dim=0)
+        sizes = self.sizes.get(block, torch.ones(1, heads.shape[-1]))
+        largest = (heads * sizes.repeat_interleave(len(heads) // len(sizes), dim=0)[:, None]).argmax(dim=0)
         for at, query in enumerate(self.traced):
             seen = slice(0, query + 1)
             reach = self.above[at, block + 1, seen]
@@ -272,28 +290,6 @@ class _Ways:
             head = torch.where(stays, STAYS, largest[seen, seen][to, here])
             for kept, values in ((self.share, best.values), (self.position, to), (self.head, head)):
                 kept[at, block, seen, :k] = values.T.to(kept.dtype)
-
-
-def _by_head(
-    session: Session, take: Callable[[int, Float[Tensor, "head query key"]], None]
-) -> dict[int, Float[Tensor, "query key"]]:
-    """The patterns of all blocks, averaged over heads; `take` gets them by head, one block at a time."""
-    means: dict[int, Tensor] = {}
-
-    def keep(block: int, pattern: Tensor) -> None:
-        heads = pattern[0].detach().float().cpu()
-        means[block] = heads.mean(dim=0)
-        take(block, heads)
-
-    blocks = range(n_blocks(session.model))
-    held = {} if session.capture is None else session.capture.patterns
-    if all(block in held for block in blocks):
-        for block in blocks:
-            keep(block, held[block])
-    else:
-        with torch.no_grad():
-            forward(session.model, session.ids, [(pattern_site(block), partial(keep, block)) for block in blocks])
-    return means
 
 
 def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[int]:

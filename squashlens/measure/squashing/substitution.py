@@ -30,7 +30,7 @@ CEILING = "rank correlation that the expected effects would have with these mean
 
 
 # candidates are the tokens of all prompts, and draws go on from one to the next
-@measurement("substitution", prompts="dependent")
+@measurement("substitution", prompts="dependent", cheaper="Fewer n_replacements= or positions= takes less.")
 def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -51,8 +51,8 @@ def substitution_effect(
     Args:
         model, prompt, query: as in `path_bound`.
         candidates: token ids that may replace a token; by default the distinct tokens of the prompts except BOS (of
-            each prompt by itself, if the prompts are of unequal lengths). ``"predicted"``: what the model itself
-            expects there, drawn without replacement with the probabilities p(· | tokens before); with BOS only.
+            each prompt by itself, if the prompts are of unequal lengths). ``"predicted"``: tokens that the model
+            expects there, drawn without replacement with p(· | tokens before); the prompt must begin with BOS.
         n_replacements: number of random replacements for each token or span, 8 by default. If fewer other candidates
             exist for a token, each of them is used once. A token is never replaced by itself.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
@@ -70,8 +70,8 @@ def substitution_effect(
         NaN; positions after the query are zero, by causality. Without a position,
         `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
         few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
-        have a larger one; with ``to_layer="y"`` also `noise_ceiling_kl`, that of `kl`. Padded as in `path_bound`, and
-        with `spans` labelled as in `jacobian_norms`.
+        have a larger one; with ``to_layer="y"`` also `noise_ceiling_kl`, that of `kl`. Prompts of unequal lengths are
+        padded as in `path_bound`; with `spans`, results are labelled as in `jacobian_norms`.
 
     Raises:
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans

@@ -1,8 +1,8 @@
-"""Spans: groups of a prompt's tokens that are measured together, such as words, lines or the fields of a JSON object.
+"""Spans: groups of a prompt's tokens that are measured together, such as words or lines.
 
 The Jacobian with respect to a span is its tokens' blocks side by side, ``J_S = [J_i … J_j]``: all of them move at once.
 ``J_S J_Sᵀ = Σ J_i J_iᵀ``, so that ``max_i ‖J_i‖₂ ≤ ‖J_S‖₂ ≤ √Σ ‖J_i‖₂²``, and ``‖J_S‖_F² = Σ ‖J_i‖_F²``. A sum of
-norms over a span is another number, and no norm of a matrix.
+norms over a span is not the norm of a matrix.
 """
 
 from collections.abc import Mapping
@@ -28,25 +28,25 @@ class Spans:
     positions: list[list[int]]
 
     @classmethod
-    def of(cls, session: Session, given: SpansOfTokens) -> "tuple[Session, Spans | None]":
+    def of(cls, session: Session, wanted: SpansOfTokens) -> "tuple[Session, Spans | None]":
         """The spans that were asked for, and the session whose results are labelled by them; None for none.
 
         Raises unless there is a single prompt that has them.
         """
-        if given is None:
+        if wanted is None:
             return session, None
         if len(session.ids) != 1:
             raise InputError(
                 f"spans= is for a single prompt, and this call has {len(session.ids)}.",
                 "Measure prompts one by one: each has spans of its own.",
             )
-        if isinstance(given, Mapping):
-            found = {str(name): session.queries(positions, f"spans[{name!r}]") for name, positions in given.items()}
-            names, positions = list(found), list(found.values())
+        if isinstance(wanted, Mapping):
+            named = {str(name): session.queries(positions, f"spans[{name!r}]") for name, positions in wanted.items()}
+            names, positions = list(named), list(named.values())
         else:
             first = session.facts["bos_count"]
             texts = texts_of(require_tokenizer(session.model), session.ids[0, first:].tolist())
-            pieces = pieces_of("".join(texts), given)
+            pieces = pieces_of("".join(texts), wanted)
             together = [
                 (name, [first + i for i in inside])
                 for (name, *_), inside in zip(pieces, positions_in(texts, pieces), strict=True)
@@ -54,7 +54,7 @@ class Spans:
             ]
             names, positions = [name for name, _ in together], [inside for _, inside in together]
         if not names:
-            raise InputError(f"spans={short_repr(given)} has no span in this prompt.", "Choose another kind of span.")
+            raise InputError(f"spans={short_repr(wanted)} has no span in this prompt.", "Choose another kind of span.")
         order = sorted(range(len(names)), key=lambda k: positions[k])
         taken = [i for inside in positions for i in inside]
         if len(set(taken)) < len(taken):

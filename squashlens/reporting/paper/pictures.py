@@ -14,11 +14,11 @@ import xarray as xr
 from squashlens import figures, zoo
 from squashlens.engine.text.tokens import escape
 from squashlens.figures.answers import percent
+from squashlens.figures.collapse_sentences import collapses
 from squashlens.measure.answers.frequencies import answer_frequencies
+from squashlens.records import sentences
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.reporting import sentences
-from squashlens.reporting.collapse_sentences import collapses
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import COPYING
 

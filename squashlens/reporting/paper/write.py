@@ -19,17 +19,18 @@ from squashlens._typing import Bridge, Modes, Template, positive, several
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.figures.collapse_sentences import FEWEST
 from squashlens.maps.payload import fact_text
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, sources_of_hooks
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
-from squashlens.reporting.collapse_sentences import FEWEST
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
+from squashlens.saving.stored import long_table
 from squashlens.tasks.task import Prompting
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -51,7 +52,7 @@ class Drawn:
     inches: float
 
 
-@measurement()
+@measurement(cheaper="Fewer figures= or lengths= takes less.")
 def paper(
     model: Bridge,
     *,
@@ -172,7 +173,7 @@ def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) ->
     from squashlens.reporting.paper.pictures import data_of, draw_figure
 
     for name, table in data_of(number, results).items():
-        save(table, _table(folder, number, name))
+        write(_table(folder, number, name), long_table(table).to_csv(index=False).encode())
     figures.save(draw_figure(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
     if ending == ".pdf":
         (folder / f"fig{number}.html").unlink(missing_ok=True)

@@ -44,25 +44,25 @@ class Grid:
         return {argument: _by_label(argument, values) for argument, values in self.each.items()}
 
 
-def read(given: Any) -> tuple[list[Grid], str | None]:
+def read(described: Any) -> tuple[list[Grid], str | None]:
     """The grids of a description, and its store if it names one."""
-    if isinstance(given, str | Path):
-        given = from_yaml(Path(given))
+    if isinstance(described, str | Path):
+        described = from_yaml(Path(described))
     store = None
-    if isinstance(given, Mapping) and "grids" in given:
-        if unknown := sorted(map(str, given.keys() - {"grids", "store"})):
+    if isinstance(described, Mapping) and "grids" in described:
+        if unknown := sorted(map(str, described.keys() - {"grids", "store"})):
             raise InputError(f"A study has no entry {unknown[0]!r}.", "Its entries are: grids, store.")
-        store, given = given.get("store"), given["grids"]
-    grids = [given] if isinstance(given, Mapping) else given
-    if not isinstance(grids, Sequence) or not grids or not all(isinstance(one, Mapping) for one in grids):
+        store, described = described.get("store"), described["grids"]
+    grids = [described] if isinstance(described, Mapping) else described
+    if not isinstance(grids, Sequence) or not grids or not all(isinstance(entry, Mapping) for entry in grids):
         raise InputError(
-            f"grids={short_repr(given)} is no list of grids.", "Give mappings: {'measurement': 'path_bound', …}."
+            f"grids={short_repr(described)} is no list of grids.", "Give mappings: {'measurement': 'path_bound', …}."
         )
-    found = [call(Grid, _json(one), "A grid") for one in grids]
-    tables = [table_of(grid.name).lower() for grid in found]
-    if twice := [grid.name for grid, table in zip(found, tables, strict=True) if tables.count(table) > 1]:
+    made = [call(Grid, _json(entry), "A grid") for entry in grids]
+    tables = [table_of(grid.name).lower() for grid in made]
+    if twice := [grid.name for grid, table in zip(made, tables, strict=True) if tables.count(table) > 1]:
         raise InputError(f"These grids have one name in SQL: {', '.join(twice)}.", "Give each a `name` of its own.")
-    return found, store
+    return made, store
 
 
 def table_of(grid: str) -> str:
@@ -71,18 +71,11 @@ def table_of(grid: str) -> str:
 
 
 def from_yaml(file: Path) -> Any:
-    """The content of a YAML file; a key that a mapping has twice is an error, where YAML would use the last."""
+    """The content of a YAML file."""
     import yaml
 
-    class Once(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if twice := [key for key in keys if keys.count(key) > 1]:
-                raise ValueError(f"line {node.start_mark.line + 1}: {twice[0]!r} is given twice")
-            return super().construct_mapping(node, deep)
-
     try:
-        return yaml.load(file.read_text(encoding="utf-8"), Once)  # noqa: S506 (it is a SafeLoader)
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{str(file)!r} cannot be read: {error.strerror}.", "Give the name of a YAML file.") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -90,10 +83,10 @@ def from_yaml(file: Path) -> Any:
         raise InputError(f"{str(file)!r} cannot be read as YAML: {reason}.", "Correct it.") from error
 
 
-def _json(given: Mapping[Any, Any]) -> dict[str, Any]:
+def _json(grid: Mapping[Any, Any]) -> dict[str, Any]:
     """The description as JSON has it, so that every engine and every process sees the same values."""
     try:
-        return json.loads(json.dumps(given, allow_nan=False, default=_plain))
+        return json.loads(json.dumps(grid, allow_nan=False, default=_plain))
     except (TypeError, ValueError) as error:
         raise InputError(
             f"A grid has a value that JSON cannot hold: {error}.",

@@ -25,14 +25,14 @@ from squashlens.errors import InputError, SquashlensError
 from squashlens.records.results import versions
 from squashlens.tasks import find
 
-MAKERS = ("repeated", "alternating", "bernoulli", "digits", "words", "build")
+MAKERS = ("repeated", "bernoulli", "digits", "words", "build")
 
 
-def arguments_for(model: Any, given: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+def arguments_for(model: Any, values: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """The arguments of a call, made of what a description gives."""
     return {
         name: MAKES[name](model, value) if name in MAKES else plain_of(value, parameters[name].annotation)
-        for name, value in given.items()
+        for name, value in values.items()
     }
 
 
@@ -43,33 +43,35 @@ def plain_of(value: Any, annotation: Any) -> Any:
         return value
     import torch
 
-    found = getattr(torch, full_name(value), None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, full_name(value), None)
+    if not isinstance(dtype, torch.dtype):
         raise InputError(f"{short_repr(value)} is not a dtype.", "Give a name such as 'float32' or 'bf16'.")
-    return found
+    return dtype
 
 
-def require_hooks(given: Any) -> list[Any]:
+def require_hooks(described: Any) -> list[Any]:
     """The hooks of a description, made without a model."""
     import squashlens as sl
 
     others = ("Hook", "find_positions", "lifted_windows")
-    known, found = [hook for hook in sl.hooks.__all__ if hook not in others], []
-    for one in converted(given, list[Any], "hooks"):
-        name, arguments = _name_and_arguments(one, "hooks")
+    known, hooks = [hook for hook in sl.hooks.__all__ if hook not in others], []
+    for item in converted(described, list[Any], "hooks"):
+        name, arguments = _name_and_arguments(item, "hooks")
         if name not in known:
             raise unknown_name(f"There is no hook {short_repr(name)}.", name, known)
-        found.append(call(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
-    return found
+        hooks.append(call(getattr(sl.hooks, name), arguments, f"hooks: {name}"))
+    return hooks
 
 
-def _name_and_arguments(given: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
+def _name_and_arguments(described: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
     """A name and its arguments."""
-    if isinstance(given, str):
-        return given, {}
-    named = converted(given, Mapping[str, Mapping[str, Any] | None], argument)
+    if isinstance(described, str):
+        return described, {}
+    named = converted(described, Mapping[str, Mapping[str, Any] | None], argument)
     if len(named) != 1:
-        raise InputError(f"{argument}={short_repr(given)} is not a name with arguments.", "Give {name: {argument: …}}.")
+        raise InputError(
+            f"{argument}={short_repr(described)} is not a name with arguments.", "Give {name: {argument: …}}."
+        )
     ((name, arguments),) = named.items()
     return name, arguments or {}
 
@@ -82,13 +84,13 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) 
         raise InputError(f"{what}: {error}.", "Correct its arguments.") from error
 
 
-def _sequence(model: Any, given: Any) -> Any:
+def _sequence(model: Any, described: Any) -> Any:
     """A growing sequence; without a model, its arguments are checked."""
     import squashlens as sl
 
-    maker, arguments = _name_and_arguments(given, "sequence")
+    maker, arguments = _name_and_arguments(described, "sequence")
     if maker not in MAKERS:
-        raise unknown_name(f"sequence={short_repr(given)} names no function that makes sequences.", maker, MAKERS)
+        raise unknown_name(f"sequence={short_repr(described)} names no function that makes sequences.", maker, MAKERS)
     if model is not None:
         return getattr(sl.prompts, maker)(model, **arguments)
     known = dict(inspect.signature(getattr(sl.prompts, maker), eval_str=True).parameters)
@@ -99,13 +101,13 @@ def _sequence(model: Any, given: Any) -> Any:
     return None
 
 
-def require_names(function: str, given: Iterable[str], known: Mapping[str, inspect.Parameter]) -> None:
+def require_names(function: str, names: Iterable[str], known: Mapping[str, inspect.Parameter]) -> None:
     """An error unless all arguments are parameters, and all parameters without a default are given."""
-    for name in given:
+    for name in names:
         if name not in known:
             raise unknown_name(f"{function} has no argument {short_repr(name)}.", name, known)
-    needed = [name for name, one in known.items() if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
-    if missing := [f"{name}=" for name in needed if name not in given]:
+    needed = [name for name, p in known.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    if missing := [f"{name}=" for name in needed if name not in names]:
         raise InputError(f"{function} needs {', '.join(missing)}.", "Add it to its arguments.")
 
 
@@ -116,15 +118,15 @@ def sequence_of(model: Any, prompt: Any) -> Any:
     return sl.prompts.build(model, sl.prompts.tokenize(model, prompt, bos="none")[0].tolist())
 
 
-def _interventions(_: Any, given: Any) -> Any:
-    named = converted(given, Mapping[str, Any], "interventions")
+def _interventions(_: Any, described: Any) -> Any:
+    named = converted(described, Mapping[str, Any], "interventions")
     return {label: require_hooks(hooks) for label, hooks in named.items()}
 
 
-def _stack(_: Any, given: Any) -> Any:
+def _stack(_: Any, described: Any) -> Any:
     from squashlens.synthetic import Stack
 
-    return call(Stack, converted(given, Mapping[str, Any], "stack"), "stack")
+    return call(Stack, converted(described, Mapping[str, Any], "stack"), "stack")
 
 
 def unknown_name(cause: str, name: object, known: Iterable[str]) -> InputError:
@@ -167,7 +169,7 @@ def _measures(function: Any) -> bool:
         return False
     signature = inspect.signature(function, eval_str=True)
     returned = getattr(signature.return_annotation, "__name__", "")
-    needed = {name for name, one in signature.parameters.items() if one.default is one.empty}
+    needed = {name for name, parameter in signature.parameters.items() if parameter.default is parameter.empty}
     return returned in ("DataArray", "Dataset") and not needed & {*NOT_GIVEN}
 
 
@@ -176,13 +178,13 @@ def function_of(name: str) -> Callable[..., Any]:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            found = getattr(import_module(module), attribute)
+            function = getattr(import_module(module), attribute)
         except Exception as error:  # whatever the module raises while it is imported
             cause = f"The measurement {name!r} cannot be imported: {type(error).__name__}: {error}."
             raise InputError(cause, "Give it as 'module:function'.") from error
-        if not callable(found):
+        if not callable(function):
             raise InputError(f"The measurement {name!r} is not a function.", "Give it as 'module:function'.")
-        return found
+        return function
     if name not in measurements():
         raise unknown_name(f"There is no measurement {short_repr(name)}.", name, measurements())
     return _public(name)
@@ -201,7 +203,7 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
 def _parameters(name: str, function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a function; one that was imported again may have others."""
     known = inspect.signature(function, eval_str=True).parameters
-    return {argument: one for argument, one in known.items() if argument not in RUNS.get(name, ())}
+    return {argument: parameter for argument, parameter in known.items() if argument not in RUNS.get(name, ())}
 
 
 def require_arguments(name: str, arguments: Mapping[str, Any]) -> None:
@@ -243,15 +245,15 @@ def identity_of(name: str, arguments: Mapping[str, Any], code: str) -> dict[str,
         for argument, parameter in known.items()
         if parameter.default is not parameter.empty and argument not in (*NOT_GIVEN, *BATCHES)
     }
-    given = {
+    stated = {
         argument: vars(_stack(None, value)) if argument == "stack" else value
         for argument, value in arguments.items()
         if argument not in (*BATCHES, *LOADING, "untrained", "model")
     }
     own = {argument: arguments[argument] for argument in LOADING if argument in parameters(name).keys() & arguments}
     used = {package: version for package, version in versions().items() if package != "python"}
-    found = {"measurement": name, "arguments": filled | given | own, "versions": used, "code": code}
-    return json.loads(json.dumps(found, default=_plain))
+    identity = {"measurement": name, "arguments": filled | stated | own, "versions": used, "code": code}
+    return json.loads(json.dumps(identity, default=_plain))
 
 
 def code_for(name: str) -> str:
@@ -265,20 +267,20 @@ def _code_behind(function: Any) -> str:
 
     It is that of the first look, since a file that is edited and not imported again does not run.
     """
-    waiting, found = [str(function.__module__)], dict[str, str]()
+    waiting, code = [str(function.__module__)], dict[str, str]()
     for name in waiting:
         file = getattr(sys.modules.get(name), "__file__", None) or ""
-        if name in found or not file.endswith(".py") or _installed(Path(file)):
+        if name in code or not file.endswith(".py") or _installed(Path(file)):
             continue
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-        found[name] = ast.dump(tree)
+        code[name] = ast.dump(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 waiting += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 home = resolve_name("." * node.level + (node.module or ""), sys.modules[name].__package__)
                 waiting += [home, *(f"{home}.{alias.name}" for alias in node.names)]
-    return sha256(repr(sorted(found.items())))
+    return sha256(repr(sorted(code.items())))
 
 
 def _installed(file: Path) -> bool:

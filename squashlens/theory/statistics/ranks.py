@@ -11,6 +11,7 @@ from scipy import special
 from torch import Tensor
 
 LEVEL = 0.95
+Z = 1.959964  # normal quantile of a 95 % interval
 
 
 def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
@@ -63,6 +64,13 @@ def noise_ceiling(draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: in
             halves[:, split, outcome] = torch.stack([order[::2].mean(), order[1::2].mean()])
     r = float(spearman(halves[0], halves[1]).nanmean())
     return math.sqrt(2 * r / (1 + r)) if r >= 0 else math.nan
+
+
+def wilson(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's 95 % interval of a share of `of` items."""
+    middle, weight = (share + Z**2 / (2 * of)) / (1 + Z**2 / of), Z / (1 + Z**2 / of)
+    half = weight * np.sqrt(share * (1 - share) / of + Z**2 / (4 * of**2))
+    return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
 
 def share_interval(right: Float[Tensor, "*many seed"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -50,10 +50,11 @@ def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(tin
         ([COUNT.format("1101"), COUNT.format("11011")], ["3", "4"], "used"),
         ([LAST.format("1101"), LAST.format("1107")], ["1", "7"], "used"),
         ([LAST.format("1101"), LAST.format("1107")], ["7", "1"], "present, not used"),
+        ([COUNT.format("1" * 7), COUNT.format("1" * 8)], ["6", "9"], "present, not used"),
         ([COUNT.format("1" * 90), COUNT.format("1" * 91)], ["90", "91"], "present, not used"),
         ([COUNT.format("1101"), COUNT.format("1101")], ["3", "4"], "not resolved"),
     ],
-    ids=["count", "last digit", "answers exchanged", "ninety ones", "one prompt twice"],
+    ids=["count", "last digit", "answers exchanged", "answers of others", "ninety ones", "one prompt twice"],
 )
 def test_the_truth_is_known(tiny: Any, prompts: list[str], answers: list[str], expected: str) -> None:
     found = sl.verdict(tiny, prompts, answers)

@@ -134,7 +134,9 @@ def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[i
 def test_retained_is_one_above_zero_below(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 24, prefix="Can you copy the following number?", separator=",")
     ds = sl.separator_ablation(tiny, ones)
-    for block in range(6):
+    assert ds["length"].values.tolist() == [*range(2, 25, 2)]
+    assert ds["from_block"].values.tolist() == [0, 2, 4]
+    for block in (0, 2, 4):
         below = ds["retained_from"].sel(from_block=block, layer=slice(0, block))
         assert ((below == 1) | below.isnull()).all()
     separators = ds["retained"].sel(edit="separators")
@@ -172,7 +174,7 @@ def test_gap_and_attention_make_the_whole_effect(tiny: Any) -> None:
 def test_baselines_are_those_of_collapse(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 20, separator=",", every=4, suffix="=")
     for scale in ("absolute", "relative"):
-        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], scale=scale, noise_lengths=0)
+        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], lengths=range(1, 21), scale=scale, noise_lengths=0)
         plain = sl.prompts.repeated(tiny, "1", 20, suffix="=")
         for edit, sequence in (("separators", ones), ("none", plain)):
             with patterns_written("hooks inside attention are compared with none"):

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.remedies.named_interventions import AS_IT_IS, lengths_with, stated
+from squashlens.measure.remedies.named_interventions import AS_IT_IS, stated
 from squashlens.sequences import GrowingSequence
 from tests.measurements import counted, together
 from tests.references import distances_equal, fingerprint, raw
@@ -139,29 +137,6 @@ def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> 
     assert fingerprint(tiny)["hook_counts"] == before
 
 
-@st.composite
-def sequences(draw: st.DrawFn) -> GrowingSequence:
-    content = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=6)))
-    breaks = tuple(sorted(draw(st.sets(st.integers(1, len(content))))))
-    ends = [tuple(draw(st.lists(st.integers(5, 8), max_size=2))) for _ in range(2)]
-    return GrowingSequence(
-        "any", content, (1, 2, 3, 4), *ends, breaks, (9,) * len(breaks), draw(st.sampled_from([None, 3]))
-    )
-
-
-@given(sequences(), st.integers(0, 99))
-def test_every_prompt_of_a_form_is_recognised_and_no_other(sequence: GrowingSequence, seed: int) -> None:
-    lengths, other = range(1, len(sequence) + 1), sequence.unrelated(Random(seed))
-    one = stated(sequence)
-    for n in lengths:
-        own, drawn = (list(each.plain(n).ids(each.trunk)) for each in (sequence, other))
-        assert lengths_with(one, own, lengths) == [n]
-        assert lengths_with(one, drawn, lengths) == ([n] if drawn == own else [])
-        assert lengths_with(one, own, [k for k in lengths if k != n]) == []
-        assert lengths_with(one, [*own, 10], lengths) == []
-
-
 def test_separators_that_differ_between_lengths_have_no_form() -> None:
     scattered = GrowingSequence("any", (1, 2, 3), (1, 2), breaks=(1,), separators=(9,)).scattered("seed")
     assert stated(scattered) is None
-    assert lengths_with(None, [1, 2], [1, 2]) == []

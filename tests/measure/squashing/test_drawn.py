@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 
 import squashlens as sl
 from squashlens.measure.squashing.jacobians.sketch import EVENTS, Measure
+from squashlens.theory.norms import gram_of
 from squashlens.theory.probes import PROBES, normals
 from tests.cases import COMMON, loaded
 from tests.references import exact_norms
@@ -54,7 +55,7 @@ def test_intervals_hold_together_as_often_as_stated() -> None:
     for seed in range(600):
         directions = normals(seed)(d, k).T
         measure = Measure(directions)
-        ends = measure.ends(measure(directions @ columns)[None], 0.2 / 3 / EVENTS)
+        ends = measure.ends(measure(gram_of(directions @ columns))[None], 0.2 / 3 / EVENTS)
         low.append((ends.low[0] > norms).any().item())
         high.append((ends.high[0] < norms).any().item())
     either = np.mean(np.array(low) | np.array(high))

@@ -34,7 +34,6 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (sl.jacobian_norms, {"spans": {"a": [1, -4]}}, "one twice"),
     (sl.jacobian_norms, {"spans": {"a": [9]}}, "not a position of the prompt"),
     (sl.jacobian_norms, {"spans": {"a": [1, 2], "b": [2]}}, "a token in common"),
-    (sl.jacobian_norms, {"spans": "fields"}, "JSON"),
     (sl.jacobian, {"positions": []}, "at least one position"),
     (sl.jacobian, {"positions": [1, 1]}, "twice"),
     (sl.jacobian, {"positions": [3], "query": 2}, "not positions from 0 to 2"),

@@ -1,6 +1,5 @@
 """Norms of spans against jacrev's blocks side by side, and spans of texts against what they are parsed to."""
 
-import json
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -8,12 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
-from squashlens.theory.norms import side_by_side
 from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, plain_outputs
 
@@ -113,41 +109,6 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
     spans = {"a": [1], "b": [4], "after the query": [6]}
     found = sl.substitution_effect(model, IDS, n_replacements=1, spans=spans, **shared)
     np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
-
-
-@settings(deadline=None, max_examples=25)
-@given(shape=st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4)), seed=st.integers(0, 10**6))
-def test_blocks_side_by_side(shape: tuple[int, int, int], seed: int) -> None:
-    blocks = np.random.default_rng(seed).standard_normal((2, *shape))
-    found = side_by_side(torch.tensor(blocks)).numpy()
-    for one, several in zip(found, blocks, strict=True):
-        np.testing.assert_allclose(one @ one.T, sum(b @ b.T for b in several), rtol=1e-9, atol=1e-9)
-
-
-LEAVES = st.one_of(st.integers(-999, 999), st.booleans(), st.none(), st.text(max_size=6), st.floats(-9, 9))
-VALUES = st.dictionaries(
-    st.text(min_size=1, max_size=4).filter(lambda key: not set(".[") & set(key)),
-    st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3), max_leaves=5),
-    min_size=1, max_size=4,
-)  # fmt: skip
-
-
-@settings(deadline=None)
-@given(value=VALUES, indent=st.sampled_from([None, 2]), plain=st.booleans())
-def test_fields_are_the_values_of_the_object(value: dict[str, Any], indent: int | None, plain: bool) -> None:
-    text = f"Read [this]:\n{json.dumps(value, indent=indent, ensure_ascii=plain)} Now answer."
-    found = {name: text[start:end] for name, start, end in pieces_of(text, "fields")}
-
-    def leaves(value: Any, name: str, key: str | None) -> dict[str, Any]:
-        if isinstance(value, list):
-            return {n: v for i, one in enumerate(value) for n, v in leaves(one, f"{name}[{i}]", None).items()}
-        return {name: (key, value)}
-
-    expected = {n: v for key, one in value.items() for n, v in leaves(one, key, key).items()}
-    assert list(found) == list(expected)
-    for name, (key, leaf) in expected.items():
-        piece = found[name]
-        assert json.loads(f"{{{piece}}}" if key is not None else piece) == ({key: leaf} if key is not None else leaf)
 
 
 def test_words_sentences_and_lines() -> None:

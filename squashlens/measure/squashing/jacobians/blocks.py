@@ -30,7 +30,7 @@ COPIES = 4  # of the blocks: rows, the result, and what a singular value decompo
 Logits = Float[Tensor, "place direction outcome"]
 
 
-@measurement("jacobian")
+@measurement("jacobian", cheaper="Fewer positions= takes less.")
 def jacobian(
     model: Bridge,
     prompt: PromptOrCapture,

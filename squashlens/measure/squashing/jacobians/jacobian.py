@@ -14,7 +14,6 @@ import xarray as xr
 from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets, positive
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import dtype_of, width
-from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
@@ -29,7 +28,7 @@ from squashlens.remarks import remark
 STATED = ("rounding", "failure_probability", "estimated_tightness")  # by the attributes of a certified bound
 
 
-@measurement("by_token", prompts="equal")
+@measurement("by_token", prompts="equal", cheaper="method='sketch' or fewer n_probes= takes less.")
 def jacobian_norms(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -64,8 +63,8 @@ def jacobian_norms(
             5.1 assumes; ``"norms"``, the denominators of all norms; ``"gates"``, the nonlinearities of the MLPs.
             With all three the model is linear at this input, up to its biases. Nothing by default.
         spans: groups of tokens of a single prompt that are measured at once, with their blocks side by side:
-            ``"words"``, ``"sentences"``, ``"lines"``, ``"fields"`` of a JSON object in the prompt (values with their
-            keys), or positions by name. By default every token is measured by itself.
+            ``"words"``, ``"sentences"``, ``"lines"``, or positions by name. By default every token is measured by
+            itself.
         method: ``"exact"``; ``"sketch"``, an estimate with an interval from `n_probes` products; ``"sketch_upper"``, a
             certified upper bound from `n_probes` products; or ``"auto"`` (the default), the exact norm if it takes at
             most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch otherwise. It depends on the model only, and
@@ -147,15 +146,13 @@ def _estimated(
     products: Products, norm: Norm, method: sketch.Estimation, targets: int
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """The norms for one target, the ends of their intervals, and what the provenance says of them."""
-    session, d = products.session, width(products.session.model)
+    d = width(products.session.model)
     if method.rtol is not None:
         return sketch.until(products, method.rtol, sketch.seed_in(method))
     if method.method == "sketch":
         found = sketch.ends_of(products, norm, method, sketch.MISSED / 2 / (targets * products.count))
         facts = {"n_probes": method.n_probes, "seed": method.seed, "failure_probability": sketch.MISSED}
         return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
-    cheaper = "method='sketch' takes fewer products, and gives each norm an interval."
-    tell(session.model, "jacobian", d, len(session.ids) * products.reach, cheaper)
     kept = products.storage(d) if norm == "spectral" else None
     return products.exact(kept), {}, {} if kept is None else {"rows": kept.way}
 

@@ -21,26 +21,28 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.bars import bar, write
+from squashlens.engine.agreement import Deferred
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
 from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
-from squashlens.engine.differentiating.spans import Deferred, differentiable, open_spans, vjps
+from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.running.streamed import implementation
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.theory.norms import missing_sizes, side_by_side, spectral_norms, squared_frobenius
+from squashlens.theory.norms import gram_of, largest, missing_sizes, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
 
+CELLS = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers of the rows whose norms are computed together
 Way = Literal["hold", "spill", "repeat"]
 Batch = Float[Tensor, "cotangent prompt position in"]
 Take = Callable[[int, Batch], None]
 Blocks = Float[Tensor, "prompt place out in"]  # rows of the blocks of some positions
-Spectral = Callable[[Float[Tensor, "many out in"]], Tensor]  # a number for each matrix, or several
+Spectral = Callable[[Float[Tensor, "*many out out"]], Tensor]  # a number for each Gram matrix, or several
 ByToken = Float[Tensor, "prompt position"]  # with several layers, the prompts of one layer after those of another
 
 
@@ -222,10 +224,10 @@ class Products:
     def exact(self, kept: Storage | None) -> ByToken:
         """The norms from all products; spectral ones if rows are kept."""
         directions = torch.eye(width(self.session.model), dtype=torch.float64)
-        return self.frobenius(directions) if kept is None else self.measured(directions, kept, spectral_norms)
+        return self.frobenius(directions) if kept is None else self.measured(directions, kept, largest)
 
     def measured(self, directions: Float[Tensor, "cotangent d"], kept: Storage, norms: Spectral) -> Tensor:
-        """What `norms` gives for the rows of each position, or of each span."""
+        """What `norms` gives for the Gram matrix of each position's rows, or of each span's."""
         if self.spans is not None and kept.positions < self.reach:
             raise CapacityError(
                 f"The rows of all {self.reach} blocks are needed for spans, and do not fit.",
@@ -256,9 +258,20 @@ class Products:
 
     def each(self, parts: Sequence[Blocks], norms: Spectral, device: torch.device) -> Tensor:
         """What `norms` gives for each position, or each span, from rows that were computed in parts."""
-        places = [[k] for k in range(parts[0].shape[1])] if self.spans is None else self.spans.within(self.reach)
-        together = bar(places, desc="norms", unit="token" if self.spans is None else "span")
-        return torch.stack([norms(_side_by_side(parts, inside).to(device)) for inside in together], dim=1)
+        (prompts, n, _, d), count = parts[0].shape, sum(part.shape[2] for part in parts)
+        size = max(1, CELLS["cpu" if device.type == "cpu" else "cuda"] // (prompts * count * d))
+
+        def grams(places: Sequence[int]) -> Iterator[Float[Tensor, "prompt place out out"]]:
+            for start in range(0, len(places), size):
+                some = [*places[start : start + size]]
+                yield gram_of(torch.cat([part[:, some] for part in parts], dim=2).to(device))
+
+        if self.spans is None:
+            together = bar(grams(range(n)), total=-(-n // size), desc="norms", unit="batch")
+            return torch.cat([norms(gram) for gram in together], dim=1)
+        nothing = torch.zeros(prompts, count, count, dtype=torch.float64, device=device)
+        spans = bar(self.spans.within(self.reach), desc="norms", unit="span")
+        return torch.stack([norms(sum((g.sum(dim=1) for g in grams(inside)), nothing)) for inside in spans], dim=1)
 
     def padded(self, values: Float[Tensor, "prompt place *several"]) -> Float[Tensor, "prompt position *several"]:
         """Values of positions up to the query with zeros for the others; those of spans as they are."""
@@ -287,13 +300,6 @@ class Products:
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
     """Those of several layers one after the other; that of a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
-
-
-def _side_by_side(parts: Sequence[Blocks], positions: Sequence[int]) -> Float[Tensor, "prompt cotangent many"]:
-    """The rows of the blocks at some positions side by side, from rows that were computed in parts."""
-    if not positions:
-        return parts[0].new_zeros(len(parts[0]), sum(part.shape[2] for part in parts), 1)
-    return side_by_side(torch.cat([part[:, list(positions)] for part in parts], dim=2))
 
 
 def _in_file(shape: tuple[int, ...], like: Tensor, folder: str) -> Tensor:

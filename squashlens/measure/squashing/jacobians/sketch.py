@@ -126,17 +126,18 @@ class Ends:
 
 
 class Measure:
-    """What is computed from the rows GJ_i: their `spike_sizes`, the norm of J_i in their row space, estimates of ‖J_i‖₂
-    from their moments, and the lengths `crossed`."""
+    """What is computed from the Gram matrix of GJ_i: `spike_sizes`, the norm of J_i in the row space of G, estimates of
+    ‖J_i‖₂ from moments, and the lengths `crossed`."""
 
     def __init__(self, directions: Float[Tensor, "cotangent d"]) -> None:
         self.directions, self.unmixed = directions, norms.unmixing(directions)
         self.each = len(directions) // norms.FOLDS  # rows in a quarter
 
-    def __call__(self, rows: Float[Tensor, "many out in"]) -> Float[Tensor, "many several"]:
-        straight = self.unmixed.to(rows.device) @ rows.double()
-        found = torch.stack([norms.spike_sizes(rows), norms.spectral_norms(straight), norms.moment_sizes(rows)], dim=-1)
-        return torch.cat([found, norms.crossed(rows[:, : norms.FOLDS * self.each])], dim=-1) if self.each else found
+    def __call__(self, gram: Float[Tensor, "*many out out"]) -> Float[Tensor, "*many several"]:
+        unmixed, folded = self.unmixed.to(gram.device), norms.FOLDS * self.each
+        straight = unmixed @ gram @ unmixed.mT
+        found = torch.stack([norms.spike_sizes(gram), norms.largest(straight), norms.moment_sizes(gram)], dim=-1)
+        return torch.cat([found, norms.crossed(gram[..., :folded, :folded])], dim=-1) if self.each else found
 
     def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
         """The bounds that follow, each of which fails with probability `chance`."""
@@ -270,5 +271,6 @@ def _grown(products: Products, chance: float, tightness: float, seed: int) -> tu
         # Too many for a sketch: with the rows that a whole basis still lacks, the norm is exact.
         left = torch.linalg.qr(directions.mT, mode="complete").Q[:, len(directions) :].mT
         unmixed = torch.block_diag(norms.unmixing(directions), torch.eye(len(left), dtype=torch.float64))
-        exact = more(left, lambda rows: norms.spectral_norms(unmixed.to(rows.device) @ rows.double())).cpu()
+        unmixed = unmixed.to(device_of(products.session.model))
+        exact = more(left, lambda gram: norms.largest(unmixed @ gram @ unmixed.mT)).cpu()
         return Ends(exact, exact, exact), d

@@ -15,7 +15,6 @@ from torch import Tensor
 from squashlens._typing import Bridge, Method, Norm, positive
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
-from squashlens.engine.budget import tell
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
 from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.differentiating.visibility import visibilities
@@ -49,7 +48,7 @@ ENDS = {"none": (), "exact": (), "sketch": BOTH, "sketch_upper": ("low",)}  # wh
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
-@measurement("influence")
+@measurement("influence", cheaper="Fewer queries= or method='none' takes less.")
 def influence(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -107,7 +106,7 @@ def influence(
     return _Work.of("influence", model, prompt, queries, layers, way, norm).measured().by_position()
 
 
-@measurement("influence_by_distance")
+@measurement("influence_by_distance", cheaper="Fewer queries=, n_random_models=0 or method='none' takes less.")
 def influence_by_distance(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -232,8 +231,6 @@ class _Work:
         require_room(size, torch.device("cpu"), f"The result of {name}", less)
         if size > REPORT_ABOVE:
             write(f"{name}: {human(size)} for {len(self.queries)} queries")
-        cheaper = "Fewer queries=, method='sketch' or method='none' take less."
-        tell(self.session.model, name, (self.models or 1) * len(self.queries) * self._rows[0], self.n, cheaper)
 
     @cached_property
     def _rows(self) -> tuple[int, Storage | None]:

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.records.results import facts_of
-from squashlens.reporting.sentences import number, percent
+from squashlens.records.sentences import number, percent
 from squashlens.theory.statistics.laws import log_slope
 
 FLAT = 0.1  # slope below which a curve neither falls nor rises
@@ -49,13 +49,14 @@ def _each(values: Iterable[float]) -> str:
     return f"{', '.join(others)} and {final}" if others else final
 
 
-def against_contrast(collapse: xr.Dataset) -> str:
-    """How close v and v* are beside a pair whose last token differs; empty without a contrast."""
+def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
+    """How close v and v* are at a layer, the last by default, beside a pair whose last token differs; or nothing."""
     if "contrast" not in collapse:
         return ""
-    ratio = (collapse["distance"] / collapse["contrast"]).isel(layer=-1).values
+    ratios = collapse["distance"] / collapse["contrast"]
+    ratio = (ratios.isel(layer=-1) if layer is None else ratios.sel(layer=layer)).values
     nearer, middle = int((ratio < 1).sum()), _each(np.median(ratio[group]) for group in _compared(collapse)[0])
-    return f"It is below the contrast, another last token, at {nearer} of {len(ratio)} lengths (median ratio {middle})."
+    return f"D is below the contrast, another last token, at {nearer} of {len(ratio)} lengths (median ratio {middle})."
 
 
 def collapses(collapse: xr.Dataset) -> str:

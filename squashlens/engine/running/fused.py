@@ -1,0 +1,111 @@
+"""Whether attention runs in fused kernels: in half precision on a GPU, once they gave the right numbers there.
+
+PyTorch compiles the kernels on the machine, and has had faulty ones. So each kind is tested at its first use on random
+queries and keys: outputs, and a row times the pattern, must be those of the pattern written out in float64. A kind that
+fails runs in blocks of rows, with a warning. A prompt of at most one block of rows is not worth compiling for.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from squashlens.engine.agreement import agree
+from squashlens.remarks import remark
+from squashlens.theory import attention as theory
+from squashlens.theory.attention import Attention
+from squashlens.theory.fused_attention import attend_with_lse
+
+# Tokens and the window of the test, and where its row begins: 7 blocks of queries and 5 of the row, the last ones
+# ragged. No model has as many heads, so that what is compiled serves every number of blocks.
+TESTED, REACH, START = 830, 300, 260
+SPREAD = 2.0  # standard deviation of its logits
+ROWS = 2e-4  # by which an entry of a row may differ, of itself: a hundred times what float32 makes of such logits
+
+_anywhere: "ContextVar[bool]" = ContextVar("anywhere", default=False)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kernel depends on."""
+
+    device: torch.device
+    dtype: torch.dtype
+    heads: int
+    groups: int
+    width: int
+    value_width: int
+    scale: float
+    cap: float | None
+    windowed: bool
+    understood: bool
+
+    @classmethod
+    def of(cls, attention: Attention, values: Tensor) -> "Kind":
+        (_, heads, n, width), groups = attention.queries.shape, attention.keys.shape[1]
+        understood = attention.mask is None and attention.sinks is None and n == attention.keys.shape[2]
+        return cls(
+            attention.queries.device, attention.queries.dtype, heads, groups, width, values.shape[-1],
+            attention.scale, attention.cap, attention.window is not None, understood,
+        )  # fmt: skip
+
+
+def is_fused(kind: Kind, n: int) -> bool:
+    """Whether attention of this kind runs in fused kernels in a pass of n tokens."""
+    if not kind.understood or n <= theory.LONGEST:
+        return False
+    half = kind.device.type == "cuda" and kind.dtype in (torch.float16, torch.bfloat16)
+    return (half or _anywhere.get()) and _why_wrong(kind) is None
+
+
+@contextmanager
+def fused_anywhere() -> Iterator[None]:
+    """Use fused kernels on every device and in every dtype in the body, uncompiled on the CPU: for tests."""
+    token = _anywhere.set(True)
+    try:
+        yield
+    finally:
+        _anywhere.reset(token)
+
+
+@cache
+def _why_wrong(kind: Kind) -> str | None:
+    """Why fused kernels must not be used, with a warning when it is found; `None` if they gave the right numbers."""
+    generator, everything = torch.Generator().manual_seed(0), slice(0, TESTED)
+
+    def drawn(heads: int, width: int) -> Tensor:
+        numbers = torch.randn(1, heads, TESTED, width, generator=generator, dtype=torch.float64)
+        return numbers.to(kind.device, kind.dtype)
+
+    queries = drawn(kind.heads, kind.width) * (SPREAD / (abs(kind.scale) * kind.width**0.5))
+    keys, values = drawn(kind.groups, kind.width), drawn(kind.groups, kind.value_width)
+    row = torch.rand(1, TESTED, generator=generator, dtype=torch.float64).to(kind.device)
+    row[:, :START] = 0
+    fused = Attention(queries, keys, kind.scale, kind.cap, REACH if kind.windowed else None)
+    written = replace(fused, queries=queries.double(), keys=keys.double())
+    reason = None
+    with torch.inference_mode(False), torch.no_grad():
+        weights, _ = written.weights(everything, everything)
+        try:
+            outputs, lse = attend_with_lse(queries, keys, values, kind.scale, fused.window, kind.cap)
+            product = replace(fused, lse=lse).pushed(row, slice(START, TESTED))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever compilers raise
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        else:
+            off = (product / (row @ weights.mean(dim=(1, 2))[0]) - 1).abs().max().item()
+            if not off <= ROWS:  # NaN is wrong
+                reason = f"the product of a row differs by {off:.1e}"
+            elif not agree(outputs, (weights @ values.double()[:, :, None]).flatten(1, 2), kind.dtype):
+                reason = "its outputs are wrong"
+    if reason is not None:
+        remark(
+            f"Fused attention is not used on {kind.device} for heads of {kind.width} in {kind.dtype}, but blocks of "
+            f"rows, which are slower and give the same numbers: {reason}."
+        )
+    return reason

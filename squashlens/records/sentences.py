@@ -1,0 +1,71 @@
+"""How numbers are said. Intervals are part of the results; nothing is estimated here."""
+
+import xarray as xr
+
+from squashlens.records.results import facts_of
+
+HALF = ("float16", "bfloat16")
+LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+
+
+def number(value: object) -> str:
+    """A number with three digits and a true minus sign.
+
+    >>> number(2971.2), number(-0.25), number(1.2e-7)
+    ('2,970', '−0.25', '1.2e−07')
+    """
+    short = f"{float(value):.3g}"  # pyright: ignore[reportArgumentType]
+    plain = f"{float(short):,.0f}" if 1000 <= abs(float(short)) < 1e6 else short
+    return plain.replace("-", "−")
+
+
+def times(factor: float) -> str:
+    """A factor as a reader would say it.
+
+    >>> times(3.2), times(23456), times(367_900_000)
+    ('3.2 times', '23,500 times', '370 million times')
+    """
+    for size, word in LARGE:
+        if factor >= size:
+            return f"{number(float(f'{factor / size:.2g}'))} {word} times"
+    return f"{float(f'{factor:.3g}'):,.0f} times" if factor >= 1000 else f"{factor:.3g} times"
+
+
+def percent(share: float) -> str:
+    """A share between 0 and 1 as a percentage of two digits, without claiming all or nothing.
+
+    >>> percent(0.123), percent(0.9996), percent(0.0004), percent(1)
+    ('12 %', 'over 99.9 %', 'under 0.1 %', '100 %')
+    """
+    if 0.999 < share < 1:
+        return "over 99.9 %"
+    if 0 < share < 0.001:
+        return "under 0.1 %"
+    return f"{100 * share:.3g} %" if share >= 0.99 else f"{100 * share:.2g} %"
+
+
+def sentence(clause: str) -> str:
+    """A clause with its first letter large."""
+    return clause[:1].upper() + clause[1:]
+
+
+def certainty_of_norms(measured: xr.Dataset) -> str:
+    """A clause on how far the Jacobian norms may be off: exact, estimated with intervals, or in half precision."""
+    dtype = facts_of(measured).get("dtype")
+    if dtype in HALF:
+        return f"The norms were computed in {dtype}, in which small ones are several times too large"
+    if "jacobian_low" not in measured:
+        return "The norms are exact to first order, for this prompt and this model"
+    low, high = (measured[f"jacobian_{end}"].values for end in ("low", "high"))
+    known = low > 0
+    if not known.any():
+        return "The norms are estimates from random products of the Jacobian"
+    apart = f"; the ends of their intervals are up to a factor of {(high[known] / low[known]).max():.2g} apart"
+    return f"The norms are estimates from random products of the Jacobian{apart}"
+
+
+def beside_random(probed: xr.Dataset) -> str:
+    """A clause on R² at y beside random weights, both as medians over lengths."""
+    own, random = (float(probed[f"{name}_y"].median()) for name in ("r2", "r2_random_model"))
+    high = "what the probe reads is there without training" if random >= own else "training adds what the probe reads"
+    return f"median R² of y is {number(own)}, and {number(random)} with random weights: {high}"

@@ -1,0 +1,159 @@
+"""Attention by fused kernels, with the logsumexp of each row; a row times the pattern, without the pattern.
+
+With ``lse_j = log Σ_k exp s_jk`` of the logits s, which a fused forward pass knows, and a row r ≥ 0,
+
+    log (r A)_k = log Σ_j exp(s_jk + log r_j − lse_j)
+
+is the logsumexp of an attention in which queries and keys have exchanged places. No product with values enters, so that
+weights are never rounded to half precision. The query heads of a group are further queries of its keys: their sum is
+part of the same logsumexp.
+
+PyTorch's flash attention computes blocks without window and cap, and its flex_attention all others and the exchanged
+attention. On the CPU flex_attention runs uncompiled, for tests.
+"""
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from einops import rearrange, repeat
+from jaxtyping import Float
+from torch import Tensor
+
+BLOCK = 128  # flex_attention's own block of its mask; others, set by hand, were 20 times slower
+FLOOR = 1e-300  # in place of zeros, which have no logarithm
+GRAPHS = 64  # compiled at most: two for each number of heads, with and without cap, for one prompt and for several
+UNUSED = 16  # columns of the values of an attention of which only the logsumexp is used: the fewest that kernels take
+
+
+def attend_with_lse(
+    queries: Float[Tensor, "prompt head query dot"], keys: Float[Tensor, "prompt group key dot"],
+    values: Float[Tensor, "prompt group key value"], scale: float, window: int | None = None, cap: float | None = None,
+) -> tuple[Float[Tensor, "prompt head query value"], Float[Tensor, "prompt head query"]]:  # fmt: skip
+    """The outputs ``Σ_k α_jk w_k`` of causal attention, and the logsumexp of each row's logits, at least in float32."""
+    n, width = queries.shape[2:]
+    if window is None and cap is None and width == values.shape[-1] and width % 8 == 0 and width <= 256:
+        each = queries.shape[1] // keys.shape[1]
+        spread = [repeat(x, "p c k v -> p (c e) k v", e=each) for x in (keys, values)]
+        on_cpu = queries.device.type == "cpu"
+        name = f"_scaled_dot_product_flash_attention{'_for_cpu' if on_cpu else ''}"
+        output, lse, *_ = getattr(torch.ops.aten, name)(queries, *spread, 0.0, True, scale=scale)
+        return output, lse[..., :n]
+    mask = _block_mask(n, n, 0, window, False, queries.device)
+    return _flex(queries, keys, values, _logits(queries, cap), mask, scale)
+
+
+def row_times_pattern(
+    row: Float[Tensor, "prompt query"], queries: Float[Tensor, "prompt head query dot"],
+    keys: Float[Tensor, "prompt group key dot"], lse: Float[Tensor, "prompt head query"], scale: float,
+    window: int | None = None, cap: float | None = None, ahead: int = 0,
+) -> Float[Tensor, "prompt key"]:  # fmt: skip
+    """``r A`` with A averaged over heads, in float64; NaN if an entry of r is negative.
+
+    Query j is at the position of key ``j + ahead``.
+    """
+    heads, groups = queries.shape[1], keys.shape[1]
+    largest = row.amax(dim=-1, keepdim=True).clamp(min=FLOOR)  # so that float32 has the digits of the logarithms
+    share = (row / largest).double()
+    logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
+    folded = rearrange(queries, "p (c e) j d -> p c (e j) d", c=groups)
+    bias = logs.repeat(1, heads // groups)[:, None] - rearrange(lse, "p (c e) j -> p c (e j)", c=groups)
+    mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device, heads // groups)
+    _, sums = _flex(keys, folded, folded[..., :UNUSED], _logits(queries, cap, _own(bias)), mask, scale)
+    return sums.double().exp().sum(dim=1) / heads * largest
+
+
+def _logits(queries: Tensor, cap: float | None, bias: Tensor | None = None) -> Callable[..., Tensor]:
+    """What is made of a scaled product: capped, and with the bias of its key added."""
+    dtype = torch.promote_types(queries.dtype, torch.float32)
+    most = None if cap is None else _number(cap, dtype, queries.device)
+
+    def logit(product: Tensor, prompt: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        capped = product if most is None else most * torch.tanh(product / most)
+        return capped if bias is None else capped + bias[prompt, head, key]
+
+    return logit
+
+
+@lru_cache(maxsize=64)
+def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a tensor on the device: one in a closure would be compiled in, and each new one compiled again."""
+    with torch.inference_mode(False):
+        return torch.tensor(value, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=64)
+def _block_mask(
+    length: int, others: int, ahead: int, window: int | None, exchanged: bool, device: torch.device, each: int = 1
+) -> Any:
+    """Which blocks are visible: of `length` queries to as many keys, or exchanged, of `length` keys to query heads.
+
+    Exchanged there are `each` times `others` queries, one head after the other. It is computed from the first and last
+    position of each block: PyTorch's own function writes the whole mask, one gigabyte for 32,768 tokens.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    with torch.inference_mode(False), torch.device(device):
+        sign, reach = -1 if exchanged else 1, window or ahead + max(length, others)
+        numbers = (torch.tensor(number, dtype=torch.int32) for number in (sign, others, ahead, reach))
+        direction, period, shift, seen = numbers
+
+        def visible(prompt: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            behind = direction * (query - key % period) + shift
+            return (behind >= 0) & (behind < seen)
+
+        first, last = _edges(length)
+        start, end = _edges(each * others)
+        within = start // others == end // others  # blocks that reach into the next head count as a whole head
+        low, high = torch.where(within, start % others, 0), torch.where(within, end % others, others - 1)
+        differences = sign * (first[:, None] - high) + ahead, sign * (last[:, None] - low) + ahead
+        least, most = torch.minimum(*differences), torch.maximum(*differences)
+        whole = (last - first == BLOCK - 1)[:, None] & (end - start == BLOCK - 1)
+        full = (least >= 0) & (most < reach) & whole
+        partly = (most >= 0) & (least < reach) & ~full
+        listed = [x for kind in (partly, full) for x in _listed(kind)]
+        return BlockMask.from_kv_blocks(
+            *listed, BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, each * others)
+        )  # fmt: skip
+
+
+def _edges(length: int) -> tuple[Tensor, Tensor]:
+    """The first and last index of each block."""
+    first = torch.arange(0, length, BLOCK)
+    return first, (first + BLOCK).clamp(max=length) - 1
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """The number of blocks of each row, and their indices first."""
+    order = blocks.int().argsort(dim=-1, descending=True, stable=True)
+    return _own(blocks.sum(dim=-1, dtype=torch.int32)[None, None]), _own(order.int()[None, None])
+
+
+def _flex(
+    queries: Tensor, keys: Tensor, values: Tensor, logits: Callable[..., Tensor], mask: Any, scale: float
+) -> tuple[Tensor, Tensor]:
+    """flex_attention with its logsumexp, compiled once for all lengths and windows where it is not on the CPU."""
+    flex, asked = _kernel(queries.device.type != "cpu")
+    factors, grouped = (_own(x) for x in (queries, keys, values)), queries.shape[1] != keys.shape[1]
+    limit = torch._dynamo.config.patch(recompile_limit=GRAPHS)  # pyright: ignore[reportAttributeAccessIssue]
+    with torch.inference_mode(False), torch.no_grad(), limit:  # one mode, since each is compiled for itself
+        output, more = flex(*factors, logits, mask, scale, grouped, **asked)
+    return output, more if isinstance(more, Tensor) else more.lse
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """The tensor, contiguous and no view of another one: for each other layout everything would be compiled again."""
+    fits = tensor._base is None and tensor.is_contiguous()
+    return tensor if fits else tensor.clone(memory_format=torch.contiguous_format)
+
+
+@cache
+def _kernel(compiled: bool) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """flex_attention, and how it is asked for the logsumexp, which PyTorch 2.9 renamed."""
+    from torch.nn.attention import flex_attention as module
+
+    aux, flex = getattr(module, "AuxRequest", None), module.flex_attention
+    asked = {"return_lse": True} if aux is None else {"return_aux": aux(lse=True)}
+    # As one graph, since then a failure to compile is an error: uncompiled it would write all logits.
+    return torch.compile(flex, dynamic=True, fullgraph=True) if compiled else flex, asked

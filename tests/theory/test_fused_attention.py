@@ -1,0 +1,111 @@
+"""Fused attention, uncompiled on the CPU, against patterns written out; its block masks; how often it compiles."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+from torch.nn.attention import flex_attention as flex
+
+from squashlens.engine.running.fused import REACH, START, TESTED, Kind, _why_wrong
+from squashlens.theory import attention as module
+from squashlens.theory import fused_attention
+from squashlens.theory.attention import Attention
+from squashlens.theory.fused_attention import _block_mask, attend_with_lse
+from tests.theory.test_attention import drawn, written
+
+CASES: list[dict[str, Any]] = [
+    {"n": 1, "heads": 1, "groups": 1},
+    {"n": 37, "window": 2},
+    {"n": 150, "groups": 1, "window": 60, "cap": 1.3},
+    {"n": 20, "groups": 4, "cap": 0.5, "prompts": 1},
+    {"n": 130, "groups": 1, "width": 8},  # such heads PyTorch's flash attention takes
+]
+
+
+@pytest.fixture(params=["AuxRequest", "return_lse"])
+def _asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch is asked for the logsumexp from 2.9 on, and before; rows are multiplied by it however few they are."""
+    monkeypatch.setattr(module, "LONGEST", 0)
+    fused_attention._kernel.cache_clear()
+    if request.param == "return_lse":
+        monkeypatch.delattr(flex, "AuxRequest")
+
+
+def fused(case: dict[str, Any], dtype: torch.dtype) -> tuple[Attention, Tensor, Tensor]:
+    """Attention with its logsumexp, its outputs, and those of the pattern written out in float64."""
+    attention, values = drawn(**{name: value for name, value in case.items() if name != "width"})
+    parts = [x.detach().to(dtype) for x in (attention.queries, attention.keys, values)]
+    if "width" in case:
+        parts = [x.repeat(1, 1, 1, 2)[..., : case["width"]] for x in parts]
+    outputs, lse = attend_with_lse(*parts, attention.scale, attention.window, attention.cap)
+    wide = replace(attention, queries=parts[0].double(), keys=parts[1].double())
+    values = parts[2].double().repeat_interleave(parts[0].shape[1] // parts[1].shape[1], dim=1)
+    return replace(wide, queries=parts[0], keys=parts[1], lse=lse), outputs, written(wide) @ values
+
+
+@pytest.mark.usefixtures("_asked")
+@pytest.mark.parametrize(("dtype", "rows"), [(torch.float64, 1e-13), (torch.bfloat16, 5e-5)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_outputs_and_rows_equal_the_written_pattern(case: dict[str, Any], dtype: torch.dtype, rows: float) -> None:
+    attention, outputs, expected = fused(case, dtype)
+    rounding = 1e-12 if dtype == torch.float64 else 0.02
+    torch.testing.assert_close(outputs.double(), expected, rtol=rounding, atol=rounding)
+    wide = replace(attention, queries=attention.queries.double(), keys=attention.keys.double())
+    pattern, n = written(wide).mean(dim=1), case["n"]
+    row = 1e200 * torch.rand(3, len(pattern), n, dtype=torch.float64) ** 4
+    for zero in (slice(0, 0), slice(0, n // 3), slice(n // 2 + 1, n)):  # which keys the others see is known exactly
+        row[..., zero] = 0
+        product = torch.einsum("rpj,pji->rpi", row, pattern)
+        torch.testing.assert_close(attention.pushed(row), product, rtol=rows, atol=0)
+    assert attention.pushed(-row).isnan().any(), "a negative entry has no logarithm"
+
+
+@pytest.mark.parametrize("window", [None, 200])
+@pytest.mark.parametrize(("keys", "queries", "ahead", "each"), [(512, 512, 0, 0), (300, 300, 0, 0), (512, 512, 0, 2),
+                                                                (300, 300, 0, 3), (500, 320, 180, 3)])  # fmt: skip
+def test_blocks_are_those_of_the_whole_mask(keys: int, queries: int, ahead: int, each: int, window: int | None) -> None:
+    """PyTorch writes the mask out. A block over two heads may be looked at in vain, but none is missing."""
+    mask = _block_mask(keys, queries, ahead, window, each > 0, torch.device("cpu"), max(each, 1))
+    position = torch.arange(max(each, 1) * queries) % queries + ahead
+    behind = torch.arange(keys)[:, None] - position
+    visible = (behind if each == 0 else -behind) >= 0
+    visible &= behind.abs() < (window or keys)
+    whole = flex.create_mask(mask.mask_mod, None, None, *mask.shape[-2:], device="cpu")[0, 0]
+    assert (whole == visible).all()
+    truth = flex.create_block_mask(mask.mask_mod, None, None, *mask.shape[-2:], device="cpu")
+    assert (mask.to_dense() >= truth.to_dense()).all()
+    assert mask.full_kv_num_blocks.equal(truth.full_kv_num_blocks)
+    assert mask.full_kv_indices.sort()[0].equal(truth.full_kv_indices.sort()[0])
+    assert mask.to_dense().sum() - truth.to_dense().sum() <= 2 * each
+
+
+def test_two_graphs_serve_all_lengths_and_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for the pass and one for rows, for a number of heads: each takes seconds. The check's are the first."""
+    counter = CompileCounter()
+    flexing = torch.compile(flex.flex_attention, dynamic=True, fullgraph=True, backend=counter)
+    monkeypatch.setattr(fused_attention, "_kernel", lambda compiled: (flexing, {"return_lse": True}))
+    for n, window, start in ((TESTED, REACH, START), (700, 300, 0), (1000, 150, 300), (600, None, 10)):
+        queries, keys = (torch.randn(1, n, heads, 4).transpose(1, 2) for heads in (4, 2))
+        _, lse = attend_with_lse(queries, keys, keys, 0.5, window, 30.0)
+        attention = Attention(queries, keys, 0.5, 30.0, window, lse=lse)
+        row = torch.rand(1, n, dtype=torch.float64)
+        row[:, :start] = 0
+        by_blocks = replace(attention, lse=None).pushed(row)
+        torch.testing.assert_close(attention.pushed(row), by_blocks, rtol=1e-5, atol=0)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("cap", [None, 50.0])
+@pytest.mark.parametrize(("heads", "groups", "width"), [(8, 1, 256), (8, 4, 256), (16, 16, 256), (32, 16, 128)])
+def test_kernels_of_this_gpu_give_the_numbers(
+    heads: int, groups: int, width: int, cap: float | None, windowed: bool, dtype: torch.dtype
+) -> None:
+    """Heads of Gemma-2B, Gemma-3-4B, Gemma-7B and Gemma-3-27B; where one fails, blocks of rows are used."""
+    kind = Kind(torch.device("cuda:0"), dtype, heads, groups, width, width, width**-0.5, cap, windowed, True)
+    assert _why_wrong(kind) is None
