@@ -59,6 +59,8 @@ def write(text: str) -> None:
 class Bar(tqdm):  # pyright: ignore[reportUntypedBaseClass]
     """A bar that counts when it is hidden too."""
 
+    what: str | None = None
+
     def __iter__(self) -> Iterator[Any]:
         try:
             for item in self.iterable:
@@ -103,7 +105,7 @@ class Call:
             return
         self.told, outermost = True, self.open[0]
         if share:
-            work = f"{outermost.total} × {outermost.desc or outermost.unit}"
+            work = f"{outermost.total} × {outermost.what}"
             write(f"{self.name}: {work}, about {_rounded(taken / share)}. {self.cheaper}".strip())
 
 
@@ -114,6 +116,7 @@ def bar(given: Iterable[Any] | None = None, **options: Any) -> Any:
     """A tqdm bar over `given`; hidden if quiet, in the first second, and while another bar is open."""
     call = _call.get()
     made = Bar(given, delay=1, disable=not shown() or bool(call and call.open), **options)
+    made.what = options.get("desc") or options.get("unit")  # a hidden bar has neither
     if call is not None:
         call.start = call.start if call.open else time.monotonic()
         call.open.append(made)

@@ -3,6 +3,7 @@
 import inspect
 import re
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,13 @@ def test_a_long_call_says_what_it_takes_after_its_first_unit_of_work(
     now = 0.0
     monkeypatch.setattr(bars.time, "monotonic", lambda: now)
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
-    for each in (3.0, 0.4):  # seconds for each of 20 units
-        with bars.one_bar("call", "Do less."):
+    for each, hidden in ((3.0, False), (3.0, True), (0.4, False)):  # seconds for each of 20 units
+        with bars.quiet() if hidden else nullcontext(), bars.one_bar("call", "Do less."):
             for _ in bars.bar(range(4), desc="parts"):
                 for _ in bars.bar(range(5)):
                     now += each
         printed = capsys.readouterr()
-        said = "call: 4 × parts, about 60 s. Do less.\n" if each == 3.0 else ""
+        said = "call: 4 × parts, about 60 s. Do less.\n" if each == 3.0 and not hidden else ""
         assert (printed.out + printed.err).count("about") == bool(said)
         assert said in printed.out
 

@@ -57,7 +57,7 @@ def layer_trace(ablation: xr.Dataset, *, length: int | None = None, from_block: 
     else:
         cells, where = here.sel(length=chosen(ablation, "length", length)), f"at {length} content tokens"
     cells = cells.where(cells > 0).assign_coords(kind=np.arange(len(rows)))
-    figure = go.Figure(layer_map(np.log10(cells), f"log₁₀ {distance_of(ablation)}"))
+    figure = go.Figure(layer_map(cells.copy(data=np.log10(cells.values)), f"log₁₀ {distance_of(ablation)}"))
     figure.update_xaxes(LAYERS)
     name_rows(figure, [NAMES[kind] for kind in rows])
     return finish(figure, f"Distance of v and v* by layer, {where}", 24 * (len(rows) + 1), ablation, *notes)

@@ -27,12 +27,11 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
         results, lines = [*answers.values()], {label: one.isel(scored=0) for label, one in answers.items()}
     figure, x = go.Figure(), results[0]["layer"].values
     for number, (label, one) in enumerate(lines.items()):
-        colour, dash, symbol = series(number)
         middle, low, high = (one[f"mean_first{end}"].values for end in ("", "_low", "_high"))
-        style: dict[str, Any] = {"dash": dash, "symbol": symbol, "hover": f"{label}, layer %{{x}}: %{{y:.3f}}"}
+        style: dict[str, Any] = series(number) | {"hover": f"{label}, layer %{{x}}: %{{y:.3f}}"}
         if number == 0 or len(results) > 1:
-            style["error_y"] = interval(middle, low, high, colour)
-        figure.add_trace(curve(x, middle, escape(label), colour=colour, **style))
+            style["error_y"] = interval(middle, low, high, style["colour"])
+        figure.add_trace(curve(x, middle, escape(label), **style))
     chance = float(results[0]["chance"])
     figure.add_hline(y=chance, line={"color": FAINT, "width": 2})
     figure.update_xaxes(LAYERS | {"dtick": max(1, len(x) // 10)})
@@ -50,10 +49,9 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     figure, one = go.Figure(), found.sel(half="confirm")
     drawn = [(name, sublayer) for sublayer in one["sublayer"].values for name in ("repaired", "broken")]
     for number, (name, sublayer) in enumerate(drawn):
-        colour, dash, symbol = series(number)
         values, text = one[name].sel(sublayer=sublayer).values, f"{name} without {NAMES[sublayer]}"
         hover = f"{text} %{{x}}: %{{y:.3f}}"
-        figure.add_trace(curve(one["block"].values, values, text, colour=colour, dash=dash, symbol=symbol, hover=hover))
+        figure.add_trace(curve(one["block"].values, values, text, hover=hover, **series(number)))
     figure.update_xaxes(title="block", dtick=max(1, one.sizes["block"] // 10))
     figure.update_yaxes(title="share of answers", range=[-0.04, 1.04])
     counts = f"{one['wrong'].item()} wrong answers, {one['right'].item()} right"

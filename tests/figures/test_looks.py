@@ -20,8 +20,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "slides": {"theme": "slides"},
 }
 TOO_WIDE = {
-    *(("full", name) for name in ("statements", "mixture")),
-}  # for a column; they say the width that they need
+    ("full", "mixture"),
+}  # for a column; it says the width that it needs
 APART = 15.0  # CIE76: two colours that are nearer can be confused; 2.3 is just noticeable side by side
 # What people see who lack one kind of cones, as linear RGB from linear RGB: Machado, Oliveira and Fernandes (2009), "A
 # Physiologically-based Model for Simulation of Color Vision Deficiency", table 1, severity 1.0.

@@ -197,7 +197,7 @@ def test_hover_shows_the_datasets_value(desk: Opened, tiny: Any) -> None:
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
     drawn = page.locator(".js-plotly-plot").last
     names = drawn.evaluate("one => one.data.map(t => t.name)")
-    trace, place = names.index("true Jacobian"), 11
+    trace, place = names.index("whole model"), 11
     point = drawn.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place)
     point.scroll_into_view_if_needed()
     box = point.bounding_box()
@@ -207,4 +207,4 @@ def test_hover_shows_the_datasets_value(desk: Opened, tiny: Any) -> None:
     value = float(ds["jacobian"].values[place])
     assert f"{place}: {ds['token'].values[place]}" in shown
     page.mouse.move(0, 0)
-    assert float(re.search(r"Jacobian: ([\d.e+-]+)", shown)[1]) == pytest.approx(value, rel=1e-5)  # type: ignore
+    assert float(re.search(r"whole model: ([\d.e+-]+)", shown)[1]) == pytest.approx(value, rel=1e-5)  # type: ignore

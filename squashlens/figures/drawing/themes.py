@@ -1,7 +1,7 @@
 """Themes: fonts, sizes and colours of a figure. They are set on each figure, never as a global default of plotly."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from plotly.colors import sample_colorscale
@@ -49,7 +49,7 @@ SANS = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu Serif', serif"
 
 
-def series(number: int) -> dict[str, str]:
+def series(number: int) -> dict[str, Any]:
     """Colour and symbol of one of several curves; neighbours differ in each, so also without colours."""
     return {"colour": LINES[number % len(LINES)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
 

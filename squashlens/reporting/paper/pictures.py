@@ -25,7 +25,7 @@ from squashlens.reporting.paper.parts import COPYING
 Found = Mapping[str, xr.Dataset]
 COLUMN = (9,)  # figures that are as wide as one column; others are as wide as the page
 # Inches that leave room for the caption on a page, except for several modes, which have a panel each.
-HEIGHTS = {1: 5.0, 4: 5.0, 5: 4.8, 7: 5.0}
+HEIGHTS = {1: 5.0, 4: 5.0, 5: 7.0, 7: 5.0}
 LONG = 160  # characters of a prompt
 STACKS = {
     "stack_no_positions": "no positions",
