@@ -101,7 +101,7 @@ class Call:
             unit /= each.total or math.inf
             share += unit * each.n
         taken = time.monotonic() - self.start
-        if self.told or taken < FIRST or taken <= LONG * share:
+        if self.told or not self.open or taken < FIRST or taken <= LONG * share:
             return
         self.told, outermost = True, self.open[0]
         if share:

@@ -23,7 +23,7 @@ NAMES = {
     "heads": "mean over heads",
 }
 EDGE = "a token leaves a window for v* alone"
-MANY, BINS = 150, 60  # lengths of which neighbours are drawn together, and groups of them
+MANY, BINS = 64, 60  # lengths of which neighbours are drawn together, and groups of them
 FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 STEPS = {
     "attention_tv_mean": "δ: total variation of the last row",
@@ -39,7 +39,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     Attention heads have a panel of their own. A noise floor far below all distances is left out and named under the
     title. An unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a
     short one may happen to have the same content. Crosses: a token has left the sliding window of a block for v* and
-    not for v, so that D may jump. Of more than 150 lengths, curves are medians of neighbours, with a band from the
+    not for v, so that D may jump. Of more than 64 lengths, curves are medians of neighbours, with a band from the
     smallest to the largest D.
 
     Args:

@@ -13,8 +13,9 @@ from scipy.stats import binomtest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import UNREAD, Answer, describe, interval, score_answers
+from squashlens.measure.answers.frequencies import UNREAD, Answer, describe, score_answers
 from squashlens.tasks import Question, Task, reading
+from squashlens.theory.statistics.ranks import wilson
 
 COUNT = sl.tasks.find("count_ones")
 OPENING = "The final answer to your maths question is:"
@@ -69,7 +70,7 @@ def test_answers_side_by_side() -> None:
 def test_intervals_are_wilsons(trials: int) -> None:
     """As SciPy has them, for none, some and all."""
     for hits in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
-        low, high = interval(np.array([hits / trials]), trials)
+        low, high = wilson(np.array([hits / trials]), trials)
         expected = binomtest(hits, trials).proportion_ci(confidence_level=0.95, method="wilson")
         np.testing.assert_allclose([low[0], high[0]], [expected.low, expected.high], atol=1e-7)
         assert 0 <= low[0] <= hits / trials <= high[0] <= 1 or hits in (0, trials)

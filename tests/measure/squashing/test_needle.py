@@ -81,7 +81,7 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
     assert found["token"].values.tolist() == ["0"] * 6
     figure = sl.figures.needle(found, title="title", xlabel="place")
     drawn = [name for name in PANELS if f"{name}_mean" in found]
-    assert {"jacobian", "kl"} <= {*drawn}
+    assert {"jacobian", "effect"} <= {*drawn}
     for trace, name in zip(figure.data, drawn, strict=True):
         mean = found[f"{name}_mean"].values[0]
         np.testing.assert_allclose(trace.y, mean)
