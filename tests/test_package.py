@@ -2,12 +2,14 @@
 
 import ast
 import itertools
+import json
 import re
 import runpy
 import shlex
 import subprocess
 import sys
 import zipfile
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -139,6 +141,23 @@ def test_links_in_the_documents_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), (page.name, target)
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/notebooks/*.ipynb")), ids=lambda file: file.stem)
+def test_a_notebook_was_run_from_top_to_bottom_and_its_names_exist(file: Path) -> None:
+    """`make notebooks` executes them again."""
+    assert file.stat().st_size < 400_000
+    cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    run = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in run] == [*range(1, len(run) + 1)]
+    assert all(cell["outputs"] for cell in run)
+    for output in (one for cell in run for one in cell["outputs"]):
+        assert output["output_type"] != "error"
+        assert output.get("name") != "stderr", output
+        text = json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}})
+        assert not re.search(r"/(home|root|tmp|usr|Users|opt|var|work)/|[A-Z]:\\\\|https?://", text), text
+    for names in re.findall(r"\bsl((?:\.\w+)+)", "\n".join("".join(cell["source"]) for cell in cells)):
+        attrgetter(names[1:])(sl)
 
 
 @pytest.mark.parametrize("name", [name for name in sl.__all__ if isinstance(getattr(sl, name), ModuleType)])

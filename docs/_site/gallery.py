@@ -225,9 +225,14 @@ def notebook(tutorial: str) -> Any:
 
 
 def complete(app: Sphinx, name: str, source: list[str]) -> None:
-    """Add to a page the scripts that it discusses, and to a tutorial the link to its notebook."""
-    source[0] += RUNS.get(name, "")
+    """Add to a page the scripts that it discusses, and to a tutorial or a notebook the link to download it."""
     folder, _, tutorial = name.rpartition("/")
+    if folder == "notebooks":
+        own = json.loads(source[0])
+        own["cells"][0]["source"] += [f"\n\n{{download}}`Download this notebook <{tutorial}.ipynb>`"]
+        source[0] = json.dumps(own)
+        return
+    source[0] += RUNS.get(name, "")
     if folder == "learn" and tutorial in TUTORIALS:
         link = f'<a href="../_static/{tutorial}.ipynb" download>Download this tutorial as a notebook</a>'
         source[0] = re.sub(r"^(# .*)$", rf"\1\n\n{link}", source[0], count=1, flags=re.MULTILINE)
