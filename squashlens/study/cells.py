@@ -35,7 +35,6 @@ class Model:
 
     name: str
     dtype: str = "float32"
-    quantize: str | None = None
     revision: str | None = None
     untrained: int | None = None
     checkpoint: str = ""
@@ -112,7 +111,7 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
         along = {name.replace(".", "_"): label for name, label in named.items()}
         common = (grid.name, grid.measurement, rest, model, hooks, along)
-        loaded = model and {name: getattr(model, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
+        loaded = model and {name: getattr(model, name) for name in ("checkpoint", "dtype", "untrained")}
         about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": loaded}
         if source is None:
             yield Cell(_key(about), *common, code=code)

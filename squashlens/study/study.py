@@ -26,8 +26,8 @@ class Study:
 
     A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` by name, the `arguments` that
     are the same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
-    combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`,
-    `quantize` and `revision` for `load`, and with a seed as `untrained` for random weights instead), `sequence` by a
+    combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`
+    and `revision` for `load`, and with a seed as `untrained` for random weights instead), `sequence` by a
     function of `squashlens.prompts` with its arguments (``{"repeated": {"token": "1", "n": 48}}``; ``"sequence.n"`` in
     `each` varies one of them), `task` by its name, `stack` by the fields of `synthetic.Stack`, and `hooks` by a list
     such as ``[{"sliding_window": {"window": 4}}]``.

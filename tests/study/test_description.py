@@ -120,7 +120,6 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         (BOUND | {"each": {"query": [1, 1]}}, "twice"),
         (BOUND | {"each": {"dtype": ["float32", "flot32"]}}, "'flot32' is not a dtype"),
         (BOUND | {"each": {"dtype": ["int64"]}}, "not a floating-point dtype"),
-        (BOUND | {"each": {"quantize": ["int3"]}}, "quantize='int3'"),
         ({"measurement": SQUARE, "each": {"x": ["one"]}}, "whole number"),
         ({"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}}, "nothing to be set in"),
         ({"measurement": "collapse", "arguments": {"model": "tiny-gemma", "sequence": "repated"}}, "repeated"),

@@ -189,7 +189,7 @@ def _refuse_integers(
             raise ModelAccessError(
                 f"{name} of {source} is stored as {tensor.dtype}, and transformers applied no quantization_config to "
                 "it.",
-                "Load the checkpoint that it was quantized from, with quantize='int8' if you want int8.",
+                "Load the checkpoint that it was quantized from.",
             )
 
 
