@@ -162,21 +162,19 @@ def _parquet(path: Path) -> Any:
 def shard(
     rows: Iterator[tuple[int, Any]],
     measure: Callable[[Any], Result],
-    key: str,
     length: Callable[[Any], int] | None = None,
 ) -> bytes:
     """The Parquet file of some rows. `measure` is called with each prompt.
 
-    With `length`, the number of tokens of a prompt, it is called with lists of prompts of equal length. `key` is the
-    name of the shard's cell, by which `sql` finds the labels of its rows.
+    With `length`, the number of tokens of a prompt, it is called with lists of prompts of equal length.
     """
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
     done: dict[int, dict[str, Any]] = {}
     for together in _groups(list(rows), length):
         done |= _rows(together, measure)
-    rows_of_cell = [done[number] | {"cell": key} for number in sorted(done)]
-    names = dict.fromkeys(name for row in rows_of_cell for name in row)
-    table = pa.table({name: _column(pa, [row.get(name) for row in rows_of_cell]) for name in names})
+    in_order = [done[number] for number in sorted(done)]
+    names = dict.fromkeys(name for row in in_order for name in row)
+    table = pa.table({name: _column(pa, [row.get(name) for row in in_order]) for name in names})
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()

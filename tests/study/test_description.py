@@ -140,7 +140,7 @@ def test_a_study_needs_a_store_and_different_names() -> None:
     with pytest.raises(InputError, match="no store"):
         sl.Study({"measurement": SQUARE, "arguments": {"x": 1}})
     one = {"measurement": SQUARE, "arguments": {"x": 1}}
-    with pytest.raises(InputError, match="one name"):
+    with pytest.raises(InputError, match="Several grids have the name"):
         cells(one, one)
     assert len(cells(one, one | {"name": "again"})) == 2
 

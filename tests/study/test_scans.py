@@ -78,7 +78,7 @@ def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(tmp_path: P
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     one = scan(tmp_path / "store", {"file": str(tmp_path / "prompts.jsonl"), "shard": 10})
     assert one.run()[["cells", "done", "failed", "failed_rows"]].to_numpy().tolist() == [[3, 3, 0, len(ODD)]]
-    listed, table = one.failures(), one.sql("select * from letters order by row")
+    listed, table = one.failures(), one.rows()
     assert listed["row"].tolist() == [*range(0, 2 * len(ODD), 2)]
     for reason, expected in zip(listed["reason"], ODD.values(), strict=True):
         assert re.search(expected, reason), reason
@@ -86,8 +86,7 @@ def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(tmp_path: P
     measured = table[table["error"].isna()]
     assert [list(map(chr, code)) for code in measured["code"][:-1]] == [list(text) for text in good[:-1]]
     assert measured["prompt"].tolist() == [*good[:-1], r"half \ud83d"]
-    assert one.sql("select state, count(*) as many from cells group by state").to_numpy().tolist() == [["done", 3]]
-    with pytest.raises(InputError, match="sql"):
+    with pytest.raises(InputError, match="Use `rows`"):
         one.combine()
 
 
@@ -119,7 +118,7 @@ def test_prompts_of_equal_length_are_measured_in_one_call(
     one = sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "over": over, "name": "bounds"},
                    store=tmp_path / "store")  # fmt: skip
     one.run()
-    table = one.sql("select * from bounds order by row")
+    table = one.rows()
     assert sorted(calls) == [1, 4, 4]
     assert [row for row in range(9) if table["error"].notna()[row]] == [4]
     assert "10" in table["error"][4]
@@ -135,7 +134,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(tiny: Any, tmp_path: Path) 
     one = sl.Study({"measurement": "substitution_effect", "arguments": {"model": "tiny-gemma"}, "name": "swaps",
                     "over": written("jsonl", tmp_path, prompts)}, store=tmp_path / "store")  # fmt: skip
     one.run()
-    for row, found in enumerate(one.sql("select effect from swaps order by row")["effect"]):
+    for row, found in enumerate(one.rows()["effect"]):
         np.testing.assert_allclose(found, sl.substitution_effect(tiny, prompts[row])["effect"], rtol=1e-5)
 
 
@@ -143,7 +142,7 @@ def test_a_scan_needs_no_model(tmp_path: Path) -> None:
     over = written("jsonl", tmp_path, ["1", "", "333"])
     one = sl.Study({"measurement": "tests.study.fakes:size", "name": "sizes", "over": over}, store=tmp_path / "store")
     assert one.run()[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
-    assert one.sql("select size from sizes where error is null order by row")["size"].tolist() == [1, 3]
+    assert one.rows()["size"].dropna().tolist() == [1, 3]
     with pytest.raises(InputError, match="neither prompts nor sequences"):
         sl.Study({"measurement": "tests.study.fakes:square", "over": over}, store=tmp_path)
 
@@ -170,7 +169,7 @@ def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
     rows = pq.read_table(shards[1]).num_rows
     shards[1].write_bytes(before[shards[1]][:-5])
     assert one.status()[["done", "left"]].to_numpy().tolist() == [[2, 1]]
-    assert one.sql("select count(*) as many from letters")["many"].tolist() == [25 - rows]
+    assert len(one.rows()) == 25 - rows
     one.run()
     assert {shard: shard.read_bytes() for shard in shards} == before
     other = scan(tmp_path / "store", over | {"shard": 5})
@@ -192,7 +191,7 @@ def test_a_file_that_changed_since_the_study_was_described_is_refused(kind: str,
     for use in (one.run, one.status):
         with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
             use()
-    assert one.sql("select prompt from letters order by row")["prompt"].tolist() == PROMPTS[:3]  # what is stored
+    assert one.rows()["prompt"].tolist() == PROMPTS[:3]  # what is stored
     assert scan(tmp_path / "store", over).status()["left"].tolist() == [1]
 
 
@@ -210,12 +209,12 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
     grids = [{"measurement": name, "arguments": arguments, "over": over} for name in ("path_bound", "collapse")]
     one = sl.Study(grids, store=tmp_path / "store")
     one.run()
-    table = one.sql("select * from path_bound order by row")
+    table = one.rows("path_bound")
     assert table["error"].isna().all()
     assert list(table["path_bound"][1]) == sl.path_bound(tiny, "1101").values.tolist()
     assert list(table["token"][0]) == ["<bos>", "1", "1", "0"]
     sequence = sl.prompts.build(tiny, ["1", "1", "0", "1"])
-    distances = one.sql("select distance_y from collapse where row = 1")["distance_y"][0]
+    distances = one.rows("collapse")["distance_y"][1]
     assert list(distances) == sl.collapse(tiny, sequence)["distance_y"].values.tolist()
 
 
@@ -257,50 +256,12 @@ def test_what_cannot_be_scanned_is_refused(
                   "over": {"file": "good.parquet"}}, store=tmp_path)  # fmt: skip
 
 
-def test_numbers_of_cells_in_sql(tmp_path: Path) -> None:
-    grid = {"measurement": "tests.study.fakes:square", "each": {"x": [1, 2, 3], "y": [0, 10]}, "name": "areas"}
-    one = sl.Study(grid | {"each": {"x": [1, 2], "y": [0, 10]}}, store=tmp_path)
-    one.run()
-    query = "select x, y, place, value from areas where place >= 20 order by x, y, place"
-    rows = [[x, y, place, x * x + y + place // 10 - 1] for x in (1, 2) for y in (0, 10) for place in (20, 30)]
-    assert one.sql(query).to_numpy().tolist() == rows
-    more = sl.Study(grid, store=tmp_path)
-    more.run()
-    assert len(more.sql(query)) == 12
-    assert one.sql(query).to_numpy().tolist() == rows  # a study sees its own cells only
-    with pytest.raises(InputError, match="refuses"):
-        one.sql("select nothing from nowhere")
-
-
-@pytest.mark.parametrize("prompts", [["11", "01"], ["11", "101"], ["1"]])
-def test_positions_after_the_end_of_a_prompt_have_no_rows(prompts: list[str], tmp_path: Path) -> None:
-    grid = {"measurement": "tests.study.fakes:codes", "each": {"prompt": prompts}, "name": "codes"}
-    one = sl.Study(grid, store=tmp_path)
-    one.run()
-    table = one.sql("select prompt, value from codes")
-    assert sorted(table.to_numpy().tolist()) == sorted([text, ord(c)] for text in prompts for c in text)
-
-
-@pytest.mark.parametrize(("query", "words"), [
-    ("", "no statements"), ("-- a comment", "no statements"), ("select 1; select 2", "2 statements"),
-    ("selec 1", "refuses"),
-])  # fmt: skip
-def test_a_query_is_one_statement(query: str, words: str, tmp_path: Path) -> None:
-    one = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path)
-    with pytest.raises(InputError, match=words):
-        one.sql(query)
-    assert one.sql("select 1 as one; -- and no more")["one"].tolist() == [1]
-
-
-def test_one_query_about_two_grids(tmp_path: Path) -> None:
-    grids = [{"measurement": "tests.study.fakes:square", "name": name, "each": {"x": each}}
-             for name, each in (("low", [1, 2]), ("high", [3, 4]))]  # fmt: skip
-    one = sl.Study(grids, store=tmp_path)
-    one.run()
-    query = "select low.x, High.x, high.value from LOW join high using (place) where place = 10 order by all"
-    assert one.sql(query).to_numpy().tolist() == [[1, 3, 9], [1, 4, 16], [2, 3, 9], [2, 4, 16]]
-    with pytest.raises(InputError, match="one name in SQL"):
-        sl.Study([grids[0] | {"name": "a b"}, grids[1] | {"name": "A-b"}], store=tmp_path)
+def test_rows_are_those_of_a_scan(tmp_path: Path) -> None:
+    grid = {"measurement": "tests.study.fakes:square", "each": {"x": [1, 2]}}
+    with pytest.raises(InputError, match="is no scan"):
+        sl.Study(grid, store=tmp_path).rows()
+    with pytest.raises(InputError, match="No cell of 'letters' is done"):
+        scan(tmp_path, written("jsonl", tmp_path, PROMPTS)).rows()
 
 
 def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
@@ -314,19 +275,17 @@ def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
         numbers = square | {"each": {"x": dict.fromkeys(labels, 2)}}
         one = sl.Study([numbers, letters | {"each": each}], store=tmp_path / "store")
         one.run()
-        found = [one.sql("select x, value from areas where place = 10 order by x"),
-                 one.sql(f"select {axis}, count(*) from letters group by all order by all")]  # noqa: S608 # fmt: skip
-        return [table.to_numpy().tolist() for table in found]
+        areas = one.combine("areas")["area"].sel(place=10)
+        return [areas["x"].values.tolist(), areas.values.tolist(), one.rows("letters")[axis].tolist()]
 
-    assert asked("none") == [[["none", 4]], [["none", 3]]]
-    assert asked("plain") == [[["plain", 4]], [["plain", 3]]]
-    assert asked("one", "two", axis="dtype") == [[["one", 4], ["two", 4]], [["one", 3], ["two", 3]]]
+    assert asked("none") == [["none"], [4], ["none"] * 3]
+    assert asked("plain") == [["plain"], [4], ["plain"] * 3]
+    assert asked("one", "two", axis="dtype") == [["one", "two"], [4, 4], ["one"] * 3 + ["two"] * 3]
 
 
 @pytest.mark.parametrize(("use", "package", "extra"), [
     (lambda one: one.run(engine="ray"), "ray", "ray"),
     (lambda one: one.run(engine="slurm"), "submitit", "slurm"),
-    (lambda one: one.sql("select 1"), "duckdb", "study"),
 ])  # fmt: skip
 def test_a_missing_extra_is_named(
     use: Any, package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
