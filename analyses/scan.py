@@ -14,7 +14,7 @@ import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--prompts", type=Path, help="JSONL or Parquet file; by default eight prompts are made")
+parser.add_argument("--prompts", type=Path, help="JSONL file; by default eight prompts are made")
 parser.add_argument("--column", default="prompt", help="name of the column with the prompts (%(default)s)")
 parser.add_argument("--windows", type=int, nargs="+", default=[4, 8], help="sliding windows to try (%(default)s)")
 parser.add_argument("--worst", type=int, default=100, help="prompts on the page (%(default)s)")

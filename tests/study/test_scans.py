@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xarray as xr
@@ -31,13 +30,10 @@ def without_loading(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "load", lambda *_, **__: tiny)
 
 
-def written(kind: str, folder: Path, prompts: list[Any]) -> dict[str, Any]:
+def written(folder: Path, prompts: list[Any]) -> dict[str, Any]:
     """A file with these prompts."""
-    if kind == "jsonl":
-        (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "n": 1}) + "\n" for one in prompts))
-        return {"file": str(folder / "prompts.jsonl")}
-    pq.write_table(pa.table({"prompt": prompts}), folder / "prompts.parquet", row_group_size=7)
-    return {"file": str(folder / "prompts.parquet")}
+    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "n": 1}) + "\n" for one in prompts))
+    return {"file": str(folder / "prompts.jsonl")}
 
 
 def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
@@ -47,10 +43,9 @@ def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
     )
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("size", [10, 100])
-def test_every_prompt_is_in_one_shard(kind: str, size: int, tmp_path: Path) -> None:
-    source = source_of(written(kind, tmp_path, PROMPTS) | {"shard": size})
+def test_every_prompt_is_in_one_shard(size: int, tmp_path: Path) -> None:
+    source = source_of(written(tmp_path, PROMPTS) | {"shard": size})
     spans = list(source.spans())
     assert spans[-1][1] == 25
     assert [list(source.prompts(*span)) for span in spans] == [
@@ -90,16 +85,6 @@ def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(tmp_path: P
         one.combine()
 
 
-def test_a_row_of_parquet_that_is_no_text_is_one_row(tmp_path: Path) -> None:
-    text = pa.Array.from_buffers(
-        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")]
-    )
-    pq.write_table(pa.table({"prompt": text}), tmp_path / "prompts.parquet")
-    one = scan(tmp_path / "store", {"file": str(tmp_path / "prompts.parquet")})
-    assert one.run()[["done", "failed_rows"]].to_numpy().tolist() == [[1, 1]]
-    assert "not text: 'utf-8' codec" in one.failures()["reason"].item()
-
-
 def test_prompts_of_equal_length_are_measured_in_one_call(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +99,7 @@ def test_prompts_of_equal_length_are_measured_in_one_call(
     monkeypatch.setattr(work, "function_of", lambda _: counted)
     prompts = [[2, 5, 7 + row] if row % 2 else [2, 9, 5, 7 + row] for row in range(9)]
     prompts[4] = [2, 10**9, 3]  # not a token: it has an error, and the others of its length their numbers
-    over = written("jsonl", tmp_path, prompts)
+    over = written(tmp_path, prompts)
     one = sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "over": over, "name": "bounds"},
                    store=tmp_path / "store")  # fmt: skip
     one.run()
@@ -132,14 +117,14 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(tiny: Any, tmp_path: Path) 
     """By default a token is replaced by other tokens of its own prompt, not of those that have the same length."""
     prompts = [[2, 9, 5, 7], [2, 10, 8, 6]]
     one = sl.Study({"measurement": "substitution_effect", "arguments": {"model": "tiny-gemma"}, "name": "swaps",
-                    "over": written("jsonl", tmp_path, prompts)}, store=tmp_path / "store")  # fmt: skip
+                    "over": written(tmp_path, prompts)}, store=tmp_path / "store")  # fmt: skip
     one.run()
     for row, found in enumerate(one.rows()["effect"]):
         np.testing.assert_allclose(found, sl.substitution_effect(tiny, prompts[row])["effect"], rtol=1e-5)
 
 
 def test_a_scan_needs_no_model(tmp_path: Path) -> None:
-    over = written("jsonl", tmp_path, ["1", "", "333"])
+    over = written(tmp_path, ["1", "", "333"])
     one = sl.Study({"measurement": "tests.study.fakes:size", "name": "sizes", "over": over}, store=tmp_path / "store")
     assert one.run()[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
     assert one.rows()["size"].dropna().tolist() == [1, 3]
@@ -150,7 +135,7 @@ def test_a_scan_needs_no_model(tmp_path: Path) -> None:
 def test_a_shard_with_a_failed_row_is_measured_again(tmp_path: Path) -> None:
     grid = {"measurement": "tests.study.fakes:permitted", "name": "letters", "arguments": {
         "model": "tiny-gemma", "allowed": str(tmp_path / "allowed"), "notes": str(tmp_path / "notes")}}  # fmt: skip
-    over = written("jsonl", tmp_path, ["a", "b late", "c", "d"]) | {"shard": 2}
+    over = written(tmp_path, ["a", "b late", "c", "d"]) | {"shard": 2}
     one = sl.Study(grid | {"over": over}, store=tmp_path / "store")
     assert one.run()[["done", "failed_rows"]].to_numpy().tolist() == [[2, 1]]
     assert one.run()["failed_rows"].tolist() == [1]  # not by itself
@@ -160,7 +145,7 @@ def test_a_shard_with_a_failed_row_is_measured_again(tmp_path: Path) -> None:
 
 
 def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
-    over = written("jsonl", tmp_path, PROMPTS) | {"shard": 10}
+    over = written(tmp_path, PROMPTS) | {"shard": 10}
     one = scan(tmp_path / "store", over)
     one.run()
     shards = sorted((tmp_path / "store" / "shards").rglob("*.parquet"))
@@ -182,12 +167,10 @@ def changed(prompt: str, file: str) -> xr.Dataset:
     return xr.Dataset({"size": len(prompt)})
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_file_that_changed_since_the_study_was_described_is_refused(kind: str, tmp_path: Path) -> None:
-    one = scan(tmp_path / "store", written(kind, tmp_path, PROMPTS[:3]))
+def test_a_file_that_changed_since_the_study_was_described_is_refused(tmp_path: Path) -> None:
+    one = scan(tmp_path / "store", written(tmp_path, PROMPTS[:3]))
     one.run()
-    over = written(kind, tmp_path, [*PROMPTS[:2], "another"])
+    over = written(tmp_path, [*PROMPTS[:2], "another"])
     for use in (one.run, one.status):
         with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
             use()
@@ -196,7 +179,7 @@ def test_a_file_that_changed_since_the_study_was_described_is_refused(kind: str,
 
 
 def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path) -> None:
-    over = written("jsonl", tmp_path, PROMPTS[:3])
+    over = written(tmp_path, PROMPTS[:3])
     one = sl.Study({"measurement": "tests.study.test_scans:changed", "arguments": over, "over": over,
                     "name": "sizes"}, store=tmp_path / "store")  # fmt: skip
     with pytest.raises(InputError, match="changed after the study was described"):
@@ -205,7 +188,7 @@ def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path)
 
 
 def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(tmp_path: Path, tiny: Any) -> None:
-    over, arguments = written("jsonl", tmp_path, ["110", "1101", [2, 4, 4, 76]]), {"model": "tiny-gemma"}
+    over, arguments = written(tmp_path, ["110", "1101", [2, 4, 4, 76]]), {"model": "tiny-gemma"}
     grids = [{"measurement": name, "arguments": arguments, "over": over} for name in ("path_bound", "collapse")]
     one = sl.Study(grids, store=tmp_path / "store")
     one.run()
@@ -224,13 +207,11 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
         ({}, "over: .*'file'"),
         ({"file": "none.jsonl"}, "cannot be read"),
         ({"file": "none.jsonl", "rows": 3}, "over: .*'rows'"),
-        ({"file": "prompts.txt"}, "neither"),
+        ({"file": "prompts.txt"}, "no JSONL file"),
         ({"file": "empty.jsonl"}, "no rows"),
         ({"file": "lines.jsonl"}, "no prompt in its first rows. .* not JSON: Expecting value"),
-        ({"file": "broken.parquet"}, "not a Parquet"),
-        ({"file": "good.parquet", "column": "text"}, "It has: prompt"),
-        ({"file": "good.parquet", "shard": 0}, "shard"),
-        ({"file": "good.parquet", "limit": 0}, "limit"),
+        ({"file": "good.jsonl", "shard": 0}, "shard"),
+        ({"file": "good.jsonl", "limit": 0}, "limit"),
         ({"file": "good.jsonl", "column": "text"}, "It has: n, prompt"),
     ],
 )
@@ -238,22 +219,19 @@ def test_what_cannot_be_scanned_is_refused(
     over: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    written("parquet", tmp_path, PROMPTS)
-    Path("prompts.parquet").rename("good.parquet")
-    written("jsonl", tmp_path, PROMPTS)
+    written(tmp_path, PROMPTS)
     Path("prompts.jsonl").rename("good.jsonl")
     for name, text in (
         ("prompts.txt", "text"),
         ("empty.jsonl", ""),
         ("lines.jsonl", "a\nb\n"),
-        ("broken.parquet", "PAR1"),
     ):
         Path(name).write_text(text)
     with pytest.raises(InputError, match=words):
         scan(tmp_path / "store", over)
     with pytest.raises(InputError, match="prompt= is given"):
         sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="},
-                  "over": {"file": "good.parquet"}}, store=tmp_path)  # fmt: skip
+                  "over": {"file": "good.jsonl"}}, store=tmp_path)  # fmt: skip
 
 
 def test_rows_are_those_of_a_scan(tmp_path: Path) -> None:
@@ -261,13 +239,13 @@ def test_rows_are_those_of_a_scan(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no scan"):
         sl.Study(grid, store=tmp_path).rows()
     with pytest.raises(InputError, match="No cell of 'letters' is done"):
-        scan(tmp_path, written("jsonl", tmp_path, PROMPTS)).rows()
+        scan(tmp_path, written(tmp_path, PROMPTS)).rows()
 
 
 def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
     """A cell has the same file under every label, and under two labels at once."""
     square = {"measurement": "tests.study.fakes:square", "name": "areas"}
-    over = written("jsonl", tmp_path, PROMPTS[:3])
+    over = written(tmp_path, PROMPTS[:3])
     letters = {"measurement": LETTERS, "arguments": {"model": "tiny-gemma"}, "over": over, "name": "letters"}
 
     def asked(*labels: str, axis: str = "hooks") -> list[Any]:
