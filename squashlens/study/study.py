@@ -136,7 +136,7 @@ class Study:
         require_current(self.cells)
         rows_of, failed = self._failed_rows(), self.store.failures().keys()
         keys = pd.Series([cell.key for cell in self.cells])
-        table = pd.DataFrame({"grid": [cell.grid for cell in self.cells], "cells": 1})
+        table: Any = pd.DataFrame({"grid": [cell.grid for cell in self.cells], "cells": 1})
         table["done"] = keys.isin(self.store.done(keys))
         table["failed"] = keys.isin(failed) & ~table["done"]
         table["left"] = ~(table["done"] | table["failed"])

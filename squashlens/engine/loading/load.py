@@ -50,9 +50,9 @@ def load(
 
     The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
     ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
-    `architectures` does not name, and an adapter next to the weights. Tied weights may be stored once. Causal masks and
-    rotary frequencies, which old checkpoints store, may be stored if they equal the model's own. The experts of a
-    mixture run one after the other, since only this way works in every dtype.
+    `architectures` does not name, and an adapter next to the weights. Tied weights may be stored once. Tensors that the
+    model's class in transformers leaves unused, such as causal masks of old checkpoints, may be left over. The experts
+    of a mixture run one after the other, since only this way works in every dtype.
 
     Args:
         name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
