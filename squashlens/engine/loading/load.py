@@ -19,7 +19,7 @@ from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.live import bridge_around
 from squashlens.engine.loading.complete import commit_of, read_checkpoint, require_complete
 from squashlens.engine.loading.gguf import ORIGIN
-from squashlens.engine.loading.sources import access_error, nearest, require_revisions, source_of
+from squashlens.engine.loading.sources import access_error, hub_commit, nearest, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.reader import AGAIN, require_finite
 from squashlens.engine.text.start import adds_bos, start_of
@@ -153,6 +153,8 @@ def _libraries_silenced() -> Iterator[None]:
 def _open_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
+    if not Path(source).is_dir():
+        hub_commit(source, revision)  # which says within a second that a name is unknown
     try:
         return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:
