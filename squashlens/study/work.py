@@ -118,7 +118,6 @@ class Worker:
 
     def _measure(self, cell: Cell) -> Any:
         from squashlens.engine.applied import applied
-        from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
@@ -143,9 +142,7 @@ class Worker:
                 grows = scanned_argument(cell.measurement) == "sequence"
                 return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
 
-            several = getattr(getattr(function_of(cell.measurement), "__measures__", None), "prompts", "") == "equal"
-            length = (lambda prompt: len(rows_of(model, prompt)[0])) if several and model is not None else None
-            return shard(cell.source.prompts(*cell.span), measure, length)
+            return shard(cell.source.prompts(*cell.span), measure)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""
