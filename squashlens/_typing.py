@@ -57,7 +57,6 @@ Scale = Literal["absolute", "relative"]
 Baseline = Literal["contrast", "unrelated"]
 Baselines = TypeAliasType("Baselines", Baseline | Collection[Baseline])
 Over = Literal["prompts", "positions"]
-LogRule = Literal["log", "qwen", "llama4", "ministral3"]
 Template = Literal["none", "chat"]
 Tensors = Literal["residuals", "patterns"]  # of a capture
 Passes = Literal["auto", "shared", "separate"]
