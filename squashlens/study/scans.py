@@ -1,9 +1,9 @@
 """Scans: one measurement of every prompt of a JSONL file, stored as Parquet shards.
 
-    {"file": "prompts.jsonl", "column": "prompt", "shard": 256, "limit": 100000}
+    {"file": "prompts.jsonl", "column": "prompt", "shard": 256}
 
 A prompt is text or a list of token ids. Rows are read in spans, of which each becomes one shard; no more than a span is
-in memory. `limit` reads the first rows only. A shard has a row for each prompt and a column for each variable of its
+in memory. A shard has a row for each prompt and a column for each variable of its
 result. A variable with dimensions is a list, flattened in the order of its dimensions. `token` and other coordinates
 along a dimension are lists too. A row that has no prompt, or whose prompt cannot be measured, has its reason in
 `error`, and nothing in the other columns; the others have their numbers.
@@ -37,7 +37,6 @@ class Over:
     file: str
     column: str = "prompt"
     shard: int = 256
-    limit: int | None = None
 
     @property
     def path(self) -> Path:
@@ -78,11 +77,10 @@ def source_of(described: Mapping[str, Any]) -> Source:
     """The source that a description names, after one pass over the file."""
     over: Over = call(Over, described, "over")
     positive(over.shard, "over: shard", "a number of rows", most=2**53)
-    positive(1 if over.limit is None else over.limit, "over: limit", "a number of rows", most=2**53)
     identity, rows = _look(over.path)
     if not rows:
         raise InputError(f"{over.file!r} has no rows.", "Give another file.")
-    source = Source(over, identity, min(rows, over.limit or rows))
+    source = Source(over, identity, rows)
     first = [prompt for _, prompt in source.prompts(0, min(LOOKED_AT, source.rows))]
     if all(isinstance(prompt, InputError) for prompt in first):
         raise InputError(f"{over.file!r} has no prompt in its first rows. {first[0].cause}", first[0].remedy)

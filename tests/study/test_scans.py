@@ -49,7 +49,6 @@ def test_every_prompt_is_in_one_shard(size: int, tmp_path: Path) -> None:
         [(row, PROMPTS[row]) for row in range(start, stop)] for start, stop in spans
     ]
     assert sum(stop - start for start, stop in spans) == 25
-    assert source_of(vars(source.given) | {"limit": 3}).rows == 3
 
 
 # Lines that are no prompt, or one that cannot be measured, with what their reasons say.
@@ -180,7 +179,6 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
         ({"file": "empty.jsonl"}, "no rows"),
         ({"file": "lines.jsonl"}, "no prompt in its first rows. .* not JSON: Expecting value"),
         ({"file": "good.jsonl", "shard": 0}, "shard"),
-        ({"file": "good.jsonl", "limit": 0}, "limit"),
         ({"file": "good.jsonl", "column": "text"}, "It has: n, prompt"),
     ],
 )
