@@ -217,9 +217,6 @@ def hub_commit(source: str, revision: str | None) -> str:
     if isinstance(cached, str):
         return Path(cached).parent.name
     try:
-        commit = HfApi().model_info(source, revision=revision).sha
+        return str(HfApi().model_info(source, revision=revision).sha)
     except Exception as error:  # the many errors of networks, of the hub and of names
         raise access_error(source, error, nearest(source)) from error
-    if commit is None:
-        raise unreachable(source, nearest(source))
-    return commit
