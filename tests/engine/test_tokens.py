@@ -281,7 +281,6 @@ def test_ids_of_another_start_are_measured_with_a_warning(tmp_path: Path) -> Non
     none = load(folder)
     assert sl.results.provenance(sl.path_bound(none, torch.tensor([5, 6])))["bos_count"] == 0
     assert sl.results.provenance(sl.path_bound(none, torch.tensor([2, 5, 6])))["bos_count"] == 1
-    assert sl.prompts.tokenize(none, "1", bos="one").tolist() == [[2, 5]]
 
 
 def test_without_a_tokenizer_the_table_is_stated(bridge_of: Callable[..., Any]) -> None:
