@@ -213,10 +213,10 @@ def hub_commit(source: str, revision: str | None) -> str:
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    cached = try_to_load_from_cache(source, "config.json", revision=revision)
-    if isinstance(cached, str):
-        return Path(cached).parent.name
     try:
+        cached = try_to_load_from_cache(source, "config.json", revision=revision)
+        if isinstance(cached, str):
+            return Path(cached).parent.name
         return str(HfApi().model_info(source, revision=revision).sha)
     except Exception as error:  # the many errors of networks, of the hub and of names
         raise access_error(source, error, nearest(source)) from error
