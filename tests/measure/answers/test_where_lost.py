@@ -16,7 +16,7 @@ from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, save_random
 from tests.hooks.test_patches import outputs_of
-from tests.references import frozen_model, last_streams, layers_of, passing
+from tests.references import final_norm, frozen_model, last_streams, layers_of, passing
 
 PROMPTS = ["What is the last digit ? 107 =", "How many ones ? 1 =", "110 =", "What ? 29 =", "The first digit of 4 ="]
 ANSWERS, CHOICES = ["12", "7", "30", "7", "12"], ["7", "12", "30"]
@@ -44,10 +44,6 @@ def speaking(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
 def ids_of(model: Any, text: str) -> list[int]:
     return sl.prompts.tokenize(model, text)[0].tolist()
-
-
-def final_norm(plain: Any) -> Any:
-    return plain.base_model.norm if hasattr(plain.base_model, "norm") else plain.base_model.ln_f
 
 
 def read_at_layers(plain: Any, ids: list[int], answer: list[int]) -> np.ndarray:
@@ -150,10 +146,11 @@ def added(plain: Any, number: int, part: Part, seen: tuple[torch.Tensor, torch.T
         return seen[1][-1]
     alone = torch.zeros_like(seen[0][-1:])
     alone[:, columns] = seen[0][-1, columns]
-    share, norm = module(alone)[0] - module(0 * alone)[0], layers_of(plain)[number // 6].post_attention_layernorm
-    if not hasattr(layers_of(plain)[0], "post_feedforward_layernorm"):
+    share, layer = module(alone)[0] - module(0 * alone)[0], layers_of(plain)[number // 6]
+    if not hasattr(layer, "post_feedforward_layernorm"):
         return share
-    return share * (1 + norm.weight) / (seen[1][-1].square().mean() + plain.config.rms_norm_eps).sqrt()
+    gain = 1 + layer.post_attention_layernorm.weight
+    return share * gain / (seen[1][-1].square().mean() + plain.config.rms_norm_eps).sqrt()
 
 
 @pytest.mark.parametrize("missing", ["zero", "mean"])
