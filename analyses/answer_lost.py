@@ -37,9 +37,7 @@ parser.add_argument("--pairs", nargs="*", type=int, default=[], help="numbers of
 parser.add_argument("--n", type=int, default=48, help="questions about digits; twice as many about pairs (%(default)s)")
 parser.add_argument("--parts", choices=["sublayers", "heads"], default="sublayers", help="each head as well, or not")
 parser.add_argument("--seed", type=int, default=0, help="random seed of the questions (%(default)s)")
-parser.add_argument(
-    "--out", type=Path, default=Path("answer_lost"), help="folder; by_layer.html: this run (%(default)s)"
-)
+parser.add_argument("--out", type=Path, default="answer_lost", help="folder; by_layer.html: this run (%(default)s)")
 args = parser.parse_args()
 cases = [(digits, n, args.n, ()) for n in args.digits] + [(pairs, n, 2 * args.n, TEXTS) for n in args.pairs]
 if not cases or min(args.digits, default=1) < 1 or not {*args.pairs} <= {*range(2, 12)} or args.n < 4:

@@ -172,9 +172,10 @@ def _prompts(value: Any, options: Sequence[Any], argument: str) -> Any:
     try:
         items = _listed(value, False, list[str], argument)
     except InputError as error:
+        capture = ", the capture of a prompt" * any("Capture" in str(option) for option in options)
         raise InputError(
             f"{argument}={short_repr(value)} ({type(value).__name__}) is not a prompt.",
-            "Give text, a list of texts, token ids, what a tokenizer returns, or the capture of a prompt. The ids of a "
+            f"Give text, a list of texts, token ids{capture}, or what a tokenizer returns. The ids of a "
             "growing sequence are `sequence.plain(n).ids(sequence.trunk)`.",
         ) from error
     return [_text(item, argument) if isinstance(item, str) else item for item in items]

@@ -150,18 +150,14 @@ def sublayer_effect(
     every = _parts(sound, parts)
     values = at_last_tokens(sound, asked.prompts, _sites(sound, every)).values
     y = values[residual_site("y", sound)]
-    edits = [(part, _instead(part.of(values), missing)) for part in every]
-    runs = [
-        torch.cat(
-            [
-                _of_choices(sound, y[row, None], first[row]),
-                _of_choices(
-                    sound, _without(sound, ids, y[row, None], [(part, put[row]) for part, put in edits]), first[row]
-                ),
-            ]
-        )
-        for row, ids in enumerate(bar(asked.prompts, desc="prompts"))
-    ]
+    put = [part.of(values) for part in every]
+    put = [(own.sum(dim=0) - own) / (many - 1) if missing == "mean" else torch.zeros_like(own) for own in put]
+    runs = []
+    for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
+        edits = [(part, own[row]) for part, own in zip(every, put, strict=True)]
+        each = torch.cat([y[row, None], _without(sound, ids, y[row, None], edits).to(y.device)])
+        with torch.inference_mode(False), torch.no_grad():
+            runs.append(logits_of(sound, each)[:, first[row].to(device_of(sound))].double().cpu())
     logits = torch.stack(runs).numpy()  # (prompt, run, choice); the prompt as it is comes first, in two batches
     leads, noise, against = _leads(logits, asked.right, dtype_of(sound))
     pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
@@ -191,11 +187,6 @@ def sublayer_effect(
     labels = {"half": [*HALVES], "of_half": ("prompt", halves), "answer": ("prompt", asked.answers)}
     over = {"prompt": rows, "block": np.arange(shape[0]), "sublayer": [part.name for part in every[: shape[1]]]}
     return session.dataset("sublayer effect", {**over, **labels, **at}, variables)
-
-
-def _instead(outputs: Float[Tensor, "prompt out"], missing: Missing) -> Float[Tensor, "prompt out"]:
-    """What takes the place of each prompt's output: 0, or the mean over the other prompts."""
-    return torch.zeros_like(outputs) if missing == "zero" else (outputs.sum(dim=0) - outputs) / (len(outputs) - 1)
 
 
 def _leads(
@@ -285,14 +276,6 @@ def _normed(model: Bridge, values: Float[Tensor, "*many prompt d"], scale: Float
         values = values - values.mean(dim=-1, keepdim=True)
     gain = model.ln_final.weight.detach().cpu().double()
     return values / scale * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
-
-
-def _of_choices(
-    model: Bridge, y: Float[Tensor, "variant d"], tokens: Int[Tensor, " outcome"]
-) -> Float[Tensor, "variant outcome"]:
-    """The logits of some tokens, from each y."""
-    with torch.inference_mode(False), torch.no_grad():
-        return logits_of(model, y)[:, tokens.to(device_of(model))].double().cpu()
 
 
 def _without(model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits) -> Float[Tensor, "variant d"]:
