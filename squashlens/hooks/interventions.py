@@ -166,9 +166,7 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
         blocks: blocks to act in; all by default.
         positions: positions counted from 0; all by default.
     """
-    chosen = heads_of(heads, "zero_heads")
-    change, at, places = _zeros(positions, "zero_heads")
-    return Hook(f"zero_heads{listed(chosen)}{at}", OUTPUTS, in_heads(change, chosen, dim=2), blocks, places)
+    return _zeroing("zero_heads", OUTPUTS, blocks, positions, heads_of(heads, "zero_heads"))
 
 
 @validated
@@ -185,8 +183,7 @@ def zero_mlp(blocks: Blocks = None, *, positions: Iterable[int] | None = None) -
     ...     str(sl.top_tokens(model, "How many ones are in the following sequence? 110 =")["token"].values[0])
     '1'
     """
-    change, at, places = _zeros(positions, "zero_mlp")
-    return Hook(f"zero_mlp{at}", SUBLAYERS["mlp"], change, blocks, places)
+    return _zeroing("zero_mlp", SUBLAYERS["mlp"], blocks, positions)
 
 
 @validated
@@ -197,16 +194,17 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         positions: positions counted from 0.
         blocks: blocks to act in; all by default.
     """
-    places = positions_of(positions, "zero_residual")
-    return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zero, places=places), blocks, places)
+    return _zeroing("zero_residual", STREAMS, blocks, positions)
 
 
-def _zeros(positions: Iterable[int] | None, factory: str) -> tuple[Callable[[Tensor], Tensor], str, Positional]:
-    """An edit that sets a tensor to 0 at some positions, or everywhere; where, for the name of its hook; and these."""
-    if positions is None:
-        return torch.zeros_like, "", False
-    places = positions_of(positions, factory)
-    return partial(_zero, places=places), f" at {listed(places)}", places
+def _zeroing(
+    name: str, site: str, blocks: Blocks, positions: Iterable[int] | None, heads: tuple[int, ...] = ()
+) -> Hook:
+    """A hook that sets a tensor, or some heads of it, to 0 at some positions, or everywhere."""
+    places = () if positions is None else positions_of(positions, name)
+    change = partial(_zero, places=places) if places else torch.zeros_like
+    name += f"{listed(heads) if heads else ''}{f' at {listed(places)}' if places else ''}"
+    return Hook(name, site, in_heads(change, heads, dim=2) if heads else change, blocks, places or False)
 
 
 def _zero(

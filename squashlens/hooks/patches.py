@@ -67,10 +67,7 @@ def patch_residual(
     ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
-    here, there = _pairs(positions, from_positions, "patch_residual")
-    what = f"patch_residual{listed(here)}{'' if here == there else f' from {listed(there)}'}"
-    source = kept(source)
-    return _recipe(what, STREAMS, here, there, blocks, lambda m, chosen: activations(m, source, STREAMS, chosen, what))
+    return _patched("patch_residual", STREAMS, source, blocks, positions, from_positions)
 
 
 @validated
@@ -93,11 +90,7 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
     ...     str(sl.top_tokens(model, prompt)["token"].values[0])
     '7'
     """
-    here = positions_of(positions, "mean_residual")
-    what = f"mean_residual{listed(here)}"
-    return _recipe(
-        what, STREAMS, here, here, blocks, lambda m, chosen: mean_activations(m, tokenize(m, source), STREAMS, chosen)
-    )
+    return _averaged("mean_residual", STREAMS, source, blocks, positions, "prompts")
 
 
 @validated
