@@ -14,6 +14,7 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import converted, is_tokenized
 from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.digests import digest, tensor_digest
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.running.forward import forward
@@ -40,7 +41,11 @@ class Activations:
 
 def kept(source: Source) -> Source:
     """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
-    return converted(source, Prompts, "source") if _cache_in(source) is None else source
+    if isinstance(source, Capture):
+        raise InputError("source= is a capture.", "Give its prompt, or the cache of `model.run_with_cache`.")
+    if _cache_in(source) is not None:
+        return source
+    return converted(source, Prompts, "source")
 
 
 def _cache_in(source: Source) -> Mapping[str, Any] | None:

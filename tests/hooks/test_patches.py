@@ -163,7 +163,7 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
 
 
 def test_caches_are_sources(bridge_of: Callable[..., Any]) -> None:
-    """TransformerLens's own cache gives what the prompt gives; a cache under hooks gives its own run."""
+    """TransformerLens's own cache gives what the prompt gives; one under hooks gives its own run."""
     model = bridge_of("llama")
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
@@ -176,10 +176,10 @@ def test_caches_are_sources(bridge_of: Callable[..., Any]) -> None:
     with sl.applied(model, change.patch_residual(PLACES, wiped, (1,))):
         named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
         found = logits(model)
-    assert not torch.equal(found, expected)
+    assert not torch.equal(found, logits(model, change.patch_residual(PLACES, OTHER, (1,))))
     assert "of a cache " in named[0]
-    with pytest.raises(InputError, match="source"):
-        change.patch_residual(PLACES, sl.capture(model, OTHER))
+    with pytest.raises(InputError, match="Give its prompt"):
+        change.patch_heads([0], sl.capture(model, OTHER))
 
 
 def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
