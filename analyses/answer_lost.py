@@ -26,8 +26,7 @@ def digits(n, rng):  # a question for the first of n digits, its answer, and wha
 
 def pairs(n, rng):  # a list of n pairs that ends with one of its names, the value there, and all values in their order
     names, values, asked = rng.sample(NAMES, n), rng.sample(VALUES, n), rng.randrange(n)
-    lines = "".join(f"{name}:{value}\n" for name, value in zip(names, values, strict=True))
-    return f"{lines}{names[asked]}:", values[asked], values
+    return "".join(f"{a}:{b}\n" for a, b in zip(names, values, strict=True)) + f"{names[asked]}:", values[asked], values
 
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -55,8 +54,7 @@ for make, n, many, texts in cases:
             sl.results.save(measure(model, prompts, answers, choices=choices, **options), file)
         curves.setdefault(name, found := sl.results.open(file))
     one = found.sel(half="confirm", block=found["selected_block"], sublayer=found["selected_sublayer"])
-    shares = ", ".join(f"{k} {one[k].item():.2f}" for k in ("repaired", "repaired_low", "repaired_high", "broken"))
-    print(f"{name}: {int((found['log_odds'] > 0).sum())} of {found.sizes['prompt']} right")
-    print(f"    without {one['sublayer'].item()} {one['block'].item()}: {shares}, of {one['wrong'].item()} wrong")
+    print(f"{name}, held-out half, without {one['sublayer'].item()} {one['block'].item()}:")
+    print(one[["wrong", "right", "repaired", "repaired_low", "repaired_high", "broken"]].to_pandas().to_string())
     sl.figures.save(sl.figures.of(found), file.with_suffix(".html"))
 sl.figures.save(sl.figures.answer_curve(dict([*curves.items()][:4])), out / "by_layer.html")
