@@ -231,6 +231,14 @@ def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
     np.testing.assert_allclose(whole["log_odds_without"], found["log_odds_without"], atol=1e-3)
 
 
+def test_equal_prompts_count_once(tiny: Any) -> None:
+    digits = [*"0123456789"]
+    once = sl.sublayer_effect(tiny, DIGITS, digits)
+    with pytest.warns(UserWarning, match="Only 10 of 12 prompts are different"):
+        twice = sl.sublayer_effect(tiny, [*DIGITS, *DIGITS[:2]], [*digits, *"01"])
+    np.testing.assert_array_equal(twice["broken_high"], once["broken_high"])
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one answer": ({"answers": ["7"]}, "5 prompts and 1 right answers"),
     "no choice": ({"choices": ["7", "1"]}, "'3', is not one of its choices: 7, 1"),
