@@ -63,7 +63,7 @@ def test_every_layer_is_read_as_in_plain_transformers(family: str, speaking: Cal
     digit = {text: sl.prompts.one_token(model, text) for text in "0123456789"}
     each = [{c: read_at_layers(plain, ids_of(model, p), [digit[d] for d in c]) for c in CHOICES} for p in PROMPTS]
 
-    def standing(prompt: int, answer: str) -> list[np.ndarray]:
+    def standing(prompt: int, answer: str) -> list[Any]:
         own, rest = each[prompt][answer], np.stack([v for c, v in each[prompt].items() if c != answer])
         return [(own > rest).mean(axis=0), (own > rest).all(axis=0), own - rest.max(axis=0)]
 
@@ -124,15 +124,13 @@ def plain_logits(plain: Any, ids: list[int], part: Part, vector: torch.Tensor, p
     """The logits of a plain pass in which a part puts out a vector at a place."""
     module, columns = part
 
-    def put(values: Any) -> Any:
+    def put(_module: Any, entering: Any, leaving: Any = None) -> Any:
+        values = leaving if columns is None else entering
         whole = (values[0] if isinstance(values, tuple) else values).clone()
         whole[:, place, columns or slice(None)] = vector
         return (whole, *values[1:]) if isinstance(values, tuple) else whole
 
-    if columns is None:
-        handle = module.register_forward_hook(lambda _module, _args, output: put(output))
-    else:
-        handle = module.register_forward_pre_hook(lambda _module, args: put(args))
+    handle = (module.register_forward_hook if columns is None else module.register_forward_pre_hook)(put)
     try:
         return plain(torch.tensor([ids]), use_cache=False).logits[0].detach().double()
     finally:
@@ -166,8 +164,7 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
     options: Any = {"choices": choices, "missing": missing, "seed": 3, "parts": "heads"}
     found = sl.sublayer_effect(model, PROMPTS, answers, texts=PROMPTS[:2], **options)
     ids, parts = [ids_of(model, text) for text in PROMPTS], parts_of(plain)
-    passed = [passing(plain, row, *dict(parts)) for row in ids]
-    seen = [dict(zip(dict(parts), each, strict=True)) for each in passed]
+    seen = [dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True)) for row in ids]
 
     def outputs(prompt: int, part: Part) -> torch.Tensor:
         entered, left = seen[prompt][part[0]]
