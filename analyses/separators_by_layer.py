@@ -41,9 +41,11 @@ pairs = {"without separators": sl.prompts.figure5(model, args.n)["c"], "a comma 
 curves = {name: sl.collapse(model, one, scale="relative") for name, one in pairs.items()}
 sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
 sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
-sl.figures.save(sl.figures.layer_trace(measured), args.out / "by_layer.html")
-sl.figures.save(sl.figures.from_block_map(measured, hook="mask"), args.out / "mask_from_block.html")
-sl.figures.save(sl.figures.from_block_map(measured, hook="zero_values"), args.out / "zero_value_from_block.html")
+kept = measured["retained_from"].isel(from_block=0).median("length", keep_attrs=True)
+sl.figures.save(sl.figures.of(kept), args.out / "by_layer.html")
+for hook in ("mask", "zero_values"):
+    kept = measured["retained_from"].sel(hook=hook, length=args.n)
+    sl.figures.save(sl.figures.of(kept), args.out / f"{hook}_from_block.html")
 last = measured.isel(layer=-1)
 print("D ÷ rms(v) at the last layer, median over lengths")
 print(last["distance"].median("length").reset_coords(drop=True).to_series().round(4).to_string())

@@ -33,7 +33,6 @@ pieces = sl.repeat_tokenization(
 measured = sl.repeat_tokenization(model, args.n, repeat=args.repeat, separator=forms, prefix=args.prefix)
 
 sl.results.save(measured, args.out / "tokenization.nc")
-sl.figures.save(sl.figures.splits(pieces), args.out / "splits.html")
 sl.figures.save(sl.figures.repeat_tokenization(measured), args.out / "distances.html")
 
 print("the first repeats in tokens")

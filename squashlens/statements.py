@@ -32,18 +32,17 @@ def __dir__() -> list[str]:
 
 
 @validated
-def statements_page(exhibits: Sequence[Exhibit], figure: str = "images/statements.png") -> str:
+def statements_page(exhibits: Sequence[Exhibit]) -> str:
     """The page on the theory as Markdown: each statement with its claim, both sides, and a violated premise.
 
     Args:
         exhibits: a result of `squashlens.statements.gallery`.
-        figure: path of the figure of both sides, relative to the page. An image is shown; an HTML page is linked.
 
     Returns:
         The page as Markdown text.
     """
     page = template("theory.md.jinja")
-    return page.render(exhibits=exhibits, figure=figure, number=_number, claim=_claim)
+    return page.render(exhibits=exhibits, number=_number, claim=_claim)
 
 
 def _number(value: float) -> str:

@@ -17,6 +17,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.drawing.page_blocks import Page
 from tests.measurements import ROWS, bundled, model, others, result, returns
 from tests.measurements import usual as with_arguments
 
@@ -80,7 +81,9 @@ def telling(figure: go.Figure) -> str:
     """Title, notes and titles of axes and panels, in one line and without numbers, which may be measured."""
     layout: Any = figure.layout
     axes = [layout[name].title.text for name in layout.to_plotly_json() if name.startswith(("xaxis", "yaxis"))]
-    texts = [layout.title.text, layout.title.subtitle.text, *(note.text for note in layout.annotations), *axes]
+    page, lines = Page.of(figure), [note.text for note in layout.annotations if note.name == "line"]
+    panels = [text for panel in page.panels for text in (panel.head, panel.title)]  # their notes begin with sentences
+    texts = [page.title, page.notes, *panels, *lines, *axes]
     bars = [one.colorbar.title.text for one in figure.data if "colorbar" in one]
     names = [one.name for one in figure.data]
     return re.sub(r"\s+", " ", " | ".join(map(str, [*texts, *bars, *names])).replace("<br>", " ").replace("\u200b", ""))

@@ -13,32 +13,16 @@ import plotly.io
 
 import squashlens as sl
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 from running import run
-
-from tests.splitters import splitter
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 DPI = 144
 
 
-def llama3() -> go.Figure:
-    """Repeats as Llama 3 splits them, drawn with a small tokenizer that has its rule for digits and spaces."""
-    forms = {"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "}
-    found = sl.repeat_tokenization(splitter("threes"), 8, repeat="1", separator=forms)
-    return sl.figures.splits(found, title="Llama 3: how repeats of 1 are tokenized")
-
-
-OWN = {"tokenization_llama3": llama3}  # pictures that no script draws
-
-
 def main(names: list[str]) -> None:
     wanted = tomllib.loads((HERE / "pictures.toml").read_text(encoding="utf-8"))
-    for name in OWN:
-        if name in names or not names:
-            keep(name, OWN[name]())
     for table, files in wanted.items():
         script, options = table.partition(".")[0], files.pop("options", "")
         if not names or {*files} & {*names}:

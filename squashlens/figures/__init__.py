@@ -5,7 +5,7 @@ any figures on one page. `styled` changes theme, size, fonts, title, legend and 
 it as PDF, SVG, PNG, HTML or JSON.
 """
 
-from squashlens.figures.ablations import from_block_map, layer_trace, retained_by_kind
+from squashlens.figures.ablations import retained_by_kind
 from squashlens.figures.answer_readouts import answer_curve, sublayer_repairs
 from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
 from squashlens.figures.by_distance import (
@@ -24,8 +24,8 @@ from squashlens.figures.drawing.style import styled
 from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, collapse_mechanism
 from squashlens.figures.readouts import collapse_vs_readout, probe
 from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
-from squashlens.figures.synthetic import statements, synthetic_convergence, synthetic_total_variation
-from squashlens.figures.texts import repeat_tokenization, splits
+from squashlens.figures.synthetic import synthetic_convergence, synthetic_total_variation
+from squashlens.figures.texts import repeat_tokenization
 from squashlens.figures.token_values import (
     attribution,
     by_token,
@@ -53,12 +53,10 @@ __all__ = [
     "composition",
     "depth_limit",
     "error_by_length",
-    "from_block_map",
     "hops",
     "influence",
     "influence_by_distance",
     "jacobian",
-    "layer_trace",
     "needle",
     "of",
     "panels",
@@ -67,8 +65,6 @@ __all__ = [
     "retained_by_kind",
     "save",
     "separation_curve",
-    "splits",
-    "statements",
     "strongest_paths",
     "styled",
     "sublayer_repairs",

@@ -7,10 +7,11 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import LAYERS, curve, interval
+from squashlens.figures.drawing.shapes import LAYERS, curve, guide, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
-from squashlens.figures.drawing.themes import FAINT, series
+from squashlens.figures.drawing.themes import series
+from squashlens.records.sentences import percent, sentence
 
 NAMES = {"attention": "attention", "mlp": "MLP"}
 
@@ -33,11 +34,13 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
             style["error_y"] = interval(middle, low, high, style["colour"])
         figure.add_trace(curve(x, middle, escape(label), **style))
     chance = float(results[0]["chance"])
-    figure.add_hline(y=chance, line={"color": FAINT, "width": 2})
-    figure.update_xaxes(LAYERS | {"dtick": max(1, len(x) // 10)})
+    guide(figure, chance)
+    figure.update_xaxes(LAYERS)
     figure.update_yaxes(title="share of prompts", range=[-0.04, 1.04])
     title = "From which layer on does the right answer lead?"
-    return finish(figure, title, 280, results, f"grey line: chance, {chance:.2g}")
+    ends = [f"{percent(float(one['mean_first'][-1]))} {escape(label)}" for label, one in lines.items()]
+    says = f"At layer {x[-1]} it leads in {', '.join(ends)}; by chance in {percent(chance)}."
+    return finish(figure, title, 280, results, "dotted line: chance", says=says)
 
 
 @draws("squashlens.sublayer_effect", "repaired broken: half block sublayer", "wrong right: half")
@@ -52,7 +55,9 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
         values, text = one[name].sel(sublayer=sublayer).values, f"{name} without {NAMES[sublayer]}"
         hover = f"{text} %{{x}}: %{{y:.3f}}"
         figure.add_trace(curve(one["block"].values, values, text, hover=hover, **series(number)))
-    figure.update_xaxes(title="block", dtick=max(1, one.sizes["block"] // 10))
+    figure.update_xaxes(title="block", dtick=1)
     figure.update_yaxes(title="share of answers", range=[-0.04, 1.04])
-    counts = f"{one['wrong'].item()} wrong answers, {one['right'].item()} right"
-    return finish(figure, "What is repaired or broken without a sublayer?", 280, found, counts)
+    says = [f"of {int(one[kind])} {kind} answers at most {percent(float(one[name].max()))} are {name}"
+            for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
+    says = f"{sentence(', and '.join(says))}."
+    return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

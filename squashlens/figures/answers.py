@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import text_axis
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import curve, interval
+from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
-from squashlens.figures.drawing.themes import COLOURS, INK, series
+from squashlens.figures.drawing.themes import BROWN, COLOURS, series
 from squashlens.records.results import facts_of
 from squashlens.tasks.reading import WHY
 from squashlens.theory.statistics.ranks import wilson
@@ -51,7 +50,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     several: Any = found  # by label
     together = _modes_of(several.values())
     pairs = [(text, mode) for text in several for mode in _modes_of([several[text]])]
-    figure, grouped = go.Figure(), False
+    figure, grouped, ends_of = go.Figure(), False, list[str]()
     for number, (text, mode) in enumerate(pairs):
         mode_text, style = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1)) or mode_text
@@ -67,10 +66,12 @@ def accuracy_by_length(found: Found) -> go.Figure:
         shown = bars if many > 1 or grouped else None
         line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
+        ends_of.append(f"{name} {percent(share[0])} to {percent(share[-1])}")
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths"] * grouped]
     notes += cannot_be_judged(several.values())
-    return finish(figure, "How often the answer is right", 280, several.values(), *notes)
+    says = f"From the shortest to the longest, right: {'; '.join(ends_of)}."
+    return finish(figure, "How often the answer is right", 280, several.values(), *notes, says=says)
 
 
 def _rates(lengths: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
@@ -100,50 +101,54 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     there, lengths, modes = bool(np.isfinite(found["error"]).any()), found["length"].values, _modes_of([found])
     if bool((found["reading"] == "read").any()) and not there:
         raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
-    figure = make_subplots(rows=2, shared_xaxes=True, row_heights=[PANEL, THIN])
+    figure, _ = grid(["", ""], heights=[PANEL, THIN], shared_xaxes=True)
     for mode in modes:
         for below, trace in enumerate(_errors(found.sel(mode=mode), *_style_of_mode(mode))):
             figure.add_trace(trace, row=1 + (below == 2), col=1)
     margin = 0.04 * max(float(np.ptp(lengths)), 1)
     figure.update_xaxes(title=LENGTH, range=[float(lengths.min()) - margin, float(lengths.max()) + margin])
     figure.update_yaxes(title="median error (items)", rangemode="tozero", row=1)
-    figure.update_yaxes(title="share not read", range=[-0.25, 1.25], tickvals=[0, 1], row=2)
+    figure.update_yaxes(title="not read", range=[-0.25, 1.25], tickvals=[0, 1], row=2)
     if not there:
         figure.update_yaxes(range=[0, 1], showticklabels=False, row=1)
         place = {"x": float(lengths.mean()), "y": 0.5, "row": 1, "col": 1}
         figure.add_annotation(text="no answer was read", showarrow=False, **place)
     notes = (*_only(modes), "bars: quartiles", *cannot_be_judged([found]))
-    return finish(figure, "Error of the answers", PANEL + THIN, found, *notes)
+    ends = [f"{error[0]:.3g} to {error[-1]:.3g}" for error in found["median_error"].values]
+    says = f"From the shortest to the longest, median error: {'; '.join(ends)} items."
+    return finish(figure, "Error of the answers", PANEL + THIN, found, *notes, says=says)
 
 
 @draws("squashlens.results.answer_frequencies", "said truth: mode value", "unread: mode")
 def answer_frequencies(found: Found) -> go.Figure:
     """Draw how often each answer was given and how often it was right, one panel for each label and mode.
 
-    Filled bars are given answers, outlined bars are right answers, and a separate bar on the right shows the share not
-    read. Numeric answers have a numeric axis; the title has the share of numbers that are too far from every right
-    answer to be drawn.
+    Filled bars are given answers, and outlined bars are right answers. Numeric answers have a numeric axis; the title
+    has the share not read, and that of numbers that are too far from every right answer to be drawn.
     """
     several: Any = found  # by label
     together = _modes_of(several.values())
     panels = [(text, one, mode) for text, one in several.items() for mode in _modes_of([one])]
     values = {text: _Values.of(one) for text, one in several.items()}
-    titles = []
+    titles, most = [], list[str]()
     for text, one, mode in panels:
         beyond = float(one["said"].sel(mode=mode).values[~values[text].near].sum())
         parts = [text] * bool(text) + [_style_of_mode(mode)[0]] * (len(together) > 1)
         parts += [f"{percent(beyond)} of answers are numbers beyond this axis"] * bool(beyond)
-        titles += [", ".join(parts), ""]
+        parts += [f"{percent(float(one['unread'].sel(mode=mode)))} not read"]
+        titles.append(", ".join(parts))
+        said = one["said"].sel(mode=mode).values
+        most.append(f"{label(str(one['value'].values[said.argmax()]))} ({percent(said.max())})")
     each = 160 if len(panels) < 5 else 110
-    figure = make_subplots(rows=len(panels), cols=2, column_widths=[0.9, 0.1], subplot_titles=titles)
+    figure, _ = grid(titles)
     for row, (text, one, mode) in enumerate(panels, start=1):
         _add_bars(figure, row, one.sel(mode=mode), values[text])
         figure.update_xaxes({"title": "answer"} | values[text].axis, row=row, col=1)
     figure.update_layout(barmode="overlay")
-    figure.update_yaxes(rangemode="tozero", title="share of questions", col=1)
-    figure.update_yaxes(range=[0, 1.3], visible=False, col=2)
+    figure.update_yaxes(rangemode="tozero", title="share of questions")
     height = each * len(panels)
-    return finish(figure, "Given answers and right answers", height, several.values(), *_only(together))
+    says = f"Most often given: {'; '.join(most)}."
+    return finish(figure, "Given answers and right answers", height, several.values(), *_only(together), says=says)
 
 
 def _can_be_judged(here: xr.Dataset) -> bool:
@@ -265,8 +270,8 @@ class _Values:
 
 
 def _add_bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) -> None:
-    """Draw bars for given answers, outlines for right answers, and a bar for the share not read."""
-    said, truth, unread = here["said"].values, here["truth"].values, float(here["unread"])
+    """Draw bars for given answers, and outlines for right answers."""
+    said, truth = here["said"].values, here["truth"].values
     shown = [escape(v if len(v) <= LONG else f"{v[: LONG - 1]}…") for v in map(str, here["value"].values)]
     text = np.array([
         f"{value}: given to {percent(often)} of questions, right for {percent(due)}"
@@ -274,15 +279,10 @@ def _add_bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) ->
     ])  # fmt: skip
     blue = COLOURS["unrelated"]
     for name, shares, fill, edge in (
-        ("given answers", said, blue, blue), ("right answers", truth, "rgba(0, 0, 0, 0)", INK)
+        ("given answers", said, blue, blue), ("right answers", truth, "rgba(0, 0, 0, 0)", BROWN)
     ):  # fmt: skip
         figure.add_bar(
             x=values.places[shares > 0], y=shares[shares > 0], width=values.wide, name=name, row=row, col=1,
             marker={"color": fill, "line": {"color": edge, "width": 1}},
             hovertext=text[shares > 0], hovertemplate="%{hovertext}<extra></extra>",
         )  # fmt: skip
-    figure.add_bar(
-        x=["not read"], y=[unread], row=row, col=2,
-        marker={"color": COLOURS["null"]}, text=[percent(unread)], textposition="outside", constraintext="none",
-        cliponaxis=False, hovertemplate=f"not read: {percent(unread)}<extra></extra>",
-    )  # fmt: skip

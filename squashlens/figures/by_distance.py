@@ -11,10 +11,20 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, option_of
-from squashlens.figures.drawing.shapes import LAYERS, curve, grid, interval, log_range, token_figure
+from squashlens.figures.drawing.shapes import (
+    LAYERS,
+    curve,
+    extremes,
+    grid,
+    interval,
+    layer_map,
+    log_range,
+    token_figure,
+)
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
-from squashlens.figures.drawing.themes import COLOURS, INK, series, shades_of
+from squashlens.figures.drawing.themes import BROWN, COLOURS, series, shades_of
+from squashlens.records.sentences import number, percent
 
 # The quantities of each panel, with their names and colours. Only those of the model have points and the fitted law.
 QUANTITIES = {
@@ -22,13 +32,13 @@ QUANTITIES = {
     "jacobian_random": ("Jacobian", "random weights", COLOURS["null"]),
     "path_bound": ("path bound", "model", COLOURS["path_bound"]),
     "path_bound_random": ("path bound", "random weights", COLOURS["null"]),
-    "null": ("path bound", "uniform attention", INK),
+    "null": ("path bound", "uniform attention", BROWN),
 }
 PANELS = {
     "jacobian": ("Jacobian norm", COLOURS["jacobian"]),
     "path_bound": ("path bound", COLOURS["path_bound"]),
     "bound_over_null": ("path bound ÷ null", COLOURS["bound_over_null"]),
-    "effect": ("change of y when it is replaced, ‖Δy‖₂", COLOURS["zero_values"]),
+    "effect": ("change of y when it is replaced, ‖Δy‖₂", BROWN),
 }
 
 
@@ -72,7 +82,10 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     asked = option_of(found, "queries")
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
     said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
-    return finish(figure, f"{said} of a prompt, by distance", 400, found, *notes)
+    own = [(about[0], found.sel(quantity=name, layer=at)) for name, about in there.items() if about[1] == "model"]
+    laws = [f"the {kind} falls with exponent {number(one['exponent'])}" for kind, one in own]
+    says = f"From layer {at}, {' and '.join(laws)}."
+    return finish(figure, f"{said} of a prompt, by distance", 400, found, *notes, says=says)
 
 
 def _influence(one: xr.Dataset, text: str, colour: str) -> list[go.Scatter]:
@@ -128,10 +141,17 @@ def needle(
         figure.update_yaxes(range=log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    return finish(figure, escape(title), 210 * places[-1]["row"], found, *norm_note(found))
+    ends = [f"{PANELS[name][0]} {_ends(found[f'{name}_mean'])}" for name in wanted]
+    says = f"Where each is largest and smallest, by {escape(xlabel)}: {'; '.join(ends)}."
+    return finish(figure, escape(title), 210 * places[-1]["row"], found, *norm_note(found), says=says)
 
 
-MANY = 60  # tokens whose grid points would merge into lines
+def _ends(means: xr.DataArray) -> str:
+    """Where the means of one measure are largest and smallest, over all groups."""
+    over = means.max("group") if means.sizes["group"] > 1 else means.isel(group=0)
+    return " and ".join(escape(str(over["at"].values[at])) for at in (over.values.argmax(), over.values.argmin()))
+
+
 FLOOR = 1e-6  # all shares below this have the same colour
 
 
@@ -169,8 +189,10 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     figure = token_figure(shares, tokens, row, axis, "share of paths", ends=(FLOOR, most))
     beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {100 * first:.4g} % of the paths"
     notes = [beyond] if most < first else []
+    top = int(np.nan_to_num(starts.values).argmax())
+    says = f"Of all paths, {percent(float(starts[top]))} start at {number_token(*[*tokens.items()][top])}, the most."
     title = f"Where the paths to the query start, by {by}"
-    return finish(figure, title, 280, shares, *notes)
+    return finish(figure, title, 280, shares, *notes, says=says)
 
 
 @draws("squashlens.attention_sinks", "values: block position", "sink: position", "token: position")
@@ -182,19 +204,17 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     tokens = tokens_of(sinks)
     figure = token_figure(sinks, tokens, "block {}", "block", "share", logarithmic=False)
     found = [label(tokens[place]) for place in sinks["position"].values[sinks["sink"].values]]
-    note = f"sinks: {', '.join(found)}" if found else "no sink"
-    return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, note)
+    says = f"Sinks: {', '.join(found)}." if found else "No token is a sink."
+    return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, says=says)
 
 
 @draws("squashlens.attention_heads", "sink_rate: block head")
 def attention_heads(found: xr.Dataset) -> go.Figure:
-    """Draw the attention of each head to the first token, by block."""
-    figure, rates = go.Figure(), found["sink_rate"]
-    for head in rates["head"].values:
-        style: Any = {"mode": "markers", "opacity": 0.6, "hover": f"block %{{x}}, head {head}<br>%{{y:.3f}}"}
-        figure.add_trace(curve(rates["block"], rates.sel(head=head).values, colour=COLOURS["attention"], **style))
-    figure.update_xaxes(title="block", dtick=1).update_yaxes(title="mean attention", range=[-0.03, 1.03])
-    return finish(figure, "Attention of each head to the first token", 260, found)
+    """Draw the attention of each head to the first token, as a map of block × head."""
+    rates = found["sink_rate"]
+    figure = go.Figure(layer_map(rates, "mean attention", zmin=0, zmax=1))
+    figure.update_xaxes(title="head", dtick=1).update_yaxes(title="block", dtick=1)
+    return finish(figure, "Attention of each head to the first token", 260, found, says=extremes(rates))
 
 
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
@@ -206,22 +226,18 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     paths = of_one_prompt(paths)
     tokens, layers, shares = tokens_of(paths), paths["layer"].values, paths["share"].values
     figure = go.Figure()
-    grid_x, grid_y = np.meshgrid(list(tokens), layers)
-    dots = {"size": 3 if len(tokens) <= MANY else 1, "color": "#c4c9d2"}
-    figure.add_scatter(x=grid_x.ravel(), y=grid_y.ravel(), mode="markers", hoverinfo="skip", marker=dots)
     for rank in reversed(range(len(shares))):
         walk = paths["position_at"].values[rank]
-        route = " → ".join(label(tokens.get(p, "")) for p in walk)
         places = [f"{layer}, {number_token(p, tokens.get(p, ''))}" for layer, p in zip(layers, walk, strict=True)]
-        hover = f"layer %{{customdata}}<br>path {rank + 1}: {shares[rank]:.4g} of all<br>{route}"
+        hover = f"layer %{{customdata}}<br>path {rank + 1}: {shares[rank]:.4g} of all"
         width = 1.5 + 6 * float(shares[rank] / shares[0])
         line = curve(walk, layers, colour=COLOURS["path_bound"], width=width, hover=hover, customdata=places)
         figure.add_trace(line.update(opacity=0.35))
     figure.update_xaxes(token_axis(tokens)).update_yaxes(LAYERS)
-    share = f"{100 * shares.sum():.3g} % of the weight of all paths"
     avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(option_of(paths, "avoid") or []))
     notes = [f"without paths through {avoided}"] * bool(avoided) + ["stronger paths have wider lines"]
-    return finish(figure, f"The {len(shares)} strongest paths to the query carry {share}", 320, paths, *notes)
+    says = f"{len(shares)} paths carry {100 * shares.sum():.3g} % of the weight of all paths."
+    return finish(figure, "The strongest paths to the query", 320, paths, *notes, says=says)
 
 
 @draws("squashlens.paths.depth_limit", "rest: block depth", "predicted_rate observed_rate: block")
@@ -235,8 +251,8 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     figure = go.Figure()
     for block, (colour, named) in zip(blocks, shades_of(len(blocks)), strict=True):
         here = limit.sel(block=block)
-        rest, name = here["rest"].values, f"block {block}: {_rates(here)}"
-        hover = f"{name}<br>depth %{{x}}, not at first token: %{{y:.4g}}"
+        rest, rates = here["rest"].values, [float(here[f"{name}_rate"]) for name in ("predicted", "observed")]
+        hover = f"block {block}, rate predicted {rates[0]:.3f}, observed {rates[1]:.3f}<br>depth %{{x}}: %{{y:.4g}}"
         shown = f"block {block}" if named else ""
         figure.add_trace(curve(depth, rest, shown, colour=colour, mode="lines", hover=hover, log=True))
         from_one, first = depth[depth >= 1], rest[depth >= 1][:1]
@@ -244,15 +260,8 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
         figure.add_trace(curve(from_one, law, colour=colour, dash="dot", width=1, mode="lines"))
     figure.update_xaxes(title="number of times the block's attention is applied")
     figure.update_yaxes(title="path weight not at the first token", type="log", range=[-10, 0.1])
-    title = "Depth limit: repeated attention moves all path weight to the first token"
-    return finish(figure, title, 320, limit, "dotted: the predicted rate")
-
-
-def _rates(here: xr.Dataset) -> str:
-    """The rates of one block, or why it has none."""
-    if not here["rest"].values.any():
-        return "no token after the first one"
-    predicted, observed = (float(here[f"{name}_rate"]) for name in ("predicted", "observed"))
-    first = "no predicted rate, later tokens attend only to themselves"
-    first = first if np.isnan(predicted) else f"predicted {predicted:.3f}"
-    return f"{first}, " + ("observed at too few depths" if np.isnan(observed) else f"observed {observed:.3f}")
+    last = limit["rest"].isel(depth=-1)
+    slowest = f"{number(last.max())}, in block {blocks[last.values.argmax()]}"
+    says = f"After {depth[-1]} times, the largest weight that is not at the first token is {slowest}."
+    title = "Depth limit: repeated attention moves path weight to the first token"
+    return finish(figure, title, 320, limit, "dotted: the predicted rate", says=says)

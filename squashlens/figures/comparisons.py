@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
-from squashlens.figures.drawing.shapes import name_rows, spread
+from squashlens.figures.drawing.shapes import MARKS, extremes, grid, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS
@@ -17,7 +16,7 @@ from squashlens.figures.drawing.themes import COLOURS
 AXES: dict[str, dict[str, Any]] = {
     "size": {"type": "log"},
     "answers": {"range": [-0.05, 1.05]},
-    "share": {"rangemode": "tozero"},
+    "share": {},
 }
 
 
@@ -25,8 +24,8 @@ AXES: dict[str, dict[str, Any]] = {
 def changes(compared: xr.Dataset) -> go.Figure:
     """Draw the effect of several interventions, one row for each: D, the answers, and the path bound.
 
-    Faint dots are single lengths and rings are medians over lengths. The panel of the path bound shows the share of the
-    first token. The first row is the model without a change.
+    Faint dots are single lengths, rings are medians over lengths, and bars span their middle half. The panel of the
+    path bound shows the share of the first token. The first row is the model without a change.
     """
     names = [escape(str(name)) for name in compared["change"].values]
     panels = [(f"{distance_of(compared)}, last layer", compared["distance"].isel(layer=-1), "size")]
@@ -34,7 +33,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
         panels.append(("share answered correctly", compared["accuracy"], "answers"))
     share = compared["bound"].isel(content=0) / compared["bound"].sum("content")
     panels.append(("path bound: share of the first content token", share, "share"))
-    figure = make_subplots(cols=len(panels), shared_yaxes=True, subplot_titles=[title for title, *_ in panels])
+    figure, _ = grid([title for title, *_ in panels], len(panels), shared_yaxes=True)
     for column, (_, values, kind) in enumerate(panels, start=1):
         for row, name in enumerate(names):
             own = np.atleast_1d(values.isel(change=row).values).astype(float)
@@ -42,5 +41,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
             spread(figure, row, name, own, COLOURS["path_bound" if row else "null"], col=column)
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
+    rows = compared["distance"].isel(layer=-1)
+    says = extremes(rows.median("length") if "length" in rows.dims else rows, "Median D")
     title = "Effect of each change on collapse and on the answers"
-    return finish(figure, title, 34 * len(names), compared, "dots: lengths", "rings: medians")
+    return finish(figure, title, 34 * len(names), compared, *MARKS, says=says)

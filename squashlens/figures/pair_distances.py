@@ -7,12 +7,13 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.results import chosen, relative_distance
-from squashlens.figures.collapse_sentences import against_contrast
+from squashlens.figures.collapse_sentences import against_contrast, falls
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
-from squashlens.figures.drawing.shapes import LAYERS, band, curve, grid, layer_map, shade_range, tint
+from squashlens.figures.drawing.shapes import LAYERS, band, curve, extremes, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, shades_of
+from squashlens.records.sentences import number, percent
 
 LENGTH = "length (content tokens)"
 NAMES = {
@@ -22,9 +23,9 @@ NAMES = {
     "noise_floor": "noise floor",
     "heads": "mean over heads",
 }
+CURVES = ("distance", "contrast", "unrelated")
 EDGE = "a token leaves a window for v* alone"
 MANY, BINS = 64, 60  # lengths of which neighbours are drawn together, and groups of them
-FAR = 30.0  # a noise floor that is this many times below all distances is not drawn
 STEPS = {
     "attention_tv_mean": "δ: total variation of the last row",
     "self_weight_mean": "α*: weight of the new token on itself",
@@ -36,11 +37,10 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
 
     The figure includes what the result contains of: the contrast pair, unrelated sequences, and the noise floor.
-    Attention heads have a panel of their own. A noise floor far below all distances is left out and named under the
-    title. An unrelated sequence is left out at lengths where its distance is within the noise floor at all layers: a
-    short one may happen to have the same content. Crosses: a token has left the sliding window of a block for v* and
-    not for v, so that D may jump. Of more than 64 lengths, curves are medians of neighbours, with a band from the
-    smallest to the largest D.
+    Attention heads have a panel of their own. A noise floor below all distances is named under the title. An unrelated
+    sequence is left out at lengths where its distance is within the noise floor at all layers: a short one may happen
+    to have the same content. Crosses: a token has left the sliding window of a block for v* and not for v, so that D
+    may jump. Of more than 64 lengths, curves are medians of neighbours, with a band from the smallest to the largest D.
 
     Args:
         layer: the layer to draw; the last one by default.
@@ -50,20 +50,19 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     here = _with_other_content(collapse).sel(layer=at)
     # A layer is the output of the block before it, so its heads are those of that block.
     heads = here.sel(block=max(at - 1, 0)) if "block" in here.dims else here
-    floor, drawn = _positive(here, ["noise_floor"]), _positive(here, ["distance", "contrast", "unrelated"])
-    low, high = (drawn.min(), drawn.max()) if len(drawn) else (1.0, 10.0)
-    far = len(floor) > 0 and floor.max() < low / FAR
+    least = min(float(here[name].where(here[name] > 0).min()) for name in CURVES if name in here)
+    hidden = "noise_floor" in here and float(here["noise_floor"].max()) < least
     if "head_distance" in here:
         titles = ["residual stream", "attention heads: mean, smallest to largest"]
-        figure, (first, second) = grid(titles, 1, shared_xaxes=True)
+        figure, (first, second) = grid(titles, shared_xaxes=True)
         for trace in _lines(heads["head_mean"], "heads", ends=(heads["head_min"], heads["head_max"])):
             figure.add_trace(trace.update(name=None), **second)
         figure.update_yaxes(type="log", title=distance_of(collapse), **second)
     else:
-        figure, (first,) = grid([""], 1)
+        figure, (first,) = grid([""])
     for row in here["unrelated"].transpose("draw", "length") if "unrelated" in here else ():
         figure.add_traces(_lines(row, "unrelated"), 1, 1)
-    for name in ("contrast", *(() if far else ("noise_floor",)), "distance"):  # the pair itself on top of the others
+    for name in ("contrast", *(() if hidden else ("noise_floor",)), "distance"):  # the pair itself on top of the others
         if name in here:
             figure.add_traces(_lines(here[name], name, width=2.5 if name == "distance" else 1.2), 1, 1)
     lengths = collapse["length"].values
@@ -77,27 +76,13 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     if trained is not None:
         shade_range(figure, 1, trained, "trained lengths")
         figure.update_annotations({"x": float(np.log10(max(1, lengths[0])))}, {"text": "trained lengths"})
-    least = low if far or not len(floor) else min(low, floor.max())
     ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
     figure.update_xaxes(type="log", title=LENGTH, range=ends)
-    scale = [np.log10(least / 1.3), np.log10(high * 1.3)]
-    figure.update_yaxes(type="log", title=distance_of(collapse), range=scale, **first)
-    notes = [against_contrast(collapse, at).rstrip(".")]
-    notes += [f"noise floor below the axis, at most {_above(floor.max()):.1g}"] if far else []
+    figure.update_yaxes(type="log", title=distance_of(collapse), **first)
+    notes = [f"noise floor below the axis, at most {number(here['noise_floor'].max())}"] if hidden else []
     height = 360 if "head_distance" in here else 260
-    return finish(figure, f"Representational collapse, layer {at}", height, collapse, *notes)
-
-
-def _positive(here: xr.Dataset, names: list[str]) -> np.ndarray:
-    """All positive values of those variables that a result has."""
-    values = np.concatenate([np.zeros(0), *(here[name].values.ravel().astype(float) for name in names if name in here)])
-    return values[values > 0]
-
-
-def _above(value: float) -> float:
-    """A positive number rounded up to one digit."""
-    unit = 10.0 ** np.floor(np.log10(value))
-    return float(np.ceil(value / unit * (1 - 1e-12)) * unit)
+    says = against_contrast(collapse, at) or falls(collapse)
+    return finish(figure, f"Representational collapse, layer {at}", height, collapse, *notes, says=says)
 
 
 def _with_other_content(collapse: xr.Dataset) -> xr.Dataset:
@@ -142,7 +127,8 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     logarithm = values.copy(data=np.log10(values.where(values > 0).values))
     figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)"))
     figure.update_xaxes(title=LENGTH).update_yaxes(LAYERS)
-    return finish(figure, "Distance of v and v* by layer and length", 240, collapse, "white: identical")
+    says = extremes(values.where(values > 0), "D ÷ rms(v)")
+    return finish(figure, "Distance of v and v* by layer and length", 240, collapse, "white: identical", says=says)
 
 
 @draws(
@@ -187,4 +173,8 @@ def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> g
         figure.update_yaxes(type="log", **place)
     figure.update_xaxes(title="block", dtick=1, **places[3])
     figure.update_layout(barmode="relative")
-    return finish(figure, "The quantities in the proof of Theorem B.3", 440, mechanism, *norm_note(mechanism))
+    last = mechanism["share"].sel(length=at).isel(block=-1)
+    most = last.isel(part=last.values.argmax())
+    says = f"At length {at}, {percent(float(most))} of D after the last block comes from {most['part'].item()}."
+    title = "The quantities in the proof of Theorem B.3"
+    return finish(figure, title, 440, mechanism, *norm_note(mechanism), says=says)

@@ -3,16 +3,15 @@
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens.figures.answers import LENGTH, cannot_be_judged
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
-from squashlens.figures.drawing.shapes import band, curve, interval, layer_map, name_rows, tint
+from squashlens.figures.drawing.shapes import band, curve, extremes, grid, interval, layer_map, name_rows, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
-from squashlens.figures.drawing.themes import COLOURS, INK
-from squashlens.records.sentences import beside_random
+from squashlens.figures.drawing.themes import BROWN, COLOURS
+from squashlens.records.sentences import beside_random, sentence
 
 # For each panel, the name and colour of its curves from 0 to 1 over length.
 PANELS = {
@@ -22,7 +21,7 @@ PANELS = {
     },
     "R² of the probe of y, beside baselines": {
         "r2_y": ("this model", "#0072B2"),
-        "r2_random_model_y": ("random weights", INK),
+        "r2_random_model_y": ("random weights", BROWN),
         "r2_control_y": ("control task", "#7F7F7F"),
     },
     "Pairs, the last item repeated in one: what is the same?": {
@@ -56,9 +55,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     rows = [name for name in (*NAMES, *sorted({*verdicts} - {*NAMES})) if name in verdicts]
     heights = [*[HEIGHT] * (len(panels) + 1), ROW * (len(rows) + 1)]
     titles = [*panels, f"Distance {distance_of(found)} of pairs: median, smallest to largest", "Verdict"]
-    figure = make_subplots(
-        rows=len(titles), shared_xaxes=True, row_heights=heights, subplot_titles=titles
-    )  # fmt: skip
+    figure, _ = grid(titles, heights=heights, shared_xaxes=True)
     for row, curves in enumerate(panels.values(), start=1):
         for name, (text, colour) in curves.items():
             figure.add_trace(_share(found, name, text, colour), row=row, col=1)
@@ -72,12 +69,14 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     figure.add_trace(line, row=len(titles) - 1, col=1)
     figure.update_yaxes(type="log", row=len(titles) - 1)
     places = [rows.index(name) for name in verdicts]
-    marks = curve(lengths, places, colour=INK, mode="markers", symbol="square", size=9, hover="%{x} items")
+    marks = curve(lengths, places, colour=BROWN, mode="markers", symbol="square", size=9, hover="%{x} items")
     figure.add_trace(marks, row=len(titles), col=1)
     name_rows(figure, [escape(name) for name in rows], len(titles))
     figure.update_xaxes(title=LENGTH)
     notes = (*_notes(found), *cannot_be_judged([found]))
-    return finish(figure, "Collapsed, or not read out?", sum(heights), found, *notes)
+    counts = [f"{escape(name)} at {(verdicts == name).sum()}" for name in rows]
+    says = f"Of {len(lengths)} lengths, the right answer is {', '.join(counts)}."
+    return finish(figure, "Collapsed, or not read out?", sum(heights), found, *notes, says=says)
 
 
 @draws("squashlens.probe", "r2: layer length", "r2_y: length")
@@ -94,20 +93,19 @@ def probe(found: xr.Dataset) -> go.Figure:
     panels = {"this model": each}
     twin = "r2_random_model"
     notes = ["white: no R²"] * bool(np.isnan(each).any())
+    says = extremes(each, "R²")
     if twin in found and f"{twin}_y" in found and not bool(np.isnan(found[f"{twin}_y"]).all()):
         panels["random weights, same architecture"] = _with_y(found, twin)
-        notes.append(beside_random(found))
-    figure = make_subplots(
-        cols=len(panels), shared_yaxes=True, subplot_titles=list(panels) if len(panels) > 1 else None,
-        column_widths=[panel.sizes["length"] for panel in panels.values()],
-    )  # fmt: skip
+        says = f"{sentence(beside_random(found))}."
+    figure, _ = grid(list(panels) if len(panels) > 1 else [""], len(panels), shared_yaxes=True)
     bar = {"tickvals": TICKS, "ticktext": ["≤ 0", *map(str, TICKS[1:])]}
     for column, panel in enumerate(panels.values(), start=1):
         cells = layer_map(panel, "R²", zmin=0, zmax=1, showscale=column == len(panels))
         figure.add_trace(cells.update(colorbar=bar), row=1, col=column)
     figure.update_xaxes(type="category", title=LENGTH)
-    figure.update_yaxes(type="category", showgrid=False).update_yaxes(title="layer ℓ", col=1)
-    return finish(figure, "How well a linear probe predicts the right answer", 260, found, *notes)
+    figure.update_yaxes(type="category", showgrid=False, title="layer ℓ")
+    title = "How well a linear probe predicts the right answer"
+    return finish(figure, title, 260, found, *notes, says=says)
 
 
 def _notes(found: xr.Dataset) -> list[str]:

@@ -8,18 +8,21 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import LAYERS, curve
+from squashlens.figures.drawing.shapes import LAYERS, curve, guide
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
-from squashlens.figures.drawing.themes import COLOURS, FAINT, INK, series
+from squashlens.figures.drawing.themes import BROWN, COLOURS, series
+from squashlens.records.sentences import percent
 
 VERDICTS = {  # symbol and colour
     "used": ("circle", "#009E73"),
     "present, not used": ("square", "#D55E00"),
-    "lost": ("x", INK),
+    "lost": ("x", BROWN),
     "not resolved": ("diamond", "#7F7F7F"),
     "undecided": ("triangle-up", "#CC79A7"),
 }
+RANDOM = "random weights"
+GREY: dict[str, Any] = {"colour": COLOURS["null"], "width": 1.2, "size": 4}
 
 
 @draws("squashlens.separation", "recovery: ... layer", "recovery_y chance: ...")
@@ -34,19 +37,24 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         for run in map(str, whole["run"].values) if "run" in whole.dims else [""]:
             lines[f"{label} {run}".strip()] = whole.sel(run=run) if run else whole
     figure, top = go.Figure(), max(int(one["layer"].values[-1]) for one in lines.values())
-    for number, (label, one) in enumerate(lines.items()):
-        x, y = [*one["layer"].values, top + 1], np.append(one["recovery"].values, one["recovery_y"].values)
-        style: dict[str, Any] = series(number) | {"hover": f"{label} layer %{{x}}: %{{y:.3f}}"}
-        figure.add_trace(curve(x, y, label or "model", **style))
+    for one in lines.values():
         if "recovery_random" in one:
-            random = np.append(one["recovery_random"].values[0], one["recovery_random_y"].values[0])
-            name = f"{label}, random weights".removeprefix(", ")
-            figure.add_trace(curve(x, random, name, dash="dot", width=1.2, size=4, **style))
+            figure.add_trace(_by_layer(one.isel(random_model=0), "recovery_random", RANDOM, **GREY))
+    for number, (label, one) in enumerate(lines.items()):
+        figure.add_trace(_by_layer(one, "recovery", label or "model", **series(number)))
     chance = float(next(iter(lines.values()))["chance"])
-    figure.add_hline(y=chance, line={"color": FAINT, "width": 2})
-    figure.update_xaxes(LAYERS | {"dtick": max(1, (top + 1) // 10), "title": f"layer ℓ ({top + 1}: y)"})
+    guide(figure, chance)
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y)"})
     figure.update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
-    return finish(figure, "Lengths that can be told apart", 260, lines.values(), f"grey line: chance, {chance:.2g}")
+    shares = [f"{percent(float(one['recovery_y']))} {escape(label)}".strip() for label, one in lines.items()]
+    says = f"Of all lengths, {', '.join(shares)} are recovered from y; by chance {percent(chance)} would be."
+    return finish(figure, "Lengths that can be told apart", 260, lines.values(), "dotted line: chance", says=says)
+
+
+def _by_layer(one: xr.Dataset, name: str, text: str, **style: Any) -> go.Scatter:
+    """A variable by layer, with y as a further layer."""
+    x, values = [*one["layer"].values, int(one["layer"].values[-1]) + 1], np.append(one[name].values, one[f"{name}_y"])
+    return curve(x, values, text, hover=f"{text}, layer %{{x}}: %{{y:.3g}}", **style)
 
 
 @draws("squashlens.verdict", "log_odds log_odds_after log_odds_noise: pair")
@@ -60,8 +68,9 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     after = [str(n) for n in (found["length_after"] if named else found["answer_after"]).values]
     x = np.arange(len(labels))
     figure = go.Figure()
-    figure.add_hline(y=0, line={"color": FAINT, "width": 2})
-    sides = {"after the first prompt": ("log_odds", COLOURS["path_bound"]), "after the second": ("log_odds_after", INK)}
+    guide(figure, 0)
+    first = {"after the first prompt": ("log_odds", COLOURS["path_bound"])}
+    sides = first | {"after the second": ("log_odds_after", BROWN)}
     for name, (variable, colour) in sides.items():
         hover = f"{name}: %{{y:.3g}} nats"
         figure.add_trace(curve(x, found[variable].values, name, colour=colour, size=5, hover=hover))
@@ -77,25 +86,26 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     texts = [escape(f"{a} | {b}") for a, b in zip(labels, after, strict=True)]
     figure.update_xaxes(tickvals=x, ticktext=texts, title="lengths of the two prompts" if named else "right answers")
     figure.update_yaxes(title="log-odds of first and second answer (nats)")
-    return finish(figure, "Which of the two answers is preferred", 280, found)
+    counts = [f"{(verdicts == verdict).sum()} {verdict}" for verdict in VERDICTS if (verdicts == verdict).any()]
+    says = f"Of {len(labels)} changes of the answer: {', '.join(counts)}."
+    return finish(figure, "Which of the two answers is preferred", 280, found, says=says)
 
 
-@draws("squashlens.verdict", "margin: pair layer", "margin_y: pair", usual=False)
+@draws("squashlens.verdict", "margin: pair layer", "margin_y verdict: pair", usual=False)
 def verdict_margins(found: xr.Dataset) -> go.Figure:
     """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer."""
-    figure, top = go.Figure(), int(found["layer"].values[-1])
-    x = [*found["layer"].values, top + 1]
-    for number, pair in enumerate(found["pair"].values):
-        one = found.sel(pair=pair)
-        label = f"{one['answer'].item()} or {one['answer_after'].item()}" if "answer" in one.coords else f"pair {pair}"
-        style: dict[str, Any] = series(number) | {"hover": f"{label}, layer %{{x}}: %{{y:.3g}}", "log": True}
-        figure.add_trace(curve(x, np.append(one["margin"].values, one["margin_y"].values), escape(label), **style))
+    figure, top, verdicts = go.Figure(), int(found["layer"].values[-1]), found["verdict"].values.astype(str)
+    for pair, verdict in enumerate(verdicts):
+        one = found.isel(pair=pair)
         if "margin_random" in found:
-            random = np.append(one["margin_random"].values[0], one["margin_random_y"].values[0])
-            figure.add_trace(
-                curve(x, random, f"{escape(label)}, random weights", dash="dot", width=1.2, size=4, **style)
-            )
-    figure.add_hline(y=1, line={"color": FAINT, "width": 2})
-    figure.update_xaxes(LAYERS | {"dtick": max(1, (top + 1) // 10), "title": f"layer ℓ ({top + 1}: y)"})
+            random = one.isel(random_model=0)
+            figure.add_trace(_by_layer(random, "margin_random", RANDOM, log=True, **GREY))
+        _, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
+        figure.add_trace(_by_layer(one, "margin", verdict, colour=colour, width=1.2, size=4, log=True))
+    guide(figure, 1)
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y)"})
     figure.update_yaxes(type="log", title="distance ÷ rounding")
-    return finish(figure, "Can the two prompts be told apart?", 260, found, "grey line: as far apart as rounding")
+    apart = int((found["margin_y"] > 1).sum())
+    says = f"At y, {apart} of {len(verdicts)} pairs of prompts are further apart than rounding."
+    title = "Can the two prompts be told apart?"
+    return finish(figure, title, 260, found, "lines: pairs, by verdict", "dotted line: as far as rounding", says=says)

@@ -1,26 +1,18 @@
-"""Random attention stacks: figures 8 and 9; and both sides of the paper's statements."""
+"""Random attention stacks: figures 8 and 9."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
-from squashlens.checks.arguments import validated
-from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import band, curve, grid, interval, log_range, shade_range, tint
+from squashlens.figures.drawing.shapes import band, curve, grid, interval, shade_range, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escape
-from squashlens.figures.drawing.themes import COLOURS, INK, series
-from squashlens.theory.statements.gallery import Exhibit
+from squashlens.figures.drawing.themes import COLOURS, series
 
 LENGTH = "length n (tokens)"
-COLUMNS = 3  # statements side by side
-SIDES = {"right": ("right side", "#0072B2", "dot"), "left": ("left side", "#D55E00", "solid")}
-LEAST = 1e-17  # zeros are drawn here, below every rounding error of a number near 1
 
 
 @draws(
@@ -32,13 +24,14 @@ LEAST = 1e-17  # zeros are drawn here, below every rounding error of a number ne
 def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     """Draw D after the last layer (left) and δ of the first layer's attention rows (right) by length: figure 8.
 
-    Lines are means over seeds and bands span minimum to maximum. The legend has the exponents of the means with their
+    Lines are means over seeds and bands span minimum to maximum. The sentence has the exponents of the means with their
     intervals. Dashed lines have the exponent that can be derived for infinite length. Both panels share one logarithmic
     scale, so zeros are missing.
     """
     several: Any = found  # by label
     panels = ["D after the last layer", "δ of the first layer's attention rows"]
-    figure = make_subplots(cols=2, subplot_titles=panels, shared_yaxes=True)
+    figure, _ = grid(panels, 2, shared_yaxes=True)
+    says = list[str]()
     for number, (label, one) in enumerate(several.items()):
         style = series(number)
         colour = style["colour"]
@@ -46,8 +39,8 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         top, first = one.isel(layer=-1), one.isel(layer=0)
         rate = float(top["rate"])
         limit = f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
-        slopes = f"D {_power(top, 'exponent')}{limit}, δ {_power(first, 'variation_exponent')}"
-        name = f"{shown}{slopes}"
+        says.append(f"{shown}D {_power(top, 'exponent')}{limit}, δ {_power(first, 'variation_exponent')}")
+        name = label or "mean"
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
             x, kept = values["length"].values, values.where(values > 0)
             low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
@@ -58,7 +51,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
     title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
-    return finish(figure, title, 320, several.values())
+    return finish(figure, title, 320, several.values(), says=f"{'; '.join(says)}.")
 
 
 @draws(
@@ -71,23 +64,31 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     """Draw the total variation δ of the softmax of two growing sequences by length: figure 9.
 
     The line is the mean over seeds, with bars from minimum to maximum, and the dashed line is the derived mean. Lengths
-    at which all entries are perturbed are shaded. The legend has two exponents: that of δ, and that of δ ÷ (1 − k/n),
+    at which all entries are perturbed are shaded. The sentence has two exponents: that of δ, and that of δ ÷ (1 − k/n),
     which is comparable with the derived −1.
     """
     values, colour, lengths = found["total_variation"], COLOURS["distance"], found["length"].values
     middle, low, high = (getattr(values, edge)("seed").values for edge in ("mean", "min", "max"))
-    name = f"δ {_power(found, 'exponent')}; δ ÷ (1 − k/n) {_power(found, 'leading')}"
-    derived = f"derived for n > k, δ ÷ (1 − k/n) → n<sup>{_minus(float(found['rate']), 0)}</sup>"
+    derived = f"derived for n > k: → n<sup>{_minus(float(found['rate']), 0)}</sup>"
+    says = f"δ {_power(found, 'exponent')}; δ ÷ (1 − k/n) {_power(found, 'leading')}, {derived}."
     bars = interval(middle, low, high, colour, 4)
-    figure = go.Figure(curve(lengths, middle, name, colour=colour, error_y=bars, hover="n = %{x}<br>δ: %{y:.4g}"))
+    figure = go.Figure(curve(lengths, middle, "mean", colour=colour, error_y=bars, hover="n = %{x}<br>δ: %{y:.4g}"))
     figure.add_trace(
-        curve(lengths, found["expected"].values, derived, colour=INK, dash="dash", width=1.2, mode="lines")
+        curve(
+            lengths,
+            found["expected"].values,
+            "derived",
+            colour=COLOURS["path_bound"],
+            dash="dash",
+            width=1.2,
+            mode="lines",
+        )
     )
     k, first = int(found["perturbed"]), float(lengths[0])
     if first < k:
         shade_range(figure, first, k, f"n ≤ {k}: all entries perturbed")
     figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log", title="δ")
-    return finish(figure, "Total variation of the softmax of two growing sequences", 290)
+    return finish(figure, "Total variation of the softmax of two growing sequences", 290, says=says)
 
 
 def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:
@@ -108,36 +109,3 @@ def _power(found: xr.Dataset, name: str) -> str:
 
 def _minus(value: float, digits: int = 3) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # adding 0 turns −0 into 0
-
-
-@validated
-def statements(exhibits: Sequence[Exhibit]) -> go.Figure:
-    """Draw the left and right side of each statement against the quantity that grows, one panel for each statement.
-
-    Both scales are logarithmic; a side that is 0 is drawn at the bottom. The title of a panel is the claim.
-
-    Args:
-        exhibits: a result of `squashlens.statements.gallery`.
-
-    Returns:
-        The figure.
-    """
-    if not exhibits:
-        raise InputError(
-            "exhibits is empty: there is nothing to draw.", "Give the result of squashlens.statements.gallery."
-        )
-    titles = [f"<b>{e.kept[0].name}</b><br>{escape(e.kept[0].claim)}" for e in exhibits]
-    figure, places = grid(titles, min(COLUMNS, len(titles)))
-    for exhibit, place in zip(exhibits, places, strict=True):
-        # At least a decade, so that rounding errors of equal sides do not show.
-        sides = np.maximum([(one.left, one.right) for one in exhibit.rows], LEAST)
-        figure.update_xaxes(title=exhibit.axis, **place).update_yaxes(range=log_range(sides, 10.0), **place)
-        for side, (name, colour, dash) in SIDES.items():
-            values = [getattr(one, side) for one in exhibit.rows]
-            line = curve(
-                [one.at for one in exhibit.rows], np.maximum(values, LEAST), name, colour=colour, dash=dash,
-                text=[f"{value:.4g}" for value in values], hover=f"{name} at %{{x}}: %{{text}}",
-            )  # fmt: skip
-            figure.add_trace(line, **place)
-    figure.update_xaxes(type="log").update_yaxes(type="log")
-    return finish(figure, "Both sides of each statement", 130 * places[-1]["row"], (), "zeros are drawn at the bottom")

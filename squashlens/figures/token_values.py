@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from squashlens.checks.results import chosen, moved_probability
 from squashlens.errors import InputError
@@ -14,17 +13,21 @@ from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note
 from squashlens.figures.drawing.shapes import (
     curve,
+    extremes,
+    grid,
+    guide,
     interval,
+    is_wide,
     name_rows,
     titles_of,
     token_figure,
 )
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import label, number_token
-from squashlens.figures.drawing.themes import COLOURS, INK, series
+from squashlens.figures.drawing.themes import COLOURS
+from squashlens.records.sentences import percent
 
 EDGE = 0.08  # how far a scale goes beyond the tokens other than sinks, as a share of their range
-WIDE = 10.0  # values that span more than this factor have a logarithmic scale
 # Of each curve of `attribution`: its name.
 NAMES = {
     "path_bound": "this model",
@@ -45,7 +48,7 @@ PANELS = {
 def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
-    The scale is logarithmic if all values are positive and span more than a factor of 10.
+    The scale is logarithmic if all values are positive.
     Certified upper bounds that have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens
     after the query, if one was selected from a profile, are left out.
 
@@ -67,10 +70,10 @@ def by_token(values: xr.DataArray) -> go.Figure:
         bars = interval(data, low, data, COLOURS["path_bound"], 3)
     figure = go.Figure(_line(positions, data, texts, colour=COLOURS["path_bound"], error_y=bars))
     notes = ["bars: from a certified lower bound"] if low is not None else []
-    if _is_wide(data if low is None else np.concatenate([data, low])) and np.nanmin(data) > 0:
+    if (data[np.isfinite(data)] > 0).all():
         figure.update_yaxes(type="log")
     figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis)
-    return finish(figure, title, 260, values, *notes)
+    return finish(figure, title, 260, values, *notes, says=extremes(values))
 
 
 @draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
@@ -88,18 +91,21 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     sensitivity = of_one_prompt(sensitivity)
     tokens, places = tokens_of(sensitivity), sensitivity["position"].values
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.36, 0.36, 0.28])
+    figure, _ = grid([""] * 3, heights=[0.36, 0.36, 0.28], shared_xaxes=True)
     for row, (title, names) in enumerate(PANELS.items(), 1):
         for name in names:
             data, text = sensitivity[name].values, NAMES[name]
             line = _line(places, data, texts, f"{text or title}: ", name=text, colour=COLOURS[name], log=True)
             figure.add_trace(line, row=row, col=1)
         figure.update_yaxes(title=title, row=row, col=1)
-    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"}, row=3, col=1)  # pyright: ignore
+    guide(figure, 1, row=3, col=1)
     figure.update_yaxes(type="log")
     notes = [*norm_note(sensitivity), *_set_sinks_apart(figure, sensitivity)]
     figure.update_xaxes(token_axis(tokens))
-    return finish(figure, "Influence of each token on the last representation", 480, sensitivity, *notes)
+    more, norms = int((sensitivity["bound_over_null"] > 1).sum()), sensitivity["jacobian"]
+    says = f"The path bound is above uniform attention's at {more} of {len(texts)} tokens. "
+    title = "Influence of each token on the last representation"
+    return finish(figure, title, 480, sensitivity, *notes, says=says + extremes(norms, "Norm of the whole model"))
 
 
 @draws("squashlens.substitution_effect or squashlens.knockout_effect", "effect: position", "token: position")
@@ -112,7 +118,7 @@ def substitution(found: xr.Dataset) -> go.Figure:
     found = of_one_prompt(found)
     tokens, places = tokens_of(found), found["position"].values
     names = [name for name in ("effect", "kl", "total_variation", "log_odds_change") if name in found]
-    figure = make_subplots(rows=len(names), cols=1, shared_xaxes=True)
+    figure, _ = grid([""] * len(names), shared_xaxes=True)
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
     colour, notes = COLOURS["path_bound"], list[str]()
     for row, name in enumerate(names, 1):
@@ -131,30 +137,20 @@ def substitution(found: xr.Dataset) -> go.Figure:
         first, other = (label(found[name].item()) for name in ("target", "against"))
         notes.append(f"lead: of “{first}” over “{other}”" if other else f"lead: log-probability of “{first}”")
     how = "replacing" if "effect_std" in found else "knocking out"
-    return finish(figure, f"What {how} each token changes", 160 * len(names) + 60, found, *notes)
+    says = extremes(found["effect"], "Change of the representation")
+    return finish(figure, f"What {how} each token changes", 160 * len(names) + 60, found, *notes, says=says)
 
 
 @draws(
     "squashlens.jacobian",
     "singular_value share: position direction",
-    "raised_token lowered_token: ? position direction rank",
     "token: position",
 )
 def jacobian(found: xr.Dataset) -> go.Figure:
-    """Draw the leading singular values of the block of each token, as one line for each direction.
-
-    The hover text has the share of the squared Frobenius norm, and the tokens whose logits the direction raises and
-    lowers most, if there are any in the result.
-    """
-    tokens, places = tokens_of(found), found["position"].values
-    figure = go.Figure()
-    for number, direction in enumerate(found["direction"].values):
-        one = found.sel(direction=direction)
-        texts = [_hover(one.isel(position=at), number_token(int(p), tokens[int(p)])) for at, p in enumerate(places)]
-        name, values = f"direction {direction}", one["singular_value"].values
-        figure.add_trace(_line(places, values, texts, "σ = ", name=name, **series(number)))
-    figure.update_xaxes(token_axis(tokens)).update_yaxes(title="singular value", rangemode="tozero")
-    return finish(figure, "Leading singular values of the Jacobian's blocks", 300, found)
+    """Draw the leading singular values of the block of each token, as a map of direction × token."""
+    values, tokens = found["singular_value"].transpose("direction", "position"), tokens_of(found)
+    figure = token_figure(values, tokens, "direction {}", "direction", "singular value", logarithmic=False)
+    return finish(figure, "Leading singular values of the Jacobian's blocks", 260, found, says=extremes(values))
 
 
 @draws("squashlens.influence", "values: ... position", "query: ...", "token: position")
@@ -181,10 +177,11 @@ def token_map(values: xr.DataArray) -> go.Figure:
         )
     values = of_one_prompt(values).transpose(*rows, "position")
     tokens, (title, axis) = tokens_of(values), titles_of(values)
-    logarithmic, over = _is_wide(values.values), "layer ℓ" if rows == ["layer"] else "query (position)"
+    logarithmic, over = is_wide(values.values), "layer ℓ" if rows == ["layer"] else "query (position)"
     figure = token_figure(values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic)
     notes = ["white: 0"] if logarithmic and (values.values == 0).any() else []
-    return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes)
+    says = extremes(values.where(values != 0))
+    return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes, says=says)
 
 
 @draws("squashlens.influence", "query: query", "effective_rank: layer", "token: position")
@@ -213,7 +210,8 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     )  # fmt: skip
     figure.update_xaxes(title="probability", range=[0, 1.02])
     name_rows(figure, tokens, showgrid=True)
-    return finish(figure, "Most likely next tokens", 28 * (len(tokens) + 1), probabilities)
+    says = f"{tokens[0]} has {percent(float(probabilities[0]))}."
+    return finish(figure, "Most likely next tokens", 28 * (len(tokens) + 1), probabilities, says=says)
 
 
 def _line(places: np.ndarray, values: np.ndarray, texts: list[str], told: str = "", **style: Any) -> go.Scatter:
@@ -223,7 +221,7 @@ def _line(places: np.ndarray, values: np.ndarray, texts: list[str], told: str = 
 
 
 def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
-    """End the scale of path bounds at the tokens that are no sinks, with an arrow at each sink; a note about these."""
+    """End the scale of path bounds at the tokens that are no sinks; a note about the sinks."""
     bound, sinks = found["path_bound"].values, found["sink"].values == 1 if "sink" in found else np.zeros(0, bool)
     others = np.concatenate([found[name].values[~sinks] for name in PANELS["path bound"]]) if sinks.any() else bound[:0]
     others = others[others > 0]
@@ -231,30 +229,7 @@ def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
         return []
     low, high = np.log10(others.min()), np.log10(others.max())
     room = max(EDGE * (high - low), 0.05)
-    top = high + 2 * room
-    figure.update_yaxes(range=[low - room, top], row=1, col=1)
-    lines: Any = figure.select_traces(row=1, col=1)
-    for line in lines:
-        line.y = np.where(line.y > 10**top, np.nan, line.y)
-    for place in np.flatnonzero(sinks & (bound > 10**top)):
-        figure.add_annotation(
-            x=found["position"].values[place], y=top, text=f"↑ {bound[place]:.3g}", showarrow=False, xanchor="left",
-            yanchor="top", xshift=-8, row=1, col=1,
-        )  # fmt: skip
+    figure.update_yaxes(range=[low - room, high + room], row=1, col=1)
     names = ", ".join(label(str(token)) for token in found["token"].values[sinks])
     share = 100 * bound[sinks].sum() / bound.sum()
     return [f"sinks: {names}, with {share:.4g} % of the path bound"]
-
-
-def _hover(one: xr.Dataset, token: str) -> str:
-    lines = [token, f"{float(one['share']):.1%} of the squared Frobenius norm"]
-    for name in ("raised", "lowered"):
-        if f"{name}_token" in one:
-            lines.append(f"{name}: {', '.join(label(str(text)) for text in one[f'{name}_token'].values)}")
-    return "<br>".join(lines)
-
-
-def _is_wide(values: np.ndarray) -> bool:
-    """Whether positive values span so much that a linear scale would not show the small ones."""
-    there = values[np.isfinite(values) & (values > 0)]
-    return bool(len(there) and not (values < 0).any() and there.max() > WIDE * there.min())

@@ -6,6 +6,7 @@ from inspect import signature
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -13,15 +14,15 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, moved_probability, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
-from squashlens.figures.drawing.panels import Share, compose
-from squashlens.figures.drawing.shapes import curve, titles_of
+from squashlens.figures.drawing.panels import compose
+from squashlens.figures.drawing.shapes import curve, extremes, is_wide, layer_map, titles_of
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import series
 from squashlens.records.results import is_done, joined_along, selected
 
 Result = xr.Dataset | xr.DataArray
-MOST = 12  # lines that can be told apart, and panels of variables
+MOST, LINES = 12, 4  # panels of variables, and lines of a panel; more are a map
 
 
 @cache
@@ -45,7 +46,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
 
     Returns:
         The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result. An
-        array over one or two dimensions that fits none of them, such as a mean, is drawn as lines.
+        array over one or two dimensions that fits none of them, such as a mean, is drawn as lines or as a map.
 
     Raises:
         InputError: if there is no figure for this result.
@@ -89,13 +90,13 @@ def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
 def _of_values(result: Any) -> go.Figure | None:
     """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset."""
     if isinstance(result, xr.DataArray):
-        return lines(result)
-    each = {str(name): _figure_of({"": values}) or lines(values) for name, values in result.data_vars.items()}
+        return plain(result)
+    each = {str(name): _figure_of({"": values}) or plain(values) for name, values in result.data_vars.items()}
     drawn = {name: figure for name, figure in each.items() if figure is not None}
     if len(drawn) < 2:
         return next(iter(drawn.values()), None)
     title = f"{MOST} of {len(drawn)} variables" if len(drawn) > MOST else None
-    return compose(dict(islice(drawn.items(), MOST)), columns=None, share="x", title=title)
+    return compose(dict(islice(drawn.items(), MOST)), title=title)
 
 
 def _variable(result: Any) -> Any:
@@ -106,13 +107,7 @@ def _variable(result: Any) -> Any:
 def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
-    joined = [dim for dim in joined_along(one) if dim in one.dims]
-    drawn = [str(name) for name, values in getattr(one, "data_vars", {}).items() if _are_lines(values)]
-    if joined and "" not in several:
-        return InputError(
-            "The results were joined already, so they have no panels by label.",
-            f"Draw one at a time, or select one part of each, as in `result.isel({joined[0]}=0)`.",
-        )
+    drawn = [str(name) for name, values in getattr(one, "data_vars", {}).items() if _are_numbers(values)]
     if drawn:
         return InputError(
             "There is no figure for these variables together.", f"Give one variable, as in `result[{drawn[0]!r}]`."
@@ -130,16 +125,13 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
 
 @validated
 def panels(
-    parts: Mapping[str, Result | go.Figure], *, columns: int | None = None, share: Share = "both",
-    title: str | None = None,
+    parts: Mapping[str, Result | go.Figure], *, columns: int | None = None, title: str | None = None
 ) -> go.Figure:  # fmt: skip
-    """Several figures on one page, with their labels as titles, common scales and one legend.
+    """Several figures on one page, with their labels as titles, one scale for each quantity, and one legend.
 
     Args:
         parts: figures of `squashlens.figures`, or results, by label; a result is drawn as by `of`.
-        columns: how many are side by side; by default 2 of 2 or 4, and otherwise up to 3.
-        share: axes that have one scale in all parts, where these show the same quantity: both, ``"x"``, ``"y"`` or
-            ``"none"``.
+        columns: how many are side by side at most; fewer on a narrow page.
         title: title of the page; by default that of the parts, if they have the same.
 
     Returns:
@@ -158,7 +150,7 @@ def panels(
     if columns is not None and not 1 <= columns <= len(parts):
         raise InputError(f"columns={columns} is not usable for {len(parts)} parts.", f"Use 1 to {len(parts)}.")
     figures = {label: part if isinstance(part, go.Figure) else of(part) for label, part in parts.items()}
-    return compose(figures, columns=columns, share=share, title=title)
+    return compose(figures, columns=columns, title=title)
 
 
 def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
@@ -195,28 +187,33 @@ def _fits(result: Any, figure: Any) -> bool:
     return True
 
 
-def _are_lines(values: xr.DataArray) -> bool:
-    """Whether these are numbers over one dimension, or over two of which one has few labels."""
-    shaped = values.ndim == 1 or (values.ndim == 2 and min(values.shape) <= MOST)
-    return shaped and values.dtype.kind in "biuf" and values.size > 0
+def _are_numbers(values: xr.DataArray) -> bool:
+    """Whether these are numbers over one dimension or two."""
+    return values.ndim in (1, 2) and values.dtype.kind in "biuf" and values.size > 0
 
 
-def lines(values: xr.DataArray) -> go.Figure | None:
-    """Numbers over the last dimension, with a line for each label of the other; None for any other array."""
-    if not _are_lines(values):
+def plain(values: xr.DataArray) -> go.Figure | None:
+    """Numbers over one dimension or two, as at most four lines or as a map; None for any other array.
+
+    The colours of positive values that span more than a factor of ten are their logarithms.
+    """
+    if not _are_numbers(values):
         return None
-    values = moved_probability(values)
-    if values.ndim == 2 and len(values) > MOST:
-        values = values.transpose()
-    over, *others = map(str, values.dims[::-1])
-    ends = [label(str(one)) if values[over].dtype.kind in "OUT" else one for one in values[over].values]
-    figure, name = go.Figure(), ""
-    for number in range(len(values) if others else 1):
-        name = escape(f"{others[0]} {values[others[0]].values[number]}") if others else ""
-        part, hover = values[number] if others else values, "%{x}: %{y:.4g}"
-        figure.add_trace(curve(ends, part.values, name, hover=hover, **series(number)))
-    title, axis = titles_of(values)
-    unit = str(values.attrs.get("units", ""))
-    figure.update_xaxes(title=escape(over))
-    figure.update_yaxes(title=escape(unit) if unit not in ("", "1") else axis)
-    return mark_derived(finish(figure, title, 260, values), [values])
+    values, figure = moved_probability(values), go.Figure()
+    says, (title, axis) = extremes(values), titles_of(values)
+    for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
+        values = values.assign_coords({dim: [label(str(one)) for one in values[dim].values]})
+    if values.ndim == 2 and min(values.shape) > LINES:
+        if is_wide(values.values):
+            values, axis = values.copy(data=np.log10(values.where(values > 0).values)), f"log₁₀ {axis}"
+        figure.add_trace(layer_map(values, axis))
+        figure.update_yaxes(title=escape(str(values.dims[0])))
+    else:
+        values = values.transpose() if values.ndim == 2 and len(values) > LINES else values
+        for number, part in enumerate(values if values.ndim == 2 else [values]):
+            name = escape(f"{values.dims[0]} {values[values.dims[0]].values[number]}") if values.ndim == 2 else ""
+            line = curve(part[part.dims[0]].values, part.values, name, hover="%{x}: %{y:.4g}", **series(number))
+            figure.add_trace(line)
+        figure.update_yaxes(title=axis)
+    figure.update_xaxes(title=escape(str(values.dims[-1])))
+    return mark_derived(finish(figure, title, 260, values, says=says), [values])

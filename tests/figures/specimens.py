@@ -19,7 +19,7 @@ from tests import measurements
 
 WORDS = ("The", " quick", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")
 LONG = "meta-llama/Llama-3.1-70B-Instruct, 4-bit"
-NO_FIGURE = ("accuracy", "shares_and_counts")
+NO_FIGURE = ("accuracy", "shares_and_counts", "splits")
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
 
@@ -30,10 +30,8 @@ def small() -> dict[str, go.Figure]:
     found = {name: sl.figures.of(one) for name, one in results.items()}
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(results["collapse relative"])
     found["retained_by_kind"] = sl.figures.retained_by_kind(results["separator_ablation"])
-    found["from_block_map"] = sl.figures.from_block_map(results["separator_ablation"])
     found["error_by_length"] = sl.figures.error_by_length(results["evaluate"])
     found["one query"] = sl.figures.of(results["influence"]["path_bound"].isel(query=-1))
-    found["statements"] = sl.figures.statements(sl.statements.gallery()[:1])
     return found
 
 
@@ -57,8 +55,7 @@ def full() -> dict[str, go.Figure]:
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(relative(collapse()))
     found["collapse_panels"] = sl.figures.collapse_curve({name: collapse() for name in labels(4)}, trained=16)
     found["retained_by_kind"] = sl.figures.retained_by_kind(ablation())
-    found["from_block_map"] = sl.figures.from_block_map(ablation())
-    found["statements"] = sl.figures.statements(sl.statements.gallery())
+    found["plain map"] = sl.figures.of(ablation()["retained_from"].isel(hook=0, length=-1))
     found["mixture"] = sl.figures.panels({"map": composition(20), "bars": top_tokens(), "curves": sensitivity(20)})
     return found
 
@@ -306,7 +303,6 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     ),
     "separator_ablation": ablation,
     "repeat_tokenization": repeat_tokenization,
-    "splits": lambda: sl.repeat_tokenization(measurements.model().tokenizer, 40),
     "compare": compare,
     "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
     "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),

@@ -10,6 +10,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.drawing.page_blocks import Page
 from squashlens.measure.answers.frequencies import Answer, score_answers
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
@@ -120,9 +121,8 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
     assert values(accuracy.data[0].y).tolist() == [0, 0]
     assert "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read" in accuracy.data[0].text[0]
     frequencies = sl.figures.answer_frequencies(sl.results.answer_frequencies(mute))
-    bars = [bar for bar in frequencies.data if bar.name is None]
-    assert [values(bar.y).tolist() for bar in bars] == [[1], [1]]
-    assert [bar.text for bar in bars] == [("100 %",), ("100 %",)]
+    titles = [panel.title for panel in Page.of(frequencies).panels]
+    assert [title.rpartition(", ")[2] for title in titles] == ["100 % not read"] * 2
 
 
 def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
@@ -132,20 +132,20 @@ def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
     with pytest.raises(InputError, match="not numbers and have no error. Draw accuracy_by_length"):
         sl.figures.error_by_length(copied)
     figure = sl.figures.answer_frequencies(sl.results.answer_frequencies(copied))
-    said, _, unread = figure.data
+    said, _ = figure.data
     assert values(said.x).tolist() == [0, 1]
     assert list(figure.layout.xaxis.labelalias.values()) == ["1111", "1111111… (16)"]
     assert said.hovertext[1] == f"{'1' * 16}: given to 50 % of questions, right for 50 %"
-    assert unread.text == ("0 %",)  # and not what is left of a subtraction
+    assert Page.of(figure).panels[0].title == "0 % not read"  # and not what is left of a subtraction
 
 
 def test_numbers_far_from_every_right_answer_are_counted_in_the_title(asked: xr.Dataset) -> None:
     counts = sl.results.answer_frequencies(asked)
     figure = sl.figures.answer_frequencies({"<s>": counts})
-    assert figure.data[3].hovertext[0] == "5: given to 33.3 % of questions, right for 33.3 %"
+    assert figure.data[2].hovertext[0] == "5: given to 33.3 % of questions, right for 33.3 %"
     beyond = "25 % of answers are numbers beyond this axis"  # 140, 240 and 340, of 12 answers
     assert counts["said"].sel(mode="cot", value=["140", "240", "340"]).sum() == pytest.approx(0.25)
-    assert figure.layout.annotations[1].text == f"&lt;s&gt;, chain of thought, {beyond}"
+    assert Page.of(figure).panels[1].title == f"&lt;s&gt;, chain of thought, {beyond}, 0 % not read"
     assert list(figure.layout.xaxis.range) == [4, 41]
 
 
@@ -172,11 +172,11 @@ def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> N
     figure = sl.figures.probe(probed)
     (cells,) = figure.data
     assert (list(cells.x), list(cells.y), cells.colorbar.ticktext[0]) == (["8", "16", "64"], ["0", "1", "y"], "≤ 0")
-    assert figure.layout.title.subtitle.text == "tiny-gemma · counting · white: no R²"
+    assert Page.of(figure).notes == "tiny-gemma · counting · white: no R²"
     twins = restated(probed.assign(r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])), {})
     both = sl.figures.probe(twins)
     assert [cells.showscale for cells in both.data] == [False, True]
-    said = "median R² of y is 0.85, and 0.99 with random weights: what the probe reads is there without training"
+    said = "Median R² of y is 0.85, and 0.99 with random weights: what the probe reads is there without training"
     assert said in both.layout.title.subtitle.text.replace("<br>", " ")
     none = restated(twins.assign(r2_random_model_y=("length", [np.nan] * 3)), {})
     assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"

@@ -11,10 +11,11 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.drawing.page_blocks import Page
 from tests import measurements
 
 # Results that are what a figure draws: its usual one, and others with the same variables.
-NOT_OF_ONE = ("statements", "of", "panels", "save", "styled")
+NOT_OF_ONE = ("of", "panels", "save", "styled")
 TABLES = {
     "answer_frequencies": sl.results.answer_frequencies,
 }
@@ -78,8 +79,7 @@ def test_a_dataset_of_one_variable_is_drawn_as_this_variable(tiny: Any) -> None:
 
 
 def block_titles(figure: Any) -> list[str]:
-    heads = [note.text for note in figure.layout.annotations if (note.name or "").startswith("block title")]
-    return [head.partition("<br><span")[0] for head in heads]
+    return [block[0].head for block in Page.of(figure).blocks]
 
 
 def test_some_variables_and_means_of_all_have_a_panel_each(results: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ import pytest
 from plotly.colors import hex_to_rgb, unlabel_rgb
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.figures.drawing.themes import COLOURS, LINES
 from tests.figures import looks, specimens
 
@@ -19,9 +18,6 @@ SIZES: dict[str, dict[str, Any]] = {
     "column": {"theme": "paper", "width": "column"},
     "slides": {"theme": "slides"},
 }
-TOO_WIDE = {
-    ("full", "mixture"),
-}  # for a column; it says the width that it needs
 APART = 15.0  # CIE76: two colours that are nearer can be confused; 2.3 is just noticeable side by side
 # What people see who lack one kind of cones, as linear RGB from linear RGB: Machado, Oliveira and Fernandes (2009), "A
 # Physiologically-based Model for Simulation of Color Vision Deficiency", table 1, severity 1.0.
@@ -59,13 +55,7 @@ def page(browser: Any) -> Any:
 )
 def test_nothing_is_cut_or_covered(page: Any, kind: str, size: str) -> None:
     """All texts are on the page and apart from each other and from other panels, and no panel is too narrow."""
-    shown = {}
-    for name, figure in drawn(kind).items():
-        if size == "column" and (kind, name) in TOO_WIDE:
-            with pytest.raises(InputError, match="Use width="):
-                sl.figures.styled(figure, **SIZES[size])
-        else:
-            shown[name] = sl.figures.styled(figure, **SIZES[size])
+    shown = {name: sl.figures.styled(figure, **SIZES[size]) for name, figure in drawn(kind).items()}
     found = looks.faults(page, shown)
     assert {name: faults for name, faults in found.items() if faults} == {}
 

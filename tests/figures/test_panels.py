@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import squashlens as sl
+from squashlens.figures.drawing.page_blocks import Page
 from tests import measurements
 from tests.figures import specimens
 
@@ -13,12 +14,9 @@ PROMPT = "1101 ="
 
 
 def said(figure: Any) -> tuple[str, str, list[str]]:
-    """Title and notes of a page, and the notes of its panels, each in one line."""
-    layout = figure.layout
-    heads = [note.text for note in layout.annotations if (note.name or "").startswith("block title")]
-    panels = [head.partition("<span")[2].partition(">")[2].removesuffix("</span>") for head in heads]
-    lines = [text.replace("<br>", " ") for text in (layout.title.text, layout.title.subtitle.text, *panels)]
-    return lines[0], lines[1], lines[2:]
+    """Title and notes of a page, and the notes of its panels after their sentences."""
+    page = Page.of(figure)
+    return page.title, page.notes, [f"{block[0].notes} ".rpartition(". ")[2].strip() for block in page.blocks]
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +51,11 @@ def test_one_quantity_has_one_scale(bounds: dict[str, Any]) -> None:
     bound = bounds["plain"]
     flat = bound.copy(data=np.linspace(1, 1.1, bound.size))
     both = sl.figures.panels({"a": flat, "b": bound})
-    assert [sl.figures.of(one).layout.yaxis.type for one in (flat, bound)] == [None, "log"]
     assert (both.layout.yaxis.type, both.layout.yaxis2.type, both.layout.yaxis2.matches) == ("log", "log", "y")
     assert both.layout.yaxis.title.text == "path bound of Theorem 5.1"
     zero = bound.copy(data=np.where(np.arange(bound.size) == 1, 0, bound.values))
     mixed = sl.figures.panels({"a": bound, "b": zero})
-    assert (mixed.layout.yaxis.type, mixed.layout.yaxis2.matches, mixed.layout.yaxis.dtick) == ("linear", "y", None)
+    assert (mixed.layout.yaxis.type, mixed.layout.yaxis2.type, mixed.layout.yaxis2.matches) == ("log", None, None)
     unit = sl.figures.of(specimens.bound(5)).layout.yaxis.title.text.replace("<br>", " ")
     assert unit == "upper bound on the influence of each token on the query (‖∂y‖/‖∂v‖)"
 
@@ -78,7 +75,7 @@ def test_hooks_of_some_results_are_said() -> None:
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = measurements.result(name)
     figure: Any = sl.figures.of(sl.results.concat({"first": result, "second": result}, dim="attempt"))
-    titles = [note.text for note in figure.layout.annotations if (note.name or "").startswith("block title")]
+    titles = [block[0].head for block in Page.of(figure).blocks]
     assert titles == ["attempt first", "attempt second"]
     one: Any = sl.figures.of(result)
     assert len(figure.data) == 2 * len(one.data)

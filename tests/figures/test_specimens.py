@@ -6,11 +6,12 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
+from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.usual import _fits, usual_figures
 from tests import measurements
 from tests.figures import specimens
 
-NO_DRAWING = {"of", "panels", "save", "styled", "statements"}  # the last is drawn elsewhere
+NO_DRAWING = {"of", "panels", "save", "styled"}
 # Drawn as they are measured, or like another.
 NOT_MADE_UP = {"jacobian_norms", "knockout_effect", "substitution_effect", "collapse relative", "convergence"}
 
@@ -18,6 +19,16 @@ NOT_MADE_UP = {"jacobian_norms", "knockout_effect", "substitution_effect", "coll
 @pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "full"])
 def test_every_figure_has_a_specimen(kind: str) -> None:
     assert {*sl.figures.__all__} - specimens.drawn(kind)[1] <= NO_DRAWING
+
+
+@pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "full"])
+def test_every_figure_says_its_message(kind: str) -> None:
+    """In a sentence under its title, or above each panel of several results."""
+    for name, figure in specimens.drawn(kind)[0].items():
+        page = Page.of(figure)
+        told = [page.says] if page.says else [block[0].notes for block in page.blocks if block[0].head]
+        assert told, name
+        assert all("." in one for one in told), (name, told)
 
 
 @pytest.mark.parametrize("name", [name for name in measurements.results() if name not in specimens.NO_FIGURE])

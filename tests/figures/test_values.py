@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 
 import squashlens as sl
-from squashlens.figures.drawing.text import unbreak
+from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.readouts import PANELS
 from squashlens.records.joining import restated
 from tests.figures import specimens
@@ -53,9 +53,8 @@ def by_token() -> Pairs:
 
 def jacobian() -> Pairs:
     found = specimens.jacobian(20)
-    lines = named(sl.figures.jacobian(found))
-    for direction in found["direction"].values:
-        yield lines[f"direction {direction}"].y, found["singular_value"].sel(direction=direction)
+    (cells,) = sl.figures.jacobian(found).data
+    yield cells.z, found["singular_value"].transpose("direction", "position")
 
 
 def token_map() -> Pairs:
@@ -116,7 +115,7 @@ def influence_by_distance() -> Pairs:
 
 def attention_heads() -> Pairs:
     found = specimens.MEASUREMENTS["attention_heads"]()
-    yield [dots.y for dots in sl.figures.attention_heads(found).data], found["sink_rate"].T
+    yield sl.figures.attention_heads(found).data[0].z, found["sink_rate"]
 
 
 def influence() -> Pairs:
@@ -173,7 +172,7 @@ def collapse_mechanism() -> Pairs:
 def separation() -> Pairs:
     found = MEASUREMENTS["separation"]()
     lines = named(sl.figures.separation_curve({"ones": found}))
-    for name, of in (("ones", "recovery"), ("ones, random weights", "recovery_random")):
+    for name, of in (("ones", "recovery"), ("random weights", "recovery_random")):
         yield lines[name].y[:-1], found[of].squeeze()
         yield lines[name].y[-1:], found[f"{of}_y"].values.reshape(1)
 
@@ -184,22 +183,9 @@ def verdict() -> Pairs:
     yield lines["after the first prompt"].y, found["log_odds"]
     yield lines["after the second"].y, found["log_odds_after"]
     yield named(sl.figures.verdict_odds(found), mode="markers")["lost"].x, np.flatnonzero(found["verdict"] == "lost")
-    yield named(sl.figures.verdict_margins(found))["3 or 4"].y[:-1], found["margin"].sel(pair=3)
-
-
-def separator_ablation() -> Pairs:
-    found = specimens.ablation()
-    for figure, here in (
-        (sl.figures.layer_trace(found, length=16, from_block=2), found.sel(length=16)),
-        (sl.figures.layer_trace(found, from_block=2), found.median("length")),
-    ):
-        rows = dict(zip(map(unbreak, figure.layout.yaxis.ticktext), figure.data[0].customdata, strict=True))
-        assert len(rows) == 12
-        yield rows["replaced by a digit"], np.log10(here["distance"].sel(edit="extra_digits"))
-        yield rows["separators"], np.log10(here["distance"].sel(edit="separators"))
-        yield rows["masked"], np.log10(here["distance_from"].sel(hook="mask", from_block=2))
-    cells = sl.figures.from_block_map(found, hook="zero_values", length=16).data[0]
-    yield cells.customdata, found["retained_from"].sel(hook="zero_values", length=16)
+    random, own = sl.figures.verdict_margins(found).data[6:8]
+    yield random.y[:-1], found["margin_random"].squeeze("random_model").sel(pair=3)
+    yield own.y[:-1], found["margin"].sel(pair=3)
 
 
 def retained_by_kind() -> Pairs:
@@ -207,9 +193,9 @@ def retained_by_kind() -> Pairs:
     for layer, block in ((LAST, 0), (3, 4)):
         dots, bar, mark, *rest = sl.figures.retained_by_kind(found, layer=layer, from_block=block).data
         kept = found["retained"].sel(edit="delete_keep_positions", layer=layer)
-        yield dots.x, np.clip(kept, -0.6, 1.6)
+        yield dots.x, kept
         yield (bar.x[0], mark.x[0], bar.x[1]), np.quantile(kept, [0.25, 0.5, 0.75])
-        yield rest[-3].x, np.clip(found["retained_from"].isel(hook=-1).sel(layer=layer, from_block=block), -0.6, 1.6)
+        yield rest[-3].x, found["retained_from"].isel(hook=-1).sel(layer=layer, from_block=block)
 
 
 def changes() -> Pairs:
@@ -222,7 +208,7 @@ def changes() -> Pairs:
     traces = iter(sl.figures.changes(found).data)
     for values in columns:
         for row, own in enumerate(values.values):
-            dots, mark = next(traces), next(traces)
+            dots, _, mark = next(traces), next(traces), next(traces)
             yield dots.x, own
             yield dots.y, np.full(len(own), row)
             yield (mark.x[0], mark.y[0]), (np.median(own), row)
@@ -257,7 +243,6 @@ def frequencies() -> Pairs:
             bar = next(traces)
             yield bar.x, found["value"].astype(int)
             yield bar.y, found[name].sel(mode=mode)
-        yield next(traces).y, [found["unread"].sel(mode=mode)]
 
 
 def readout() -> Pairs:
@@ -309,15 +294,18 @@ def lines() -> Pairs:
     yield mean.data[0].y, distance.mean("length")
     yield mean.data[0].x, distance["layer"]
     assert "derived values" in mean.layout.title.subtitle.text
-    several: Any = sl.figures.of(distance.transpose("length", "layer"))
-    for line, length in zip(several.data, distance["length"].values, strict=True):
-        yield line.y, distance.sel(length=length)
+    few = distance.isel(length=slice(3))
+    for several in (few, few.transpose("length", "layer")):
+        for line, length in zip(sl.figures.of(several).data, few["length"].values, strict=True):
+            yield line.y, distance.sel(length=length)
+    (cells,) = sl.figures.of(distance).data
+    yield cells.z, np.log10(distance)
 
 
 CASES: list[Callable[[], Pairs]] = [
     attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, influence,
     influence_by_distance, attention_heads, needle,
-    collapse_curve, collapse_heatmap, collapse_mechanism, separation, verdict, separator_ablation, retained_by_kind,
+    collapse_curve, collapse_heatmap, collapse_mechanism, separation, verdict, retained_by_kind,
     changes, accuracy, errors, frequencies, readout, probe, top_tokens,
     total_variation, repeat_tokenization, lines,
 ]  # fmt: skip
@@ -336,17 +324,19 @@ def test_convergence_draws_d_and_delta_with_their_bands() -> None:
     stacks = {"plain": sl.synthetic.Stack(projections="direct"), "<b>deep</b>": sl.synthetic.Stack(depth=2)}
     lengths = [10, 50, 200, 400, 800]
     several = {name: sl.synthetic.convergence(stack, lengths) for name, stack in stacks.items()}
-    traces = iter(sl.figures.synthetic_convergence(several).data)
+    figure = sl.figures.synthetic_convergence(several)
+    traces = iter(figure.data)
     for name, found in several.items():
         for axis, data in (("y", found["distance"][:, -1]), ("y2", found["total_variation"][:, 0])):
             for trace, edge in zip((next(traces), next(traces), next(traces)), ("max", "min", "mean"), strict=True):
                 np.testing.assert_allclose(np.asarray(trace.y, float), getattr(data, edge)("seed"), rtol=1e-12)
                 assert trace.yaxis == axis
-        assert trace.name.startswith("plain: " if name == "plain" else "&lt;b&gt;deep&lt;/b&gt;: ")
-        assert f"{found['exponent_mean'].values[-1]:.3f}".replace("-", "−") in trace.name
+        assert trace.name == (shown := "plain" if name == "plain" else "&lt;b&gt;deep&lt;/b&gt;")
+        exponent = f"{found['exponent_mean'].values[-1]:.3f}".replace("-", "−")
+        assert f"{shown}: D ∝ n<sup>{exponent}</sup>" in Page.of(figure).says
         if name == "plain":
             guide = next(traces)  # the derived exponent, through the middle of the curve
             np.testing.assert_allclose(np.asarray(guide.y) * lengths, guide.y[0] * lengths[0])
-            assert "(derived limit: n<sup>−1.0</sup>, dashed)" in trace.name
+            assert "(derived limit: n<sup>−1.0</sup>, dashed)" in Page.of(figure).says
     assert isinstance(trace, go.Scatter)
     assert next(traces, None) is None

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.figures.synthetic import LEAST
 
 EXHIBITS = sl.statements.gallery()
-COMMAND = "run analyses/statements.py --out docs --picture images/statements.png"
+COMMAND = "run analyses/statements.py --out docs"
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda e: e.check.__name__)
@@ -32,13 +30,3 @@ def test_whatever_is_drawn(seed: int) -> None:
 def test_the_page_in_the_documents_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "theory.md"
     assert page.read_text(encoding="utf-8") == sl.statements.statements_page(EXHIBITS), COMMAND
-
-
-def test_the_figure_has_both_sides_of_each() -> None:
-    figure = sl.figures.statements(EXHIBITS)
-    assert len(figure.data) == 2 * len(EXHIBITS)
-    for exhibit, right, left in zip(EXHIBITS, figure.data[::2], figure.data[1::2], strict=True):
-        assert tuple(left.x) == exhibit.at
-        np.testing.assert_allclose(left.y, [max(one.left, LEAST) for one in exhibit.rows])
-        np.testing.assert_allclose(right.y, [max(one.right, LEAST) for one in exhibit.rows])
-    assert {note.text for note in figure.layout.annotations if note.name == "line"} == {"right side", "left side"}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.page_blocks import axes_of, reference, traces_of
+from squashlens.figures.drawing.page_blocks import axes_of, group_of, reference, traces_of
 from squashlens.figures.drawing.text import LINE, height_of, number_token, width_of, wrap
 from squashlens.figures.drawing.themes import SMALL
 
@@ -83,17 +83,16 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
 
 def _number_ticks(axis: Any, low: float, high: float, fit: float) -> None:
     """Set the ticks of an axis of numbers, of which `fit` have room."""
-    if axis.dtick == 1 and axis.type != "log":
-        axis.tickformat = "d"  # layers, blocks and the like
-    axis.update(tickangle=0, dtick=None, nticks=int(max(3, min(fit, 6 if axis.type == "log" else 10))))
-    if axis.type == "log":
-        decades = high - low
-        short = decades < 2 and low >= -3 and high < 6
-        axis.update(exponentformat="power", tickformat="~r" if short else "")
-        if decades >= 0.6:  # 1, 2 and 5 of each power of ten, or powers
-            axis.dtick = "D2" if decades < 1 or 3 * decades < min(fit, 6) else max(1, math.ceil(decades / fit))
-    elif axis.tickformat == "d":
-        axis.nticks = int(max(2, min(max(fit, 3), high - low + 1)))
+    axis.update(tickangle=0, nticks=int(max(3, min(fit, 6 if axis.type == "log" else 10))))
+    decades = high - low
+    if axis.type != "log":
+        if axis.dtick is not None:  # layers, blocks and the like
+            axis.dtick = max(1, math.ceil((high - low) / max(3, min(fit, 10))))
+        return
+    short = decades < 2 and low >= -3 and high < 6
+    axis.update(dtick=None, exponentformat="power", tickformat="~r" if short else "")
+    if decades >= 0.6:  # 1, 2 and 5 of each power of ten, or powers
+        axis.dtick = "D2" if decades < 1 or 3 * decades < min(fit, 6) else max(1, math.ceil(decades / fit))
 
 
 def limits_of(figure: go.Figure, name: str) -> tuple[float, float]:
@@ -112,9 +111,7 @@ def limits_of(figure: go.Figure, name: str) -> tuple[float, float]:
 def values_along(figure: go.Figure, name: str) -> list[Any]:
     """What traces, error bars and lines across a panel have along an axis, and along the axes that share its range."""
     side, layout = name[0], cast(Any, figure.layout)
-    others: Any = figure.select_xaxes() if side == "x" else figure.select_yaxes()
-    whole = layout[name].matches or reference(name)
-    same = {whole} | {reference(other.plotly_name) for other in others if other.matches == whole}
+    same = {*map(reference, group_of(figure, name))}
     found = [
         end for shape in layout.shapes if shape[f"{side}ref"] in same for end in (shape[f"{side}0"], shape[f"{side}1"])
     ]

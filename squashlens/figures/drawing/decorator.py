@@ -59,7 +59,7 @@ def draws(
                 escaped = {escape(label): one for label, one in ready.items()}
                 return mark_derived(draw_one(escaped, *args, **kwargs), several.values())
             drawn = {label: mark_derived(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
-            return compose(drawn, columns=None, share="both", title=None) if len(drawn) > 1 else drawn.popitem()[1]
+            return compose(drawn) if len(drawn) > 1 else drawn.popitem()[1]
 
         kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
         setattr(draw, "__signature__", signature.replace(parameters=[first.replace(annotation=kinds), *rest]))  # noqa: B010

@@ -1,11 +1,9 @@
 """Layout in pixels: text has its space first, and the panels divide what is left.
 
-From top to bottom, a page has a title, a line of notes, a legend, and blocks. A block has a title with notes and rows
-of panels, with a title above each panel, and ticks and an axis title below. Lines are named at their right ends. Text
-that is too long is broken into lines. Plotly's own margins and domains know nothing of the text between panels.
+A page has a title with a sentence and notes, a legend of what is not named at the ends of lines, and panels in a grid,
+with fewer side by side on a narrow page. Plotly knows nothing of the text between panels, and breaks no lines.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,201 +14,183 @@ import plotly.graph_objects as go
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import limits_of, numbers_of, set_axis
-from squashlens.figures.drawing.page_blocks import (
-    HEAD,
-    PANEL_TITLE,
-    Axes,
-    Block,
-    Page,
-    Panel,
-    above,
-    axes_of,
-    traces_of,
-)
+from squashlens.figures.drawing.page_blocks import Axes, Page, Panel, axes_of, group_of, traces_of
 from squashlens.figures.drawing.text import height_of, unbreak, width_of, wrap
-from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL
+from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL, Theme
 
 ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
-TITLE, HEADING, NOTES = 1.2, 1.1, 0.9  # sizes of text, in units of the font size
-SYMBOL, BETWEEN, ENTRY = 40.0, 5.0, 19.0  # pixels that plotly gives a legend's symbol, the gap after it, and a line
+TITLE, NOTES = 1.2, 0.9  # sizes of text, in units of the font size
+SYMBOL, ENTRY = 45.0, 19.0  # pixels that plotly gives a legend's symbol with its gap, and a line of the legend
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
-LEAST = {"width": 40.0, "height": 24.0}  # pixels of the widest and of the highest panel
-LABEL = "line"  # name of the annotation at the end of a line
+WIDE = 17.0  # the width that a column of panels with its text should have, in font sizes
+LOW = 24.0  # pixels of the lowest panel
 MOST, ROWS = 6, 3  # lines of a panel that are named at their ends, and lines of text of a name
-Span = tuple[float, float]
-
-
-class NoRoomError(InputError):
-    """The text of a figure leaves no room for its panels."""
+OWN = ("line", "panel title")  # names of annotations that are written anew
+Ends = dict[Axes, dict[str, Any]]  # lines that are named at their ends, by panel and name
 
 
 @dataclass
-class Track:
-    """The panels of a block in one direction: their weights, the text before and after each, and their size."""
+class Cell:
+    """A panel at its place in the grid; the last of a short block has several rows."""
 
-    place: int  # of the block on its page
-    weights: Sequence[float]
-    before: list[float]
-    after: list[float]
-    size: float = 1.0
-
-    @property
-    def text(self) -> float:
-        """Pixels of all text."""
-        return sum(self.before) + sum(self.after)
-
-
-def divide(tracks: Sequence[Track], start: float, length: float | None, side: str) -> tuple[list[list[Span]], float]:
-    """Start and end of each panel of each block, in pixels, and the end of all with the text after the last.
-
-    Blocks at the same place, with as many panels, have the same edges: they are read across. Panels of a `length` share
-    it; otherwise they have their size.
-    """
-    for name in ("before", "after"):
-        kinds = {(one.place, len(one.weights)) for one in tracks}
-        for alike in ([one for one in tracks if (one.place, len(one.weights)) == kind] for kind in kinds):
-            most = [max(same) for same in zip(*(getattr(one, name) for one in alike), strict=True)]
-            for one in alike:
-                setattr(one, name, most)
-    groups = [[one for one in tracks if one.place == place] for place in sorted({one.place for one in tracks})]
-    text, sizes = ([max(getattr(one, of) for one in group) for group in groups] for of in ("text", "size"))
-    scale = 1.0 if length is None else (length - start - sum(text)) / sum(sizes)
-    spans, missing = dict[int, list[Span]](), 0.0
-    for group, words, size in zip(groups, text, sizes, strict=True):
-        for one in group:
-            free, edge, spans[id(one)] = words + scale * size - one.text, start, []
-            for weight, before, after in zip(one.weights, one.before, one.after, strict=True):
-                share = weight / sum(one.weights)
-                least = LEAST[side] * weight / max(one.weights)
-                missing = max(missing, (least - free * share) * sum(sizes) / size / share)
-                spans[id(one)].append((edge + before, edge + before + free * share))
-                edge = spans[id(one)][-1][1] + after
-        start += words + scale * size
-    if missing > 0 and length is not None:
-        raise NoRoomError(
-            f"The text of this figure leaves no room for its panels: {side} is {length / INCH:.3g} inches.",
-            f"Use {side}={(length + missing) / INCH + 0.05:.1f} or more, a smaller font_size, or fewer panels.",
-        )
-    return [spans[id(one)] for one in tracks], start
+    panel: Panel
+    column: int
+    row: int
+    last: int
 
 
 def lay_out(figure: go.Figure) -> go.Figure:
     """Set all sizes, places and lines of text of a figure whose page is known."""
     page, layout = Page.of(figure), cast(Any, figure.layout)
-    blocks, size, pad = page.blocks, page.look.size, 0.6 * page.look.size
-    width = page.look.width * INCH if page.look.width else ASSUMED
+    look, size, pad = page.look, page.look.size, 0.6 * page.look.size
+    width = look.width * INCH if look.width else ASSUMED
+    layout.annotations = [note for note in layout.annotations if note.name not in OWN]
+    cells = _grid(page, width)
     limit = max(0.2 * width, 7 * size)  # pixels of a name at the end of a line
-    labels = _set_names(figure, page, limit)
-    columns = [_columns(figure, block, labels, width, limit, size) for block in blocks]
-    across, _ = divide(columns, 0.0, width, "width")
-    rows = [_rows(figure, page, number, spans) for number, spans in enumerate(across)]
-    start = set_title(figure, page, width)
-    left, right = min(spans[0][0] for spans in across), max(spans[-1][1] for spans in across)
-    below = start + set_legend(figure, right - left, size)  # plotly fills rows up to the width of the panels
-    down, height = divide(rows, below, page.height and page.height * INCH, "height")
-    top = min(spans[0][0] for spans in down)
-    wide, deep = right - left, max(spans[-1][1] for spans in down) - top
+    ends = _set_names(figure, cells, limit, size)
+    _label_outer_axes(figure, cells)
+    before, after = ([pad] * (1 + max(cell.column for cell in cells)) for _ in range(2))
+    for cell in cells:
+        tall = cell.panel.height * size / ORDINARY
+        beside = [width_of(wrap(name, limit, SMALL * size), SMALL * size) for name in ends.get(cell.panel.axes, ())]
+        beside += [_set_colour_bar(trace, size) for trace in _bars(figure, cell.panel)]
+        space = set_axis(figure, cell.panel.y, tall, size, limit=0.4 * width)
+        before[cell.column] = max(before[cell.column], space + pad)
+        after[cell.column] = max(after[cell.column], *(pad + wide for wide in beside), 0.0)
+    wide = max(width - sum(before) - sum(after), LOW) / len(before)
+    start = _set_title(figure, page, width)
+    start += _set_legend(figure, width - before[0] - after[-1], size, start)  # plotly's own limit
+    edges = [before[at] + at * wide + sum(before[:at]) + sum(after[:at]) for at in range(len(before))]
+    tops, bases, height = _rows(figure, page, cells, wide, after, start)
+    right, top, deep = edges[-1] + wide, min(tops), max(bases) - min(tops)
     figure.update_layout(
-        height=height, width=page.look.width and width, autosize=page.look.width is None,
-        margin={"l": left, "r": width - left - wide, "t": top, "b": height - top - deep, "pad": 0},
-        legend={"x": 0.5 * size / width, "y": 1 - start / height},
+        height=height, width=look.width and width, autosize=look.width is None,
+        margin={"l": edges[0], "r": width - right, "t": top, "b": height - top - deep, "pad": 0},
         title={"y": 1 - 0.5 * size / height} if page.title else None,
     )  # fmt: skip
-    for block, x_spans, y_spans in zip(blocks, across, down, strict=True):
-        for panel in block.panels:
-            (x, end), (y, base) = x_spans[panel.column], y_spans[panel.row]
-            places = ((x - left) / wide, (end - left) / wide), (1 - (base - top) / deep, 1 - (y - top) / deep)
-            for axis, ends in zip(panel[:2], places, strict=True):
-                layout[axis].domain = [min(max(end, 0.0), 1.0) for end in ends]
-            set_axis(figure, panel.y, base - y, size, limit=0.4 * width)
-            for trace in _bars(figure, panel):
-                high = layout[panel.y].domain
-                trace.colorbar.update(x=places[0][1] + pad / wide, xanchor="left", y=high[1], yanchor="top")
-                trace.colorbar.len = high[1] - high[0]
-            _name_ends(figure, panel, labels.get(panel.axes, {}), base - y, limit, SMALL * size)
+    layout.legend.y = 1 - (layout.legend.y or 0.0) / height
+    for cell in cells:
+        x, y, base = edges[cell.column], tops[cell.row], bases[cell.last]
+        across = ((x - edges[0]) / (right - edges[0]), (x + wide - edges[0]) / (right - edges[0]))
+        down = (1 - (base - top) / deep, 1 - (y - top) / deep)
+        for axis, domain in ((cell.panel.x, across), (cell.panel.y, down)):
+            layout[axis].domain = [min(max(end, 0.0), 1.0) for end in domain]
+        set_axis(figure, cell.panel.y, base - y, size, limit=0.4 * width)
+        for trace in _bars(figure, cell.panel):
+            place = {"x": across[1] + pad / (right - edges[0]), "y": down[1], "len": down[1] - down[0]}
+            trace.colorbar.update(place, xanchor="left", yanchor="top")
+        _name_ends(figure, cell.panel, ends.get(cell.panel.axes, {}), base - y, limit, SMALL * size)
     return figure
 
 
-def _columns(
-    figure: go.Figure, block: Block, labels: dict[Axes, dict[str, Any]], width: float, limit: float, size: float
-) -> Track:
-    """The text beside each column of panels: ticks, names of lines and colour bars."""
-    pad, small = 0.6 * size, SMALL * size
-    track = Track(block.column, block.columns, [pad for _ in block.columns], [pad for _ in block.columns])
-    for panel in block.panels:
-        tall = block.height * size / ORDINARY / len(block.rows)
-        space = set_axis(figure, panel.y, tall, size, limit=0.4 * width)
-        beside = [width_of(wrap(name, limit, small), small) for name in labels.get(panel.axes, {})]
-        beside += [set_colour_bar(trace, size) for trace in _bars(figure, panel)]
-        track.before[panel.column] = max(track.before[panel.column], space + pad)
-        track.after[panel.column] = max(track.after[panel.column], *(pad + wide for wide in beside), 0.0)
-    return track
+def _grid(page: Page, width: float) -> list[Cell]:
+    """The place of each panel, with as many blocks side by side as the width allows."""
+    across = max(1, min(page.columns, int(width // (WIDE * page.look.size))))
+    cells, first = list[Cell](), 0
+    for start in range(0, len(page.blocks), across):
+        row = page.blocks[start : start + across]
+        deep = max(map(len, row))
+        for column, block in enumerate(row):
+            ends = [*range(first, first + len(block) - 1), first + deep - 1]
+            cells += [Cell(panel, column, first + at, ends[at]) for at, panel in enumerate(block)]
+        first += deep
+    return cells
 
 
-def _rows(figure: go.Figure, page: Page, number: int, spans: Sequence[Span]) -> Track:
-    """The text above and below each row of panels of a block: its title with notes, titles of panels, and ticks."""
-    block, size, pad = page.blocks[number], page.look.size, 0.6 * page.look.size
-    notes: Any = figure.select_annotations({"name": PANEL_TITLE})
-    titles = {(note.xref.split()[0], note.yref.split()[0]): note for note in notes}
-    track = Track(block.row, block.rows, [pad for _ in block.rows], [pad for _ in block.rows])
-    track.size = block.height * size / ORDINARY
-    for panel in block.panels:
-        start, end = spans[panel.column]
-        note, tall = titles.get(panel.axes), 0.0
-        if note is not None:
-            text = wrap(note.text, 0.96 * (end - start), size)
-            note.update(text=text, font={"size": size}, yshift=3)
-            tall = height_of(text, size)
-        space = set_axis(figure, panel.x, end - start, size)
-        track.before[panel.row] = max(track.before[panel.row], tall + pad)
-        track.after[panel.row] = max(track.after[panel.row], space + pad)
-    head, tall = _head(block.title, block.notes, spans[-1][1] - spans[0][0], size, page.look.soft)
-    place = above(block.panels[0]) | {"font": {"size": HEADING * size}, "yshift": 3 + track.before[0] - pad}
-    figure.update_annotations(place, selector={"name": f"{HEAD} {number}"}, text=head)
-    track.before[0] += tall
-    return track
+def _label_outer_axes(figure: go.Figure, cells: Sequence[Cell]) -> None:
+    """Of axes with one range, label those at the left or at the bottom."""
+    layout = cast(Any, figure.layout)
+    for side in ("x", "y"):
+        here = {getattr(cell.panel, side): cell for cell in cells}
+        for group in {tuple(group_of(figure, name)) for name in here}:
+            text = next((layout[name].title.text for name in group if layout[name].title.text), None)
+            for name in group if len(group) > 1 else ():
+                own, others = here[name], [here[other] for other in group]
+                below = any(other.column == own.column and other.row > own.row for other in others)
+                left = any(other.row == own.row and other.column < own.column for other in others)
+                inner = below if side == "x" else left
+                layout[name].update(showticklabels=not inner, title={"text": "" if inner else text})
 
 
-def _set_names(figure: go.Figure, page: Page, limit: float) -> dict[Axes, dict[str, Any]]:
-    """The lines that are named at their ends, by panel and name; all other names get one place in the legend.
+def _rows(
+    figure: go.Figure, page: Page, cells: Sequence[Cell], wide: float, after: Sequence[float], start: float
+) -> tuple[list[float], list[float], float]:  # fmt: skip
+    """Where the panels of each row start and end, in pixels from the top, and the height of all with their text."""
+    size, pad = page.look.size, 0.6 * page.look.size
+    count = 1 + max(cell.last for cell in cells)
+    above, below, tall = [pad] * count, [pad] * count, [0.0] * count
+    for cell in cells:
+        text, space = _head(cell.panel, wide + 0.7 * after[cell.column], page.look)
+        if text:
+            x, y = cell.panel.axes
+            figure.add_annotation(
+                name=OWN[1], text=text, x=0, xref=f"{x} domain", xanchor="left", y=1, yref=f"{y} domain", yshift=3,
+                yanchor="bottom", align="left", showarrow=False,
+            )  # fmt: skip
+        above[cell.row] = max(above[cell.row], space + pad)
+        below[cell.last] = max(below[cell.last], set_axis(figure, cell.panel.x, wide, size) + pad)
+        share = cell.panel.height * size / ORDINARY / (1 + cell.last - cell.row)
+        tall[cell.row : cell.last + 1] = [max(own, share) for own in tall[cell.row : cell.last + 1]]
+    text = start + sum(above) + sum(below)
+    if page.height:
+        factor = (page.height * INCH - text) / sum(tall)
+        if factor * min(tall) < LOW:
+            enough = (text + sum(tall) * LOW / min(tall)) / INCH + 0.05
+            raise InputError(
+                f"The text of this figure leaves no room for its panels: height is {page.height:.3g} inches.",
+                f"Use height={enough:.1f} or more, or a smaller font_size.",
+            )
+        tall = [factor * own for own in tall]
+    tops, bases = list[float](), list[float]()
+    for up, own, down in zip(above, tall, below, strict=True):
+        tops.append(start + up)
+        bases.append(tops[-1] + own)
+        start = bases[-1] + down
+    return tops, bases, start
+
+
+def _head(panel: Panel, width: float, look: Theme) -> tuple[str, float]:
+    """What stands above a panel, in lines, and its height."""
+    head = f"<b>{wrap(panel.head, 0.95 * width, look.size)}</b>" if panel.head else ""
+    notes = wrap(panel.notes, width, NOTES * look.size)
+    notes = f"<span style='font-size:{NOTES * look.size:.4g}px;color:{look.soft}'>{notes}</span>" if notes else ""
+    text = "<br>".join(filter(None, [head, notes, wrap(panel.title, width, look.size)]))
+    return text, height_of(text, look.size)
+
+
+def _set_names(figure: go.Figure, cells: Sequence[Cell], limit: float, size: float) -> Ends:
+    """The lines that are named at their ends, each name once; all other names are for the legend.
 
     Of panels side by side, the last that has a line of this name has the name.
     """
-    layout = cast(Any, figure.layout)
-    layout.annotations = [one for one in layout.annotations if one.name != LABEL]
     named = [one for one in traces_of(figure) if one.name and "showlegend" in one and (one.x is None or len(one.x))]
-    lines: dict[Axes, dict[str, Any]] = {}
+    lines: Ends = {}
     for trace in named:
-        if trace.type == "scatter" and "lines" in (trace.mode or "lines") and _has_numbers(trace):
+        if trace.type == "scatter" and "lines" in (trace.mode or "lines") and _end(trace, False) is not None:
             lines.setdefault(axes_of(trace), {}).setdefault(unbreak(trace.name), trace)
     names = {name for own in lines.values() for name in own}
-    high = max((wrap(name, limit, SMALL * page.look.size).count("<br>") for name in names), default=0)
-    fits = high < ROWS and not any("<su" in name for name in names) and all(len(own) <= MOST for own in lines.values())
-    if page.legend != "lines" or not fits or len({unbreak(one.name) for one in named}) < 2:
-        lines, names = {}, set[str]()
-    order = [(block.row, panel.row, panel) for block in page.blocks for panel in block.panels]
-    for at, (*row, panel) in enumerate(order):
-        after = [lines.get(other.axes, {}) for *same, other in order[at + 1 :] if same == row]
-        lines[panel.axes] = {
-            name: line for name, line in lines.get(panel.axes, {}).items() if not any(name in own for own in after)
-        }
-    for block in page.blocks:  # names stand once in a column of panels
-        above_it = set[str]()
-        for panel in block.panels:
-            lines[panel.axes] = {name: line for name, line in lines[panel.axes].items() if name not in above_it}
-            above_it |= {*lines[panel.axes]}
+    high = max((wrap(name, limit, SMALL * size).count("<br>") for name in names), default=0)
+    if high >= ROWS or any(len(own) > MOST for own in lines.values()) or len({unbreak(t.name) for t in named}) < 2:
+        names = set[str]()
+    found: Ends = {}
+    for cell in sorted(cells, key=lambda cell: (cell.row, -cell.column)):
+        own = lines.get(cell.panel.axes, {})
+        told = {name for others in found.values() for name in others}
+        found[cell.panel.axes] = {name: own[name] for name in own if name in names - told}
     for trace in traces_of(figure):
         if "showlegend" in trace:  # plotly lists no trace without points, and calls one without a name "trace 1"
             name = unbreak(trace.name or "")
-            trace.showlegend = any(trace is one for one in named) and name not in names and page.legend != "none"
+            trace.showlegend = any(trace is one for one in named) and name not in names
             names |= {name} if trace.showlegend else set()
             trace.legendgroup = trace.legendgroup or name or None
-    return lines
+    return found
 
 
-def _has_numbers(trace: Any) -> bool:
-    """Whether a line has a point; all of those of an exponent may be missing."""
-    return bool(np.isfinite(np.asarray(numbers_of(trace.y), float)).any())
+def _end(line: Any, logarithmic: bool) -> float | None:
+    """The last value of a line on its scale, if it has one; all of those of an exponent may be missing."""
+    values = np.asarray(numbers_of(line.y), float)
+    values = values[np.isfinite(values) & (values > 0 if logarithmic else True)]
+    return float(np.log10(values[-1]) if logarithmic else values[-1]) if len(values) else None
 
 
 def _name_ends(
@@ -220,11 +200,10 @@ def _name_ends(
     low, high = limits_of(figure, panel.y)
     logarithmic, ends = cast(Any, figure.layout)[panel.y].type == "log", []
     for name, line in lines.items():
-        values = np.asarray(numbers_of(line.y), float)
-        values = values[np.isfinite(values) & (values > 0 if logarithmic else True)]
-        last = (math.log10(values[-1]) if logarithmic else values[-1]) if len(values) else low
+        last = _end(line, logarithmic)
         text = wrap(name, limit, size)
-        ends.append([tall * min(max((last - low) / (high - low or 1.0), 0.0), 1.0), height_of(text, size), text, line])
+        share = ((low if last is None else last) - low) / (high - low or 1.0)
+        ends.append([tall * min(max(share, 0.0), 1.0), height_of(text, size), text, line])
     ends.sort(key=lambda end: end[0])
     for lower, upper in pairwise(ends):
         upper[0] = max(upper[0], lower[0] + (lower[1] + upper[1]) / 2)
@@ -235,18 +214,9 @@ def _name_ends(
     x, y = panel.axes
     for at, _, text, line in ends:
         figure.add_annotation(
-            name=LABEL, text=text, x=1, xref=f"{x} domain", xanchor="left", xshift=4, y=at / tall, yref=f"{y} domain",
+            name=OWN[0], text=text, x=1, xref=f"{x} domain", xanchor="left", xshift=4, y=at / tall, yref=f"{y} domain",
             yanchor="middle", align="left", showarrow=False, font={"size": size, "color": line.line.color},
         )  # fmt: skip
-
-
-def _head(title: str, notes: str, width: float, size: float, soft: str) -> tuple[str, float]:
-    """The title of a block with its notes, in lines, and their height."""
-    title, notes = wrap(title, width, HEADING * size), wrap(notes, width, NOTES * size)
-    lines = [title] * bool(title)
-    lines += [f"<span style='font-size:{NOTES * size:.4g}px;color:{soft}'>{notes}</span>"] * bool(notes)
-    text = "<br>".join(lines)
-    return text, height_of(text, HEADING * size)
 
 
 def _bars(figure: go.Figure, panel: Panel) -> list[Any]:
@@ -255,7 +225,7 @@ def _bars(figure: go.Figure, panel: Panel) -> list[Any]:
     return [trace for trace in here if "colorbar" in trace and trace.showscale is not False]
 
 
-def set_colour_bar(trace: Any, size: float) -> float:
+def _set_colour_bar(trace: Any, size: float) -> float:
     """Set the text of the colour bar of a trace; its width."""
     bar = trace.colorbar
     ticks = max(width_of(str(text), SMALL * size) for text in (bar.ticktext or ("−0.25",)))
@@ -264,51 +234,46 @@ def set_colour_bar(trace: Any, size: float) -> float:
     return 2 * size + 8 + ticks + height_of(bar.title.text or "", size)
 
 
-def set_title(figure: go.Figure, page: Page, width: float) -> float:
-    """Set the title of the page and the line under it, except for their height on the page; the space they take."""
+def _set_title(figure: go.Figure, page: Page, width: float) -> float:
+    """Set the title of the page with its sentence and notes, except for their height; the space they take."""
     size = page.look.size
     if not page.title:
         figure.update_layout(title=None)
         return 0.5 * size
-    room = width - size - (MODE_BAR if page.theme == "notebook" else 0.0)
-    text, notes = wrap(page.title, room, TITLE * size), wrap(page.notes, width - size, NOTES * size)
+    text = wrap(page.title, width - size - (MODE_BAR if page.theme == "notebook" else 0.0), TITLE * size)
+    says, notes = wrap(page.says, width - size, size), wrap(page.notes, width - size, NOTES * size)
+    small = f"<span style='font-size:{NOTES * size:.4g}px;color:{page.look.soft}'>{notes}</span>" if notes else ""
+    under = "<br>".join(filter(None, [says, small]))
     # plotly aligns the top of a title that has one line, but the base line of the first of several.
     lift = 0.8 * TITLE * size if "<br>" in text else 0.0
     figure.update_layout(
         title={
             "text": text, "font": {"size": TITLE * size}, "x": 0, "xref": "container", "xanchor": "left",
             "yref": "container", "yanchor": "top", "pad": {"l": 0.5 * size, "t": lift},
-            "subtitle": {"text": notes, "font": {"size": NOTES * size, "color": page.look.soft}},
+            "subtitle": {"text": under, "font": {"size": size}},
         }
     )  # fmt: skip
-    return 1.4 * size + 1.5 * lift + height_of(text, TITLE * size) + height_of(notes, NOTES * size)
+    return 1.4 * size + 1.5 * lift + height_of(text, TITLE * size) + height_of(under, size)
 
 
-def set_legend(figure: go.Figure, width: float, size: float) -> float:
-    """Set the text of the legend, in columns of equal width; its height, which is 0 if it lists nothing."""
+def _set_legend(figure: go.Figure, width: float, size: float, start: float) -> float:
+    """Set the legend, in one row or with a row for each name; its height, which is 0 if it lists nothing."""
     traces = [one for one in traces_of(figure) if "showlegend" in one and one.showlegend and one.name]
     for trace in traces:
         trace.name = wrap(trace.name, 0.95 * width - SYMBOL, SMALL * size)
     names = [str(trace.name) for trace in traces]
-    everything = {unbreak(one.name) for one in traces_of(figure) if one.name}
-    if not names or len(everything) < 2:
-        figure.update_layout(legend={"visible": False})
+    if not names or len({unbreak(one.name) for one in traces_of(figure) if one.name}) < 2:
+        figure.update_layout(legend={"visible": False, "y": None})
         return 0.0
-    widths = [SYMBOL + 1.05 * width_of(name, SMALL * size) for name in names]
-    # plotly puts all entries into one row, or into columns that are as wide as the widest.
-    columns, entry, column = len(names), None, BETWEEN + max(widths)
-    if sum(widths) + BETWEEN * (1 + len(names)) > width:
-        columns = max(1, int((width - BETWEEN) / column))
-        # So wide that one more column does not fit: texts narrower than estimated would otherwise get it.
-        entry = max(column, (width + 2 * BETWEEN) / (columns + 1)) - BETWEEN - SYMBOL
+    across = sum(SYMBOL + 1.1 * width_of(name, SMALL * size) for name in names) < 0.95 * width
     heights = [max(ENTRY, 3 + height_of(name, SMALL * size)) for name in names]
-    height = sum(max(heights[at : at + columns]) for at in range(0, len(heights), columns)) + 10
+    height = max(heights) if across else sum(heights)
     figure.update_layout(
         legend={
-            "visible": True, "font": {"size": SMALL * size}, "bgcolor": "rgba(0,0,0,0)", "traceorder": "normal",
-            "entrywidth": entry, "maxheight": height + ENTRY,  # else plotly scrolls a part
-            "orientation": "h", "xanchor": "left", "yanchor": "top",
-            "xref": "container", "yref": "container",
+            "visible": True, "font": {"size": SMALL * size}, "orientation": "h", "x": 0, "y": start,
+            "entrywidth": None if across else width - SYMBOL, "xref": "container", "yref": "container",
+            "xanchor": "left", "yanchor": "top", "traceorder": "normal", "bgcolor": "rgba(0,0,0,0)",
+            "maxheight": height + ENTRY,  # else plotly scrolls a part
         }
     )  # fmt: skip
-    return height
+    return height + 0.5 * size

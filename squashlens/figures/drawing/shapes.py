@@ -12,8 +12,12 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.axes import token_axis
+from squashlens.figures.drawing.page_blocks import Page, Panel
 from squashlens.figures.drawing.text import escape, number_token
+from squashlens.figures.drawing.themes import GUIDE
+from squashlens.records.sentences import number
 
+MARKS = ("dots: lengths", "rings: medians", "bars: middle half")  # what `spread` draws
 LAYERS: dict[str, Any] = {"title": "layer ℓ", "dtick": 1}  # an axis of layers
 
 
@@ -68,24 +72,16 @@ def name_rows(figure: go.Figure, names: Sequence[str], panel: int | None = None,
     figure.update_yaxes(ticks | {"showgrid": False} | axis, row=panel)
 
 
-def spread(
-    figure: go.Figure, row: int, name: str, values: np.ndarray, colour: str, *,
-    middle_half: bool = False, ends: tuple[float, float] | None = None, col: int | None = None,
-) -> None:  # fmt: skip
-    """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half if wanted.
-
-    Dots beyond `ends` are drawn there.
-    """
+def spread(figure: go.Figure, row: int, name: str, values: np.ndarray, colour: str, col: int | None = None) -> None:
+    """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half."""
     place: Any = {"col": col, "row": 1} if col else {}
-    shown = np.clip(values, *ends) if ends else values
     dots: Any = {"colour": colour, "mode": "markers", "showlegend": False}
-    figure.add_trace(curve(shown, np.full(len(shown), row), size=5, opacity=0.3, **dots), **place)
+    figure.add_trace(curve(values, np.full(len(values), row), size=5, opacity=0.3, **dots), **place)
     if not len(values):
         return
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
-    hover = f"{name}<br>median {middle:.4g}" + f", middle half {low:.4g} to {high:.4g}" * middle_half
-    if middle_half:
-        figure.add_trace(curve([low, high], [row] * 2, colour=colour, width=4, mode="lines"), **place)
+    hover = f"{name}<br>median {middle:.4g}, middle half {low:.4g} to {high:.4g}"
+    figure.add_trace(curve([low, high], [row] * 2, colour=colour, width=4, mode="lines"), **place)
     ring = {"color": "white", "size": 11, "line": {"color": colour, "width": 3}}
     figure.add_trace(curve([middle], [row], cliponaxis=False, hover=hover, **dots).update(marker=ring), **place)
 
@@ -154,16 +150,54 @@ def token_figure(
     )  # fmt: skip
 
 
-def grid(titles: Sequence[str], columns: int, **axes: Any) -> tuple[go.Figure, list[Any]]:
-    """A figure with a panel for each title, row by row, and the row and column of each panel."""
+def grid(
+    titles: Sequence[str], columns: int = 1, heights: Sequence[float] = (), **axes: Any
+) -> tuple[go.Figure, list[Any]]:  # fmt: skip
+    """A figure with a panel for each title, row by row, and the row and column of each panel.
+
+    Panels of one column stay below each other; of several columns a narrow page has fewer. `heights` are relative.
+    """
     places = [{"row": 1 + at // columns, "col": 1 + at % columns} for at in range(len(titles))]
     rows = places[-1]["row"]
     specs = [[{} if row * columns + column < len(titles) else None for column in range(columns)] for row in range(rows)]
-    return make_subplots(rows=rows, cols=columns, specs=specs, subplot_titles=list(titles), **axes), places
+    figure = make_subplots(rows=rows, cols=columns, specs=specs, **axes)
+    panels = []
+    for title, place, height in zip(titles, places, heights or [1.0] * len(titles), strict=True):
+        shown: Any = figure.get_subplot(place["row"], place["col"])
+        panels.append(Panel(shown.xaxis.plotly_name, shown.yaxis.plotly_name, height, title))
+    Page([panels] if columns == 1 else [[panel] for panel in panels], columns).keep(figure)
+    return figure, places
 
 
 def titles_of(values: xr.DataArray) -> tuple[str, str]:
     """Of a variable with a long name and units: the title of a figure, and that of an axis."""
     name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
-    axis = f"{name or 'value'} ({unit})" if unit not in ("", "1") else name or "value"
+    short = name or str(values.name or "value")
+    axis = f"{short} ({unit})" if unit not in ("", "1") else short
     return escape(f"{name[:1].upper()}{name[1:]}"), escape(axis)
+
+
+def extremes(values: xr.DataArray, of: str = "") -> str:
+    """Where the largest and the smallest of values are, as a sentence on `of`; nothing without a finite one."""
+    numbers, places = values.values.astype(np.float64), list[str]()
+    if not np.isfinite(numbers).any():
+        return ""
+    for flat in (np.nanargmax(numbers), np.nanargmin(numbers)):
+        index, where = np.unravel_index(flat, numbers.shape), list[str]()
+        for dim, at in zip(map(str, values.dims), index, strict=True):
+            text, token = str(values[dim].values[at]), dim == "position" and "token" in values.coords
+            name = f"{dim.replace('_', ' ')} {escape(text)}"
+            where.append(number_token(int(text), str(values["token"].values[at])) if token else name)
+        places.append(f"{number(numbers[index])} ({', '.join(where)})")
+    return f"{f'{of}: l' if of else 'L'}argest {places[0]}, smallest {places[1]}."
+
+
+def guide(figure: go.Figure, y: float, **place: Any) -> None:
+    """A horizontal line at a level that values are compared with."""
+    figure.add_hline(y=y, line={"color": GUIDE, "width": 1.5, "dash": "dot"}, **place)
+
+
+def is_wide(values: np.ndarray) -> bool:
+    """Whether positive values span so much that a linear scale would not show the small ones."""
+    there = values[np.isfinite(values) & (values > 0)]
+    return bool(len(there) and not (values < 0).any() and there.max() > 10.0 * there.min())

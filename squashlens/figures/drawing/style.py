@@ -1,6 +1,6 @@
-"""The look of a figure: theme, size, fonts, title, legend and colours, set on one figure and nowhere else."""
+"""The look of a figure: theme, size, fonts and title, set on one figure and nowhere else."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -10,14 +10,13 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.figures.drawing.layout import lay_out
 from squashlens.figures.drawing.notes import Result, notes_of
-from squashlens.figures.drawing.page_blocks import Page, block_of, traces_of
+from squashlens.figures.drawing.page_blocks import Page, Panel, traces_of
 from squashlens.figures.drawing.text import escape, unbreak
-from squashlens.figures.drawing.themes import THEMES, WIDTHS, ThemeName
+from squashlens.figures.drawing.themes import WIDTHS, ThemeName
 
 Width = Literal["column", "page"] | float
 # The least and the largest value of each size, and its unit.
-LIMITS = {"width": (1, 100, "inches"), "height": (1, 100, "inches"), "font_size": (4, 72, "points")}
-
+LIMITS = {"width": (2, 100, "inches"), "height": (1, 100, "inches"), "font_size": (4, 72, "points")}
 SMALL = 60.0  # pixels: no figure has panels that are lower
 MANY = 70  # marks of a line of usual size
 
@@ -26,14 +25,13 @@ MANY = 70  # marks of a line of usual size
 def styled(
     figure: go.Figure, *, theme: ThemeName | None = None, width: Width | None = None, height: float | None = None,
     font: str | None = None, font_size: float | None = None, title: str | None = None,
-    legend: Literal["lines", "top", "none"] | None = None,
 ) -> go.Figure:  # fmt: skip
-    """A copy of a figure with another theme, size, title or legend. What is not given stays as it was.
+    """A copy of a figure with another theme, size or title. What is not given stays as it was.
 
-    Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and the legend gets
-    the rows it needs. The figure that was given is not changed, and no setting of plotly is. What was added or changed
-    with plotly's own functions stays: traces, annotations, shapes, titles and ranges. Sizes, margins, ticks, and the
-    places of panels, titles and legends are set anew.
+    Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and a narrow page has
+    fewer panels side by side. The figure that was given is not changed, and no setting of plotly is. What was added or
+    changed with plotly's own functions stays: traces, annotations, shapes, the title, titles of axes and ranges. Sizes,
+    margins, ticks, and the places of panels, titles and legends are set anew.
 
     Args:
         figure: a figure of `squashlens.figures`.
@@ -43,9 +41,7 @@ def styled(
         height: height of the whole figure in inches; by default as much as its panels need.
         font: font family, such as ``"Palatino, serif"``.
         font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
-        title: title of the figure; ``""`` removes it, with the line under it.
-        legend: where lines are named: at their ends, if they are few (``"lines"``), in a legend above the panels
-            (``"top"``), or nowhere (``"none"``).
+        title: title of the figure; ``""`` removes it with all sentences and notes, which a caption then has.
 
     Returns:
         The new figure.
@@ -64,53 +60,34 @@ def styled(
     page.title = unbreak(changed.title.text or "")  # may have been changed by plotly's own functions
     inches = WIDTHS[width] if isinstance(width, str) else width
     given: dict[str, Any] = {
-        "theme": theme, "width": inches, "height": height, "font": font, "font_size": font_size, "legend": legend,
+        "theme": theme, "width": inches, "height": height, "font": font, "font_size": font_size,
         "title": None if title is None else escape(title),
     }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     for name, (least, most, unit) in LIMITS.items():
         if not least <= given.get(name, least) <= most:
             raise InputError(f"{name}={given[name]:g} {unit} is not usable.", f"Use {least} to {most} {unit}.")
-    new = replace(page, **given)
-    found = recolour(figure, page.theme, new.theme)
-    new.keep(found)
-    return dress(found)
-
-
-def recolour(figure: go.Figure, old: ThemeName, new: ThemeName) -> go.Figure:
-    """A copy of a figure with the colours of another theme."""
-    found = go.Figure(figure)
-    colours = dict(zip(THEMES[old].colours, THEMES[new].colours, strict=True))
-    for part in (*traces_of(found), found.layout) if old != new else ():
-        part.update(_replace_colours(part.to_plotly_json(), colours))
-    return found
-
-
-def _replace_colours(node: Any, colours: Mapping[str, str], key: str = "") -> Any:
-    """A part of a figure, without its numbers, with other colours: only what plotly reads as a colour, never text."""
-    if isinstance(node, dict):
-        return {
-            name: _replace_colours(value, colours, name)
-            for name, value in node.items()
-            if not (isinstance(value, dict) and "bdata" in value)
-        }
-    if isinstance(node, list | tuple):
-        return [_replace_colours(value, colours, key) for value in node]
-    return colours.get(node, node) if isinstance(node, str) and "color" in key else node
+    for panel in page.panels if title == "" else ():
+        panel.notes = ""
+    new = go.Figure(figure)
+    replace(page, **given).keep(new)
+    return dress(new)
 
 
 def finish(
-    figure: go.Figure, title: str, height: float, found: Result | Iterable[Result] = (), *notes: str
+    figure: go.Figure, title: str, height: float, found: Result | Iterable[Result] = (), *notes: str, says: str = ""
 ) -> go.Figure:
-    """Give a new figure its page, and lay it out. Axes without tick labels lose their title.
+    """Give a new figure its page, and lay it out.
 
-    `height` has the pixels of all rows of panels together. The line under the title has what is to say of the results
-    that were `found`, and `notes`.
+    `height` has the pixels of all rows of panels together, and `says` the message in a sentence. The line below it has
+    what is to say of the results that were `found`, and `notes`.
     """
-    Page([block_of(figure, max(height, SMALL))], title=title, notes=notes_of(found, *notes)).keep(figure)
-    axes: Any = [*figure.select_xaxes({"showticklabels": False}), *figure.select_yaxes({"showticklabels": False})]
-    for axis in axes:
-        axis.title = None
+    meta = cast(Any, figure.layout).meta
+    page = Page.of(figure) if meta else Page([[Panel("xaxis", "yaxis", 1.0)]])
+    rows = sum(panel.height for panel in page.panels) / page.columns
+    for panel in page.panels:
+        panel.height *= max(height, SMALL) / rows
+    replace(page, title=title, says=says, notes=notes_of(found, *notes)).keep(figure)
     for trace in traces_of(figure):
         many = len(trace.x) > MANY if trace.type == "scatter" and trace.mode == "lines+markers" else False
         if many and trace.marker.size in (None, 6):  # so that marks do not touch; other sizes mean something
@@ -138,14 +115,5 @@ def dress(figure: go.Figure) -> go.Figure:
     """Set theme and layout of a figure whose page is known."""
     figure.__class__ = ShownFigure  # in place, since others hold the figure
     look = Page.of(figure).look
-    figure.update_layout(
-        template="none", font={"family": look.font, "size": look.size, "color": look.ink}, paper_bgcolor=look.paper,
-        plot_bgcolor=look.paper, hoverlabel={"font": {"family": look.font, "size": look.size}},
-        modebar={"remove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"]},
-    )  # fmt: skip
-    figure.update_xaxes(zeroline=False, linecolor=look.ink, automargin=True)
-    figure.update_yaxes(zeroline=False, gridcolor=look.faint, automargin=True)
-    axes: Any = figure.select_xaxes()
-    for axis in axes:
-        axis.showgrid = bool(axis.showgrid)
+    figure.update_layout(template=look.template, paper_bgcolor=look.paper)
     return lay_out(figure)

@@ -7,7 +7,8 @@ import numpy as np
 from plotly.colors import sample_colorscale
 
 ThemeName = Literal["notebook", "paper", "slides", "dark"]
-INK, FAINT, PAPER = "#1d2330", "#e3e6ec", "#ffffff"  # text, grid lines and background, as figures are first drawn
+INK = "#1d2330"  # of text on a light ground
+GUIDE, BROWN = "#8a92a0", "#8C564B"  # lines at a level, and a dark curve, which are seen on a light and a dark ground
 INCH = 96.0  # pixels; plotly writes a pixel as 1/96 inch
 POINT = INCH / 72
 
@@ -23,27 +24,11 @@ COLOURS = {
     "contrast": "#0072B2",
     "unrelated": "#56B4E9",
     "noise_floor": "#7F7F7F",
-    "none": "#7F7F7F",
-    "separators": "#D55E00",
-    "delete_keep_positions": "#56B4E9",
-    "substitute": "#009E73",
-    "extra_digits": "#E69F00",
-    "random_places": "#CC79A7",
-    "mask": "#0072B2",
-    "zero_values": INK,
-    "zero_pattern": "#56B4E9",
-    "zero_residual": "#009E73",
-    "mean_residual": "#E69F00",
-    "resample_residual": "#CC79A7",
-    "float32": INK,
-    "bfloat16": "#0072B2",
-    "float16": "#D55E00",
-    "int8": "#009E73",
     "residual": "#BFBFBF",
     "attention": "#0072B2",
     "mlp": "#E69F00",
 }
-LINES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", INK)
+LINES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", BROWN)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "triangle-down")
 SANS = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu Serif', serif"
@@ -69,14 +54,23 @@ class Theme:
     size: float = 13.0
     width: float | None = None
     ink: str = INK
-    faint: str = FAINT
-    paper: str = PAPER
+    faint: str = "#e3e6ec"
+    paper: str = "#ffffff"
     soft: str = "#6b7280"
 
     @property
-    def colours(self) -> tuple[str, str, str]:
-        """Colours that differ between themes."""
-        return self.ink, self.faint, self.paper
+    def template(self) -> dict[str, Any]:
+        """What plotly calls a template: the look of all that a figure does not set itself."""
+        font: dict[str, Any] = {"family": self.font, "size": self.size}
+        axis = {"zeroline": False, "linecolor": self.ink, "gridcolor": self.faint, "automargin": True}
+        return {
+            "layout": {
+                "font": font | {"color": self.ink}, "paper_bgcolor": self.paper, "plot_bgcolor": self.paper,
+                "xaxis": axis | {"showgrid": False, "showline": True, "ticks": ""}, "yaxis": axis | {"showgrid": True},
+                "hoverlabel": {"font": font},
+                "modebar": {"remove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"]},
+            }
+        }  # fmt: skip
 
 
 THEMES: dict[ThemeName, Theme] = {

@@ -47,9 +47,7 @@ GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
 
-@measurement(
-    "layer_trace", "from_block_map", "retained_by_kind", cheaper="Fewer kinds=, from_blocks= or lengths= takes less."
-)
+@measurement("retained_by_kind", cheaper="Fewer kinds=, from_blocks= or lengths= takes less.")
 def separator_ablation(
     model: Bridge,
     sequence: SequenceOrCapture,

@@ -36,7 +36,7 @@ class Text(NamedTuple):
     content: Ids
 
 
-@measurement("repeat_tokenization", "splits")
+@measurement("repeat_tokenization")
 def repeat_tokenization(
     model: Any,
     n: int = 12,

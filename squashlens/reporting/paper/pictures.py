@@ -103,7 +103,7 @@ def _first(found: Found) -> go.Figure:
         "(a) collapse, by layer and number of ones": figures.collapse_heatmap(found["ones_and_zero"]),
         "(b) strongest paths": figures.strongest_paths(found["strongest_paths_model"]),
     }
-    return figures.panels(parts, columns=1, share="none")
+    return figures.panels(parts, columns=1)
 
 
 def _copying(found: Found) -> go.Figure:
