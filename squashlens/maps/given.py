@@ -7,16 +7,15 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
-from squashlens.measure.squashing.jacobians.sketch import PROBES
-from squashlens.measure.squashing.map_cells import with_ratio
+from squashlens.maps.cells import FEWER, with_ratio
 from squashlens.records.results import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
-DIMS = ("query", "traced", "path", "block", "layer", "position", "rank")
-COUNTED = ("position", "block", "rank")  # which the page counts from 0
+DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
+COUNTED = ("position", "block", "head", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "n_replacements": 0,
-    "spans": None, "seed": None,
+    "prompt": None, "method": "auto", "n_probes": FEWER, "norm": "spectral", "knockout": None,
+    "target": None, "spans": None, "seed": None,
 }  # fmt: skip
 
 
@@ -34,16 +33,16 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
     joined = [str(dim) for dim in result.dims if dim not in DIMS]
     function = provenance(result)["call"].get("function")
-    whole = {"query", "layer", "position"} <= {*result.dims} and {"path_bound", "null"} <= {*result}
-    if function in ("influence", "squash_map") and whole and joined:
-        raise InputError(
-            f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
-            f"Select one, for example with `result.isel({joined[0]}=0)`.",
-        )
-    if function not in ("influence", "squash_map") or not whole or not {"token", "token_id"} <= {*result.coords}:
+    needed = {"query", "layer", "position", "path_bound", "null", "token", "token_id"}
+    if function not in ("influence", "squash_map") or not needed <= {*result.dims, *result.variables}:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
             "Give a model and a prompt, or the whole result of `influence`.",
+        )
+    if joined:
+        raise InputError(
+            f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
+            f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
     for dim in ("query", "layer", "traced", "path"):
         labels = result[dim].values if dim in result.dims else np.zeros(1)

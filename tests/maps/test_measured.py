@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.maps.cells import joined, measure, spread
 from squashlens.measure.squashing.jacobians.sketch import Estimation
-from squashlens.measure.squashing.map_cells import joined, measure, spread
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 FAMILIES = ("llama", "gpt2", "gemma2", "neox")
@@ -102,7 +102,7 @@ def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
 
 @pytest.mark.parametrize("sink", [False, True])
 def test_paths_are_the_strongest_of_other_tokens(tiny: Any, sink: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("squashlens.measure.squashing.map_cells.first_has_nearly_all", lambda _: sink)
+    monkeypatch.setattr("squashlens.maps.traces.first_has_nearly_all", lambda _: sink)
     found = sl.squash_map(tiny, PROMPT, method="none").result
     for query in (4, 9, found.sizes["position"] - 1):
         best = sl.paths.strongest_paths(tiny, PROMPT, k=6, query=query, avoid=[0] if sink else [])
