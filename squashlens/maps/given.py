@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from squashlens._typing import short_repr
@@ -44,20 +43,18 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
             f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
-    for dim in ("query", "layer", "traced", "path"):
-        labels = result[dim].values if dim in result.dims else np.zeros(1)
-        if not len(labels) or len({*labels.tolist()}) < len(labels):
+    for dim, size in result.sizes.items():
+        labels = result[dim].values.tolist()
+        if not size or len({*labels}) < size:
             raise InputError(
-                f"model= is a result with {len(labels)} labels of {dim!r}, of which {len({*labels.tolist()})} differ.",
+                f"model= is a result with {size} labels of {dim!r}, of which {len({*labels})} differ.",
                 f"Select at least one {dim}, and none twice.",
             )
-    cut = [dim for dim in COUNTED if dim in result.dims and result[dim].values.tolist() != [*range(result.sizes[dim])]]
-    if cut or result["query"].max() >= result.sizes["position"]:
-        part = cut[0] if cut else "position"
-        raise InputError(
-            f"model= is a result with only a part of {part}, and a map shows the whole prompt.",
-            "Give the whole result; a selection may choose among query and layer.",
-        )
+        if dim in COUNTED and (labels != [*range(size)] or (dim == "position" and result["query"].max() >= size)):
+            raise InputError(
+                f"model= is a result with only a part of {dim}, and a map shows the whole prompt.",
+                "Give the whole result; a selection may choose among query and layer.",
+            )
     ordered = result.transpose(*DIMS, missing_dims="ignore")
     return with_ratio(ordered) if function == "influence" else ordered
 

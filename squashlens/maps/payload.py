@@ -36,22 +36,13 @@ TRACED = (*(f"path_{name}" for name in ("position", "head", *PATH)), *(f"way_{na
 SERIES = {"path_bound": "path bound", "null": "null", "jacobian": "Jacobian"}
 
 
-class Blob:
-    """Numbers, one array after the other."""
+Blob = list[np.ndarray]  # the numbers of a page, one array after the other
 
-    def __init__(self) -> None:
-        self.parts: list[np.ndarray] = []
-        self.size = 0
 
-    def add(self, values: Any) -> int:
-        """Append an array; its place in the blob."""
-        start = self.size
-        self.parts.append(np.asarray(values, dtype="<f4").ravel())
-        self.size += self.parts[-1].size
-        return start
-
-    def text(self) -> str:
-        return base64.b64encode(np.concatenate([*self.parts, np.zeros(0, "<f4")]).tobytes()).decode("ascii")
+def _add(blob: Blob, values: Any) -> int:
+    """Append an array; its place among the numbers."""
+    blob.append(np.asarray(values, dtype="<f4").ravel())
+    return sum(part.size for part in blob[:-1])
 
 
 def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
@@ -64,32 +55,32 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     wanted = facts["call"].get("query", -1) if opened is None else opened
     at_end: int = queries[-1]
     opened = wanted % len(tokens) if isinstance(wanted, int) and wanted % len(tokens) in queries else at_end
-    largest = {name: _largest(result[name]) for name in SHOWN if name in result and result[name].notnull().any()}
-    names = [name for name, most in largest.items() if most <= LARGEST]
+    largest = {name: float(abs(result[name]).max()) for name in SHOWN if name in result}
+    names = [name for name, most in largest.items() if most <= LARGEST]  # not those that are NaN everywhere
     header: dict[str, Any] = {
         "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts),
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
         "spans": _spans(result),
     }  # fmt: skip
     page = _fitting(result, names, opened, (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4)
-    blob = Blob()
+    blob: Blob = [np.zeros(0, "<f4")]
     header |= {
         "layers": page["layer"].values.tolist(), "queries": page["query"].values.tolist(),
         "notes": [
             *([DERIVED] if facts["values"] == "derived" else []),
             *(f"{SHOWN[name][0]}: up to {most:.3g}, too large for a page; the result has it."
-              for name, most in largest.items() if name not in names),
+              for name, most in largest.items() if most > LARGEST),
             *_notes(result, page),
         ],
         "quantities": [_quantity(page, name, blob, facts) for name in names],
         "traces": _traces(result.sel(traced=page["traced"]), blob) if "traced" in page.dims else None,
-        "distance": _distance(result.sel(layer=page["layer"]), blob),
+        "distance": _distance(result[names].sel(layer=page["layer"]), blob),
         "collapse": _collapse(result), "again": call_of(facts, query="QUERY"),
         "predicted": _by_query(page, "next_token", "next_probability"),
         "readout": _by_query(page, "readout_token", "readout_probability"),
         "answers": _by_query(page, "target", "against", "log_odds", "log_odds_noise"),
     }  # fmt: skip
-    return header | {"blob": blob.text()}
+    return header | {"blob": base64.b64encode(np.concatenate(blob).tobytes()).decode("ascii")}
 
 
 def _fitting(result: xr.Dataset, names: Sequence[str], opened: int, room: int) -> xr.Dataset:
@@ -171,7 +162,7 @@ def _quantity(page: xr.Dataset, name: str, blob: Blob, facts: dict[str, Any]) ->
         "name": name, "label": label, "about": about, "unit": str(page[name].attrs["units"]),
         "by_layer": "layer" in page[name].dims,
         "norm": facts["call"].get("norm") if name == "jacobian" else None,
-        "starts": [blob.add(row) if np.isfinite(row).any() else -1 for row in rows],
+        "starts": [_add(blob, row) if np.isfinite(row).any() else -1 for row in rows],
         "measured": str(page[name].attrs["long_name"]),
     }  # fmt: skip
 
@@ -189,8 +180,8 @@ def _traces(result: xr.Dataset, blob: Blob) -> dict[str, Any]:
             for path in (trace.isel(path=k) for k in range(trace.sizes["path"]))
             if np.isfinite(path["path_weight"])
         ]  # fmt: skip
-        ways = {name: blob.add(trace[f"way_{name}"].values[:, : query + 1]) for name in WAY}
-        attention = blob.add(trace["head_attention"].values[..., : query + 1])
+        ways = {name: _add(blob, trace[f"way_{name}"].values[:, : query + 1]) for name in WAY}
+        attention = _add(blob, trace["head_attention"].values[..., : query + 1])
         each.append({"query": query, "paths": paths, "sink": float(trace["path_sink"]), "attention": attention} | ways)
     sizes = result.sizes
     return {"ranks": sizes["rank"], "blocks": sizes["block"], "heads": sizes["head"], "queries": each}
@@ -198,12 +189,10 @@ def _traces(result: xr.Dataset, blob: Blob) -> dict[str, Any]:
 
 def _distance(result: xr.Dataset, blob: Blob) -> dict[str, Any]:
     """Mean influence by distance, for each quantity that was measured for all queries."""
-    there = [name for name in SERIES if name in result and result[name].notnull().all()]
-    means = {name: mean_by_distance(result[name]) for name in there}
     series = [
-        {"name": name, "label": SERIES[name], "start": blob.add(values)}
-        for name, values in means.items()
-        if _largest(values) <= LARGEST
+        {"name": name, "label": label, "start": _add(blob, mean_by_distance(result[name]))}
+        for name, label in SERIES.items()
+        if name in result and result[name].notnull().all()
     ]
     return {"length": result.sizes["position"], "series": series}
 
@@ -221,12 +210,6 @@ def _spans(result: xr.Dataset) -> dict[str, Any] | None:
         return None
     of, names = (result[name].values.tolist() for name in ("span", "span_name"))
     return {"of": of, "names": [names[of.index(k)] for k in range(max(of) + 1)]}
-
-
-def _largest(values: Any) -> float:
-    """The largest finite number."""
-    values = np.asarray(values)
-    return float(np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape)).max())
 
 
 def _number(value: Any) -> float | None:

@@ -69,7 +69,6 @@ def _digest(text: str) -> str:
 
 
 Measure = Callable[[xr.Dataset, int, Callable[[float], None]], xr.Dataset]
-DataOf = Callable[[xr.Dataset, int | None], dict[str, Any]]
 
 
 class Cancelled(BaseException):
@@ -79,7 +78,7 @@ class Cancelled(BaseException):
 class Worker:
     """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled."""
 
-    def __init__(self, widget: Any, measure: Measure, data_of: DataOf) -> None:
+    def __init__(self, widget: Any, measure: Measure, data_of: Callable[..., dict[str, Any]]) -> None:
         self.widget, self.measure, self.data_of = widget, measure, data_of
         self.thread: threading.Thread | None = None
         self.stop = threading.Event()
@@ -115,30 +114,6 @@ class Worker:
 
     def _say(self, kind: str, text: str) -> None:
         self.widget.send({"kind": kind, "text": text})
-
-
-def widget(result: xr.Dataset, measure: Measure, data_of: DataOf) -> Any:
-    """The widget of a map; `measure` gives the map's result with one more query, and reports its progress."""
-    try:
-        anywidget: Any = import_module("anywidget")
-        traitlets: Any = import_module("traitlets")
-    except ImportError as error:
-        raise InputError(
-            f"A live map needs anywidget, which cannot be imported ({error}).", 'pip install "squashlens[notebook]"'
-        ) from error
-
-    class LiveMap(anywidget.AnyWidget):
-        """A map in a notebook; `result` has the queries that were measured by clicks too."""
-
-        _esm = program()
-        _css = styles()
-        data = traitlets.Dict().tag(sync=True)
-
-    made: Any = LiveMap(data=data_of(result, None))
-    made.result = result
-    made.worker = Worker(made, measure, data_of)
-    made.on_msg(made.worker.asked)
-    return made
 
 
 ENDINGS = (".html", ".htm")
@@ -179,7 +154,27 @@ class SquashMap:
                 "This map was made of a result, so that there is no model to measure other queries with.",
                 "Make it of a model and a prompt: `squashlens.squash_map(model, prompt).live()`.",
             )
-        return widget(self.result, self.again, self._data)
+        try:
+            anywidget: Any = import_module("anywidget")
+            traitlets: Any = import_module("traitlets")
+        except ImportError as error:
+            raise InputError(
+                f"A live map needs anywidget, which cannot be imported ({error}).",
+                'pip install "squashlens[notebook]"',
+            ) from error
+
+        class LiveMap(anywidget.AnyWidget):
+            """A map in a notebook; `result` has the queries that were measured by clicks too."""
+
+            _esm = program()
+            _css = styles()
+            data = traitlets.Dict().tag(sync=True)
+
+        made: Any = LiveMap(data=self._data())
+        made.result = self.result
+        made.worker = Worker(made, self.again, self._data)
+        made.on_msg(made.worker.asked)
+        return made
 
     def _data(self, result: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
         """The data of the page, or of that of a result with further queries."""
