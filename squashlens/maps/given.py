@@ -43,6 +43,7 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
             f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
+    last = {"position": result["query"].max(), "block": result["layer"].max() - 1}
     for dim, size in result.sizes.items():
         labels = result[dim].values.tolist()
         if not size or len({*labels}) < size:
@@ -50,7 +51,7 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
                 f"model= is a result with {size} labels of {dim!r}, of which {len({*labels})} differ.",
                 f"Select at least one {dim}, and none twice.",
             )
-        if dim in COUNTED and (labels != [*range(size)] or (dim == "position" and result["query"].max() >= size)):
+        if dim in COUNTED and (labels != [*range(size)] or last.get(dim, 0) >= size):
             raise InputError(
                 f"model= is a result with only a part of {dim}, and a map shows the whole prompt.",
                 "Give the whole result; a selection may choose among query and layer.",

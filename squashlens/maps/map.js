@@ -1020,7 +1020,7 @@ class View {
         this.path = this.path === k ? -1 : k;
         this.showPaths();
         this.drawAll();
-        this.paths.querySelectorAll("button")[k]?.focus();
+        this.paths.querySelectorAll("[aria-pressed]")[k]?.focus();
       };
       const pressed = String(this.path === k);
       const only = make("button", { type: "button", "aria-pressed": pressed, onclick: toggle }, String(k + 1));

@@ -233,7 +233,7 @@ def _notes(result: xr.Dataset, page: xr.Dataset) -> list[str]:
     for dim, text in {"query": "queries", "layer": "layers", "traced": "queries with paths"}.items():
         whole, part = result.sizes.get(dim, 0), page.sizes.get(dim, 0)
         if part < whole:
-            notes.append(f"{part:,} of {whole:,} {text} are in this page, which has at most 6 MB; the result has all.")
+            notes.append(f"{part:,} of {whole:,} {text} fit into this page of 6 MB; the result has all of them.")
     return notes
 
 

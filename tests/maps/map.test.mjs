@@ -113,7 +113,7 @@ test("groups take time in proportion to the text", () => {
   }
 });
 
-test("scales are logarithmic; that of a ratio is centred at 1", () => {
+test("scales are logarithmic, that of a ratio centred at 1; that of changes is linear", () => {
   const one = scale([1, 100, null, 0], false);
   assert.deepEqual([one.low, one.high], [1, 100]);
   assert.ok(Math.abs(one.at(10) - 0.5) < 1e-12);
@@ -121,6 +121,8 @@ test("scales are logarithmic; that of a ratio is centred at 1", () => {
   const ratio = scale([0.5, 8], true);
   assert.ok(Math.abs(ratio.at(1) - 0.5) < 1e-12);
   assert.deepEqual([ratio.low, ratio.high], [1 / 8, 8]);
+  const changes = scale([-4, 1, null], true, true);
+  assert.deepEqual([changes.low, changes.high, changes.at(0), changes.at(-4)], [-4, 4, 0.5, 0]);
   assert.equal(scale([null, 0], false).any, false);
 });
 
