@@ -211,9 +211,8 @@ def squash_map(
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 
     The prompt is a ribbon of tokens, coloured by their influence on the query; clicking a token makes it the query.
-    Below it are all layers and tokens of this query with the strongest attention paths, influence by distance against
-    the null, and the distance of v and v* for the prompt with its last token repeated. Every number on the page is one
-    of `result`.
+    Below it are all layers and tokens of this query with the strongest attention paths, influence by distance, and the
+    distance of v and v* for the prompt with its last token repeated. Every number on the page is one of `result`.
 
     Path bound and null are measured for all queries in one forward pass; for prompts so long that the page could not
     hold them, for queries that are evenly spaced. Norms of the Jacobian, the readout of each layer and knockouts are
@@ -233,7 +232,7 @@ def squash_map(
         target: answers whose log-odds are followed, as in `knockout_effect`; by default the two likeliest next tokens.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
-        seed: random seed of a sketch and of replacements; by default as in `jacobian_norms`.
+        seed: random seed of a sketch; by default as in `jacobian_norms`.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
