@@ -189,9 +189,9 @@ def _jacobian(
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
     products, text = Products(Pullback(session, layers, tick=tick), opened), f"{norm} norm of the Jacobian"
     ends = ends_of(products, norm, method, MISSED / 2 / (len(layers) * products.reach))
-    norms = {"jacobian": (ends.estimate, text)}
-    if method.method == "sketch":
-        norms = {"jacobian": (ends.estimate, f"sketched {text}")}
+    sketched = method.method == "sketch"
+    norms = {"jacobian": (ends.estimate, f"sketched {text}" if sketched else text)}
+    if sketched:
         norms |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
     return {name: (BY_QUERY, at_query(queries, opened, values), label, "1") for name, (values, label) in norms.items()}
 

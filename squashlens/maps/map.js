@@ -21,7 +21,7 @@
  *   predicted: ([string, number] | null)[] | null, readout: ([string[][], number[][]] | null)[] | null,
  *   answers: ([string, string, number, number] | null)[] | null, again: string,
  *   spans: Spans | null, blob: string, seconds?: number | null}} Payload
- * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and the names of all spans
+ * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and its name
  * @typedef {{start: number, end: number}} Unit a group of tokens: positions from start to before end
  * @typedef {{measure: (query: number) => void}} Live
  */
@@ -762,8 +762,8 @@ class View {
   /** What a group is called: the name of its span, or its tokens. @param {Unit} group */
   named(group) {
     const spans = this.unit === "span" ? this.data.payload.spans : null;
-    const name = spans?.names[spans.of[group.start]];
-    return visible(name ?? this.tokens.slice(group.start, Math.min(group.end, group.start + 64)).join(""));
+    const name = spans?.names[group.start];
+    return visible(name || this.tokens.slice(group.start, Math.min(group.end, group.start + 64)).join(""));
   }
 
   showRibbon() {

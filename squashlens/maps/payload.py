@@ -59,7 +59,8 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     header: dict[str, Any] = {
         "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts),
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
-        "spans": _spans(result),
+        "spans": {"of": result["span"].values.tolist(), "names": result["span_name"].values.tolist()}
+                 if "span" in result.coords else None,
     }  # fmt: skip
     page = _fitting(result, names, opened, (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4)
     blob: Blob = [np.zeros(0, "<f4")]
@@ -199,14 +200,6 @@ def _collapse(result: xr.Dataset) -> dict[str, Any]:
     names = ("collapse_distance", "collapse_noise", "last_token_rms")
     held = {name: [_number(value) for value in result[name].values] for name in names if name in result}
     return {"layers": [int(layer) for layer in result["layer"].values], **held}
-
-
-def _spans(result: xr.Dataset) -> dict[str, Any] | None:
-    """The number of each token's span, and the spans' names; None if the result has no spans."""
-    if "span" not in result.coords:
-        return None
-    of, names = (result[name].values.tolist() for name in ("span", "span_name"))
-    return {"of": of, "names": [names[of.index(k)] for k in range(max(of) + 1)]}
 
 
 def _number(value: Any) -> float | None:

@@ -249,7 +249,7 @@ def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
     spans = {"</b>question": range(1, 6), "ones": [8, 6], "\u202eone more": [10]}
     found = sl.squash_map(tiny, PROMPT, method="none", spans=spans)
     data = found._data()["spans"]
-    assert data["names"] == ["</b>question", "ones", "\\u202eone more"]
+    assert [data["names"][at] for at in (1, 6, 10)] == ["</b>question", "ones", "\\u202eone more"]
     assert data["of"][:11] == [-1, 0, 0, 0, 0, 0, 1, -1, 1, -1, 2]
     again = sl.squash_map(sl.results.open(sl.results.save(found.result, tmp_path / "map.nc")))
     one = watched()
