@@ -48,22 +48,6 @@ def section(*maps: dict[str, Any], theme: str = "auto", level: int = 2) -> str:
     return f'{"".join(each)}<style>{styles()}</style>\n<script type="module">{program()}</script>'
 
 
-def page(*maps: dict[str, Any]) -> str:
-    """One map, or several side by side, as a page of its own."""
-    policy = (
-        f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<title>Squash map – squashlens</title>\n"
-        '<link rel="icon" href="data:,">\n</head>\n<body>\n'
-        f"<main>{section(*maps, level=1)}</main>\n</body>\n</html>\n"
-    )
-
-
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
 
@@ -137,7 +121,19 @@ class SquashMap:
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""
-        return page(*(shown._data() for shown in (self, beside) if shown is not None))
+        maps = [shown._data() for shown in (self, beside) if shown is not None]
+        policy = (
+            f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
+            "base-uri 'none'; form-action 'none'"
+        )
+        return (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            "<title>Squash map – squashlens</title>\n"
+            '<link rel="icon" href="data:,">\n</head>\n<body>\n'
+            f"<main>{section(*maps, level=1)}</main>\n</body>\n</html>\n"
+        )
 
     def section(self) -> str:
         """The map as a part of another page, in light colours."""
