@@ -569,6 +569,7 @@ class View {
       onmouseleave: () => (this.hover.hidden = true),
     });
     this.status.id = `${this.id}-status`;
+    this.hover.id = `${this.id}-hover`;
     this.cellText = make("div", { class: "sl-cell" });
     this.paths = make("div", { class: "sl-paths" });
     this.readout = make("div", { class: "sl-readout" });
@@ -862,7 +863,7 @@ class View {
       : [];
     this.says.replaceChildren(...parts, ...(this.signed ? [] : this.conclusion()));
     const answers = this.data.of(this.data.payload.answers, this.query);
-    this.why.hidden = !answers;
+    this.why.hidden = !answers || !this.data.payload.layers.includes(0);
     if (answers) this.why.replaceChildren(...this.because(answers));
   }
 
@@ -1065,7 +1066,8 @@ class View {
     };
     const hide = () => (this.hover.hidden = true);
     const on = { onmouseenter: show, onfocus: show, onclick: show, onmouseleave: hide, onblur: hide };
-    return make("button", { type: "button", class: "sl-head", ...on }, `head ${head}`);
+    const described = { class: "sl-head", "aria-describedby": this.hover.id };
+    return make("button", { type: "button", ...described, ...on }, `head ${head}`);
   }
 
   /** What the query would predict if it were read after each layer. */
