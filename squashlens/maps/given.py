@@ -43,8 +43,8 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
             f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
-    ends = result["query"].values.max(initial=0), result["layer"].values.max(initial=0) - 1
-    last = dict(zip(("position", "block"), ends, strict=True))
+    query, layer = (int(result[name].values.max(initial=0)) for name in ("query", "layer"))
+    last: dict[Any, int] = {"position": query, "block": layer - 1}
     for dim, size in result.sizes.items():
         labels = result[dim].values.tolist()
         if not size or len({*labels}) < size:
