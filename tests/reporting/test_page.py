@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import squashlens as sl
@@ -63,16 +64,29 @@ def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
     text = page_of(tiny, "110 =")
     assert "No verdict: no right answer was given." in text
     assert "lost" not in re.sub(r"<(script|style).*?</\1>|<details id=.terms.*?</details>", "", text, flags=re.DOTALL)
-    assert text.count("Plotly.newPlot(") == 1
+    assert text.count("Plotly.newPlot(") == len(report_page.WIDTHS)
 
 
 def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
     text = sl.report(out=tmp_path / "page.html").read_text(encoding="utf-8")
-    for words in ("“4”, with a probability of over 99.9 %", "Present, not used: the two", "No single token matters."):
+    for words in (
+        "“4”, with a probability of over 99.9 %", "Present, not used: the two", "No single token matters.",
+        "for n = 1, 4, 8, 16, 32, 47.", "Up to n = 47. From n = 48 on, one more does not get its own answer.",
+        "for 90 and 93 (without commas present, not used)",
+    ):  # fmt: skip
         assert words in text
-    assert re.search(
-        r"n and n \+ 1 ones get their own answers for n = 1, 2, 4, 8, 16, 32.*From n = \d+ on they do not", text
-    )
+
+
+def test_commas_are_tried_where_both_prompts_count_equal_tokens(tiny: Any) -> None:
+    ask = report_page.COUNT.format
+    (name, found), *others = report_page._commas(tiny, Asked(ask("1" * 50), "50", (ask("1" * 51), "51"))).items()
+    texts = [ask(",".join(["111"] * n + ["11"])) for n in (16, 17)]
+    by_text = sl.verdict(tiny, texts, ["50", "53"], n_random_models=0)
+    assert not others
+    assert "for 50 and 53 (without commas present, not used)" in name
+    np.testing.assert_allclose(found["log_odds_after"], by_text["log_odds_after"], atol=1e-4)
+    for answer, instead in (("2", (ask("11"), "3")), ("3", (ask("1101"), "4")), ("2", (ask("111"), "3"))):
+        assert report_page._commas(tiny, Asked(ask("11"), answer, instead)) == {}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +125,7 @@ def test_the_answers_are_on_the_first_screen(desk: Opened) -> None:
     desk.page.set_viewport_size({"width": 1200, "height": 900})
     ends = desk.page.eval_on_selector_all(".answers section", "all => all.map(e => e.getBoundingClientRect().bottom)")
     desk.page.set_viewport_size({"width": 1280, "height": 900})
-    assert len(ends) == 3
+    assert len(ends) == 4
     assert max(ends) <= 900
 
 
@@ -167,7 +181,7 @@ def test_in_a_browser(browser: Any, desk: Opened, written: Path, width: int) -> 
     assert one.complaints == []
     assert one.requests == [written.as_uri()]
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert one.page.locator(".js-plotly-plot").count() == 4
+    assert one.page.locator(".js-plotly-plot").count() == 10
     if one is not desk:
         one.page.close()
 

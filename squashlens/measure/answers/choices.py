@@ -14,7 +14,7 @@ from squashlens._typing import Bridge, listed
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.prompts import require_apart, tokenize_after
+from squashlens.prompts import answers_after
 from squashlens.sequences import Ids
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
@@ -64,9 +64,7 @@ def of_choices(
             "Write the answers as in choices=, with a space before them where the choices have one.",
         )
     ids = tuple(tuple(tokenize(model, text)[0].tolist()) for text in texts)
-    tokens = tuple(tuple(tokenize_after(model, row[-1], c) for c in own) for row, own in zip(ids, each, strict=True))
-    for own, forms in zip(each, tokens, strict=True):
-        require_apart(own, forms)
+    tokens = tuple(tuple(answers_after(model, row[-1], own)) for row, own in zip(ids, each, strict=True))
     places = np.array([own.index(answer) for own, answer in zip(each, right, strict=True)])
     facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
