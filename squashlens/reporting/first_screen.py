@@ -144,7 +144,7 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
         return f"Most on {names[0]}, by the Jacobian norm.", (f"Jacobian norms: {each}. Tokens could not be hidden.",)
     if own.max() < MATTERS:
         return "No single token matters.", (
-            f"Hiding one from all later tokens moves at most {percent(float(own.max()))} of the probability "
+            f"Hiding one from all later tokens moves {percent(float(own.max()))} of the probability at most "
             f"({names[0]}).",
         )
     each = ", ".join(f"{percent(float(own[at]))} without {name}" for at, name in zip(order, names, strict=True))

@@ -89,8 +89,8 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({"judged": judged("not resolved", log_odds_noise=0.1)}, BECAME, "They differ by 2 times the rounding."),
     ({}, DEPENDS, "Most on “t1” at position 1. Probability that moves if no later token can read it: 30 % without"),
     ({}, DEPENDS, "Why “␣Rome” and not “␣Berlin”: its lead of 2.5 nats changes by −5.4 without “t1” at position 1."),
-    ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves at most "
-     "under 0.1 % of the probability (“t1” at position 1)."),
+    ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves under "
+     "0.1 % of the probability at most (“t1” at position 1)."),
     ({"knockout": None}, DEPENDS, "by the Jacobian norm"),
     ({"helped": {"sharper": judged("used", probability=0.9)}}, HELPS,
      "Sharper. Tried, with the probabilities of the two right answers: sharper: used (90 % and 2 %)."),
