@@ -55,7 +55,7 @@ class Section:
     """A part of the page: a figure with a note and sentences, and what the first screen says of it, if anything."""
 
     title: str
-    figure: "go.Figure | None"
+    figure: "go.Figure"
     says: tuple[str, ...] = ()
     note: str = ""
     lead: Answer | None = None
@@ -296,10 +296,7 @@ def render(
     library = iter([True])  # plotly's code is included once, with the first figure
 
     def drawn(sections: Sequence[Section]) -> list[tuple[Section, str]]:
-        return [
-            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
-            for part in sections
-        ]
+        return [(part, _embed(part.figure, with_library=next(library, False))) for part in sections]
 
     return template("template.html.jinja", autoescape=True).render(
         answers=[*(part.lead for part in parts if part.lead), *first_answers(evidence)],

@@ -21,15 +21,12 @@ ASKED: dict[str, Any] = {"prompt": PROMPT, "answer": "9", "instead": (PROMPT.rep
 
 
 @pytest.fixture(scope="module")
-def report(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
-    """A report, and the state of the process before and after it."""
+def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report, which leaves the process as it was."""
     out, before = tmp_path_factory.mktemp("page") / "report.html", process_state()
-    return sl.report(tiny, **ASKED, out=out, n=6), before, process_state()
-
-
-@pytest.fixture
-def written(report: tuple[Path, Any, Any]) -> Path:
-    return report[0]
+    sl.report(tiny, **ASKED, out=out, n=6)
+    assert process_state() == before
+    return out
 
 
 class Opened:
@@ -50,14 +47,9 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def desk(browser: Any, report: tuple[Path, Any, Any]) -> Any:
+def desk(browser: Any, written: Path) -> Any:
     """The page on a desk, opened once; tests leave it as they found it."""
-    return Opened(browser, report[0], 1280)
-
-
-def test_it_leaves_the_process_as_it_was(report: tuple[Path, Any, Any]) -> None:
-    _, before, after = report
-    assert after == before
+    return Opened(browser, written, 1280)
 
 
 def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
@@ -153,7 +145,8 @@ def test_token_text_is_escaped(tiny: Any) -> None:
         result["token"][0 if "rank" in result.dims else 1] = evil
         return result
 
-    text = page_of(tiny, "110 =", [Section(evil, None, (f"{evil} is 2 tokens.",))], change, evil, f"'{evil}'")
+    part = Section(evil, sl.figures.of(sl.path_bound(tiny, "110 =")), (f"{evil} is 2 tokens.",))
+    text = page_of(tiny, "110 =", [part], change, evil, f"'{evil}'")
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
