@@ -350,8 +350,8 @@ def answers_after(model: Bridge, token: int, texts: Sequence[str]) -> list[Ids]:
         )
     if not all(tokens):
         raise InputError("The answer is empty.", "Give its text.")
-    before = require_tokenizer(model).decode([token])[-1:]
     for text, own in zip(texts, tokens, strict=True):
+        before = require_tokenizer(model).decode([token])[-1:]
         if text[0].isalnum() and (before.isalnum() or before in ".,:;?!"):
             spaced = tokenize_after(model, token, f" {text}")
             if spaced != own and len(spaced) <= len(own):

@@ -175,7 +175,7 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
 
 def test_an_answer_that_continues_a_word_is_remarked() -> None:
     prose = sl.load("tiny-prose", device="cpu")
-    for before, answer, words in ((" unto", "Moses", "give ' Moses'"), (" unto", " Moses", ""), ("(", "Moses", "")):
+    for before, answer, words in ((" unto", "Aaron", "give ' Aaron'"), (" unto", " Aaron", ""), ("(", "Aaron", "")):
         with warnings.catch_warnings(record=True) as remarks:
             (ids,) = answers_after(prose, sl.prompts.one_token(prose, before), [answer])
         assert prose.tokenizer.decode(ids) == answer

@@ -197,7 +197,7 @@ def _commas(model: Bridge, asked: Asked) -> dict[str, xr.Dataset]:
     if len(first) != len(second) or len(differ) != 1:
         return {}
     (token, n), (another, m) = first[differ[0]], second[differ[0]]
-    if token != another or [asked.answer, other] != [str(n), str(m)]:
+    if token != another or [str(asked.answer).strip(), other.strip()] != [str(n), str(m)]:
         return {}
     start = sum(size for _, size in first[: differ[0]])
     form: dict[str, Any] = {"prefix": ids[:start], "suffix": ids[start + n :]}
