@@ -77,8 +77,8 @@ def test_commas_are_tried_where_both_prompts_count_equal_tokens(tiny: Any) -> No
     assert not others
     assert "for 50 and 53 (without commas present, not used)" in name
     np.testing.assert_allclose(found["log_odds_after"], by_text["log_odds_after"], atol=1e-4)
-    for answer, instead in (("2", (ask("11"), "3")), ("3", (ask("1101"), "4")), ("2", (ask("111"), "3"))):
-        assert report_page._commas(tiny, Asked(ask("11"), answer, instead)) == {}
+    for answer, items in (("50", "1" * 50), ("50", "1" * 50 + "01"), ("50", "0" * 51), ("7", "1" * 51)):
+        assert report_page._commas(tiny, Asked(ask("1" * 50), answer, (ask(items), "51"))) == {}
 
 
 @pytest.mark.parametrize(
