@@ -124,9 +124,10 @@ class Comparison:
             found = collapse(model, captured, **metric.said)
             found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
             found["bound"] = as_variable(self._bound(model, form, int(found["length"].values[-1])), "bound")
-            if self.answer is not None:  # content does not depend on the form's separators
-                asked = [form.unrelated(Random(f"asked {self.seed} {k}")) for k in range(self.n_samples)]
-                right = accuracy(model, asked, self.answer, lengths=lengths, n_baseline=0)
+            if self.answer is not None:
+                # Their content does not depend on the form's separators.
+                drawn = [form.unrelated(Random(f"asked {self.seed} {number}")) for number in range(self.n_samples)]
+                right = accuracy(model, drawn, self.answer, lengths=lengths, n_baseline=0)
                 found["accuracy"] = as_variable(right, "accuracy")
         return found
 
