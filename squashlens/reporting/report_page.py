@@ -226,15 +226,14 @@ def _counting(model: Bridge) -> Section:
     found = _count(model, ones, sorted({m for n in COUNTED for m in (n, n + 1)}))
     found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
     used = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == USED]
-    says = f"n and n + 1 ones get their own answers for n = {', '.join(map(str, used)) or 'none'}."
-    verdict, why = f"Up to n = {max(used, default=0)}", ""
-    if (first := next((n for n in COUNTED if n > max(used, default=0)), None)) is not None:
-        verdict += f". From n = {first} on, one more does not get its own answer"
-        why = decided_by(found.isel(pair=COUNTED.index(first)))
+    first = next(n for n in COUNTED if n > max(used))  # of the bundled model, which cannot do all
+    says = f"n and n + 1 ones get their own answers for n = {', '.join(map(str, used))}."
+    verdict = f"Up to n = {max(used)}. From n = {first} on, one more does not get its own answer."
+    why = decided_by(found.isel(pair=COUNTED.index(first)))
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
-    lead = Answer("How many ones can it count?", f"{verdict}.", (says,))
+    lead = Answer("How many ones can it count?", verdict, (says,))
     title = "Counts that it can do, and counts that it cannot"
-    return Section(title, figures.verdict_odds(found), (f"{lead.verdict} {why}",), note, lead)
+    return Section(title, figures.verdict_odds(found), (f"{verdict} {why}",), note, lead)
 
 
 def _growing(model: Bridge, source: object, n: int) -> list[Section]:
