@@ -50,6 +50,7 @@ Targets = TypeAliasType("Targets", Target | Sequence[Target])
 Candidates = TypeAliasType("Candidates", Sequence[int] | Literal["predicted"] | None)  # token ids that replace a token
 ChoicesOfPrompts = TypeAliasType("ChoicesOfPrompts", Sequence[str] | Sequence[Sequence[str]] | None)
 Missing = Literal["zero", "mean"]  # what stands in place of an output
+Parts = Literal["sublayers", "heads"]
 Bos = Literal["family", "none"]
 Distance = Literal["linf", "l1", "l2"]
 Heads = Literal["value", "slice"]

@@ -44,7 +44,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
 
     Raises:
         InputError: an unknown hook point, or a function with another signature; during a pass, a function that returns
-            anything but a tensor of the same shape, dtype and device, or NaN where it got numbers.
+            anything but a tensor of the same shape, dtype and device, or NaN where it got numbers; at the end, a hook
+            all of whose positions are beyond the end of every prompt.
         UnsoundModelError: edits at a hook point have no effect in this model.
 
     >>> import squashlens as sl
@@ -63,9 +64,26 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
             expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
             require_effective(model, [site for hook in expanded for site in hook.points(len(model.blocks))])
+        stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")  # the user asked for this edit
         yield model
+
+
+@contextmanager
+def _reaching(hooks: list[Hook]) -> Iterator[None]:
+    """Raise at the end of the body if all prompts in it were too short for the positions of one of the hooks."""
+    placed = [(hook, min(hook.positional)) for hook in hooks if isinstance(hook.positional, tuple)]
+    for hook, _ in placed:
+        hook._lengths.clear()
+    yield
+    for hook, first in placed:
+        if hook._lengths and (longest := max(hook._lengths)) <= first:
+            raise InputError(
+                f"{hook.name} changed nothing: it acts from position {first} on, and the longest prompt has {longest} "
+                "tokens.",
+                "Give positions below the number of tokens; `squashlens.hooks.find_positions` finds those of a text.",
+            )
 
 
 def require_effective(model: Bridge, sites: list[str]) -> None:

@@ -93,9 +93,11 @@ def test_what_hides_nothing_changes_no_bit(family: str, bridge_of: Callable[...,
     model = bridge_of(family)
     plain = logits(model)
     for hook in (change.sliding_window(N), change.sliding_window(1, sink=N), change.mask_attention((3,), (3, 4)),
-                 change.attention_temperature(1.0), change.zero_residual((N,)),
-                 change.zero_pattern((N - 1,))):  # fmt: skip
+                 change.attention_temperature(1.0), change.zero_pattern((N - 1,))):  # fmt: skip
         assert torch.equal(logits(model, hook), plain)
+    for beyond in (change.zero_residual([N, N + 2]), change.mask_tokens([N]), change.zero_mlp(positions=[N])):
+        with pytest.raises(InputError, match=f"the longest prompt has {N} tokens"):
+            logits(model, beyond)
     with contextlib.suppress(ZeroDivisionError), sl.applied(model, change.sliding_window(2)):
         assert not torch.equal(logits(model), plain)
         raise ZeroDivisionError
