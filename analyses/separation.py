@@ -8,6 +8,7 @@ the nearest representation of another run is its own. Beside it: the same with c
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import squashlens as sl
 
@@ -34,7 +35,11 @@ if args.prose:
     ids = sl.prompts.tokenize(model, PROSE * (args.n // 40 + 1))[0].tolist()
     sequences["prose"] = sl.prompts.build(model, ids[1 : args.n + 1], prefix=ids[:1])
 
-found = {name: sl.separation(args.model, sequence, runs=args.runs) for name, sequence in sequences.items()}
+models = {dtype: sl.load(args.model, dtype=dtype) for dtype in args.runs}
+found: dict[str, Any] = {
+    name: sl.results.concat({dtype: sl.separation(one, sequence) for dtype, one in models.items()}, dim="run")
+    for name, sequence in sequences.items()
+}
 for name, one in found.items():
     sl.results.save(one, args.out / f"{name.replace(' ', '_')}.nc")
 sl.figures.save(sl.figures.separation_curve(found), args.out / "separation.html")

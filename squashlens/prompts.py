@@ -22,6 +22,7 @@ from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize, vocabulary_of
 from squashlens.errors import InputError
+from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids, Pair
 from squashlens.tasks.paper import COPY, COUNT
 
@@ -333,8 +334,13 @@ def tokenize_after(model: Bridge, token: int, text: str) -> Ids:
     return tuple(joint[len(alone) :])
 
 
-def require_apart(texts: Sequence[str], tokens: Sequence[Ids]) -> None:
-    """Raise if an answer is empty, or begins another one, than which it could then never be less likely."""
+def answers_after(model: Bridge, token: int, texts: Sequence[str]) -> list[Ids]:
+    """Token ids of different answers as they follow a prompt's last token, for all measurements of one spelling.
+
+    Raises if an answer is empty, or begins another one, than which it could then never be less likely. Warns of one
+    that continues the last word of the prompt, if it has no fewer tokens than with a space before it.
+    """
+    tokens = [tokenize_after(model, token, text) for text in texts]
     pairs = [(a, b) for a, b in permutations(range(len(tokens)), 2) if tokens[b][: len(tokens[a])] == tokens[a]]
     if pairs:
         (a, b), *_ = pairs
@@ -344,3 +350,11 @@ def require_apart(texts: Sequence[str], tokens: Sequence[Ids]) -> None:
         )
     if not all(tokens):
         raise InputError("The answer is empty.", "Give its text.")
+    for text, own in zip(texts, tokens, strict=True):
+        before = require_tokenizer(model).decode([token])[-1:]
+        if text[0].isalnum() and (before.isalnum() or before in ".,:;?!"):
+            spaced = tokenize_after(model, token, f" {text}")
+            if spaced != own and len(spaced) <= len(own):
+                remark(f"{text!r} is measured without a space before it. For an answer that is a word, give ' {text}'.")
+                break
+    return tokens

@@ -24,7 +24,7 @@ from tests.measurements import usual as with_arguments
 # What is measured, and labels of the result: their values are coordinates or in the provenance.
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
-    "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks", "runs",
+    "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks",
     "prompts", "answers", "choices", "texts", "find",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.

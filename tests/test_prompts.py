@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import shutil
+import warnings
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens import zoo
 from squashlens.errors import InputError
-from squashlens.prompts import GrowingSequence, Pair
+from squashlens.prompts import GrowingSequence, Pair, answers_after
 from tests.references import raw
 
 QUESTION = "How many ones are in the following sequence?"
@@ -45,21 +46,13 @@ def test_pairs_by_hand(
             if number in breaks and number < length:
                 stem.append(99)
         pair = sequence.pair(length)
-        assert list(pair.v) == stem + suffix
-        assert list(pair.v_star) == [*stem, stem[-1], *suffix]
+        assert [ids.tolist() for ids in pair.tensors()] == [stem + suffix, [*stem, stem[-1], *suffix]]
         assert sequence.before_separator(length) == (length % every == 0)
         assert [p for p, token in enumerate(stem) if token == 99] == list(sequence.separator_places(length))
         contrast = sequence.contrast(length).ids(sequence.trunk)
         assert list(contrast) == [*stem[:-1], 4 if stem[-1] == 3 else 3, *suffix]
     assert [sequence.trunk[p] for p in sequence.separator_places()] == [99] * len(breaks)
     assert len(sequence.trunk) == len(prefix) + len(content) + len(breaks)
-
-
-def test_a_pair_repeats_the_last_token(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
-    v, v_star = ones.pair(3).tensors()
-    assert v.tolist() == list(ones.trunk[:4])
-    assert v_star.tolist() == [*ones.trunk[:4], ones.trunk[3]]
 
 
 def test_lengths_may_be_numpy_numbers(tiny: Any) -> None:
@@ -178,6 +171,16 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
     assert Path(chatty.tokenizer.name_or_path).name == "model"
     ds = sl.collapse(chatty, sequence)
     assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]
+
+
+def test_an_answer_that_continues_a_word_is_remarked() -> None:
+    prose = sl.load("tiny-prose", device="cpu")
+    for before, answer, words in ((" unto", "Aaron", "give ' Aaron'"), (" unto", " Aaron", ""), ("(", "Aaron", "")):
+        with warnings.catch_warnings(record=True) as remarks:
+            (ids,) = answers_after(prose, sl.prompts.one_token(prose, before), [answer])
+        assert prose.tokenizer.decode(ids) == answer
+        assert len(remarks) == bool(words)
+        assert all(words in str(remark.message) for remark in remarks)
 
 
 def test_text_is_encoded_and_never_looked_up() -> None:

@@ -65,16 +65,11 @@ def collapses(collapse: xr.Dataset) -> str:
 
 
 def recovers(separation: xr.Dataset) -> str:
-    """Which share of lengths can be told apart at y, for a run or several."""
-    runs = separation["run"].values if "run" in separation.dims else [None]
-    said = [f"By chance {percent(float(separation['chance'].max()))} would be."]
-    for run in runs:
-        one, where = (separation, "") if run is None else (separation.sel(run=run), f" in {run}")
-        share, n, step = percent(float(one["recovery_y"])), one.sizes["length"], number(one["step_y"].median())
-        random = one["recovery_random_y"].mean() if "recovery_random_y" in one else None
-        beside = "" if random is None else f" (random weights {percent(float(random))})"
-        said.append(
-            f"{share} of {n} lengths are recovered from y{where}{beside}; one more token moves y by {step} times what "
-            "rounding does (median)."
-        )
-    return " ".join([*said[1:], said[0]])
+    """Which share of lengths can be told apart at y."""
+    share, chance = (percent(float(separation[name])) for name in ("recovery_y", "chance"))
+    random = separation["recovery_random_y"].mean() if "recovery_random_y" in separation else None
+    beside = "" if random is None else f" (random weights {percent(float(random))})"
+    return (
+        f"{share} of {separation.sizes['length']} lengths are recovered from y{beside}; one more token moves y by "
+        f"{number(separation['step_y'].median())} times what rounding does (median). By chance {chance} would be."
+    )

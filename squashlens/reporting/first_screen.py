@@ -11,13 +11,14 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
-from squashlens.measure.answers.verdict import LOST, PRESENT, UNDECIDED, UNRESOLVED, USED
+from squashlens.measure.answers.verdict import LOST, POSSIBLE, PRESENT, UNDECIDED, UNRESOLVED, USED
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
 SHOWN = 3  # tokens that are named
+PROBABILITIES = ("probability", "probability_after")
 WORDS = {
     USED: "used: each prompt prefers its own answer",
     PRESENT: "present, not used: the two prompts can be told apart, and the right answer does not follow",
@@ -86,7 +87,8 @@ def _predicted(given: Evidence) -> tuple[str, tuple[str, ...]]:
     if given.judged is not None:
         own = given.judged.isel(pair=0)
         share, rank = percent(float(own["probability"])), int(own["rank"])
-        details.append(f"The right answer {quoted(own['answer'].item())} has {share}; its first token has rank {rank}.")
+        written = "writes it" if rank == 1 else f"does not write it: a token of it has rank {rank}"
+        details.append(f"The right answer {quoted(own['answer'].item())} has {share}. Greedy decoding {written}.")
     return verdict, tuple(details)
 
 
@@ -104,7 +106,7 @@ def decided_by(own: xr.Dataset) -> str:
     """The numbers that decided the verdict on one pair."""
     name, other = (quoted(own[label].item()) for label in ("answer", "answer_after"))
     before, after, noise = (float(own[v]) for v in ("log_odds", "log_odds_after", "log_odds_noise"))
-    dtype, moved = facts_of(own).get("dtype", ""), abs(before - after)
+    said, dtype, moved = str(own["verdict"].item()), facts_of(own).get("dtype", ""), abs(before - after)
     odds = (
         f"The log-odds of {name} and {other} are {number(before)} nats after the prompt whose right answer is {name}, "
         f"and {number(after)} after that of {other}; rounding in {dtype} moves them by {number(noise)}."
@@ -113,12 +115,11 @@ def decided_by(own: xr.Dataset) -> str:
         odds += f" Of the two the model prefers {name if before > 0 else other} after both."
     elif before < 0 < after:
         odds += " After each prompt the model prefers the other one's answer."
-    elif before > 0 > after and str(own["verdict"].item()) != USED:
-        odds += (
-            " Each prompt prefers its own answer of the two, but the likeliest token is "
-            f"{times(float(np.exp(own['behind'])))} as likely as one of theirs."
-        )
-    if str(own["verdict"].item()) in (USED, UNRESOLVED):
+    elif before > 0 > after and said not in (USED, UNRESOLVED):
+        far = f"the likeliest token is {times(float(np.exp(own['behind'])))} as likely as one of theirs"
+        why = far if float(own["behind"]) > POSSIBLE else "it is not twice as likely as the other one in all runs"
+        odds += f" Each prompt prefers its own answer of the two, but {why}."
+    if said in (USED, UNRESOLVED):
         return f"{odds} They differ by {times(moved / noise)} the rounding." if noise else odds
     margins = np.append(own["margin"].values, own["margin_y"].values)
     far, layers = times(float(margins[-1])), np.flatnonzero(margins > 1)
@@ -126,7 +127,7 @@ def decided_by(own: xr.Dataset) -> str:
         far += f" (random weights: {times(float(own['margin_random_y'].mean()))})"
     if margins[-1] > 1:
         return f"{odds} Yet at y the two prompts are {far} as far apart as rounding moves them."
-    where = f"Up to layer {layers[-1]}" if len(layers) else "At no layer"
+    where = f"At layer {layers[-1]}, and at none after it," if len(layers) else "At no layer"
     return f"{odds} {where} the two prompts are further apart than rounding; at y they are {far} as far."
 
 
@@ -143,7 +144,7 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
         return f"Most on {names[0]}, by the Jacobian norm.", (f"Jacobian norms: {each}. Tokens could not be hidden.",)
     if own.max() < MATTERS:
         return "No single token matters.", (
-            f"Hiding one from all later tokens moves at most {percent(float(own.max()))} of the probability "
+            f"Hiding one from all later tokens moves {percent(float(own.max()))} of the probability at most "
             f"({names[0]}).",
         )
     each = ", ".join(f"{percent(float(own[at]))} without {name}" for at, name in zip(order, names, strict=True))
@@ -165,16 +166,12 @@ def _why(knockout: xr.Dataset, measured: xr.Dataset, inside: slice) -> tuple[str
 def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:
     """Which of the remedies that were tried make the model use the change."""
     verdicts = {name: str(found["verdict"].values[0]) for name, found in given.helped.items()}
-    helping = [name for name, said in verdicts.items() if said == USED]
-    verdict = f"{sentence(helping[0])}." if helping else "None of the changes that were tried."
+    helping = next((name for name, said in verdicts.items() if said == USED), "None of the changes that were tried")
     each = "; ".join(
-        f"with {name}: {said}, the right answer has {percent(float(given.helped[name]['probability'].values[0]))}"
+        f"{name}: {said} ({' and '.join(percent(float(given.helped[name][p].values[0])) for p in PROBABILITIES)})"
         for name, said in verdicts.items()
     )
-    other = "; ".join(
-        f"{percent(float(found['probability_after'].values[0]))} with {name}" for name, found in given.helped.items()
-    )
-    return verdict, (f"Tried on both prompts: {each}.", f"The other prompt's right answer has {other}.")
+    return f"{sentence(helping)}.", (f"Tried, with the probabilities of the two right answers: {each}.",)
 
 
 def name_at(result: xr.Dataset | xr.DataArray, place: int) -> str:

@@ -3,7 +3,7 @@
 import numpy as np
 import xarray as xr
 
-from squashlens.records.sentences import number, times
+from squashlens.records.sentences import number
 from squashlens.reporting.first_screen import name_at
 
 ENOUGH = 15  # tokens from which on ranks are compared
@@ -21,20 +21,6 @@ def ranks(measured: xr.Dataset) -> str:
     return (
         f"Spearman's ρ of path bound and Jacobian norm over {tokens} tokens is {rho}, 95 % interval {low} to {high}; "
         f"that of the null, which does not use this model's attention, is {null}. BOS and the last token are left out."
-    )
-
-
-def is_it_a_bound(measured: xr.Dataset) -> str:
-    """Whether the path bound with all constants 1 lies above the Jacobian norms of this prompt."""
-    bound, truth = measured["path_bound"].values, measured["jacobian"].values
-    ratios = bound[truth > 0] / truth[truth > 0]
-    if not len(ratios):
-        return "The Jacobian is zero at every token, so that bound and truth cannot be compared."
-    least, most, below = times(ratios.min()), times(ratios.max()), int((bound < truth).sum())
-    return (
-        f"With all constants 1 the path bound is {least} to {most} the Jacobian norm, below it at {below} of "
-        f"{len(truth)} tokens. Nothing guarantees either: it leaves out value and output weights, norm gains and the "
-        "softmax."
     )
 
 

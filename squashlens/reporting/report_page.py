@@ -1,25 +1,29 @@
 """The report: one HTML page that opens from disk and needs no network."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Norm
+from squashlens._typing import Bridge, Norm, dtype_name
+from squashlens.bars import quiet
+from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
 from squashlens.figures import collapse_sentences
 from squashlens.maps.payload import fact_text, load_of
-from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED
+from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED, USED
 from squashlens.measure.registration import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.records.sentences import certainty_of_norms
+from squashlens.records.sentences import certainty_of_norms, percent, sentence
 from squashlens.reporting import prompt_sentences
-from squashlens.reporting.first_screen import Evidence, compared, decided_by, dependence, first_answers
+from squashlens.reporting.first_screen import Answer, Evidence, compared, decided_by, dependence, first_answers
 from squashlens.reporting.markup import template
 from squashlens.saving.files import require_output, write
 
@@ -27,11 +31,14 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from squashlens.maps.view import SquashMap
+    from squashlens.sequences import GrowingSequence
 
 T = TypeVar("T")
-PHONE = 3.7  # inches that a screen of 390 pixels leaves for a figure
+WIDTHS = {"phone": 3.7, "desk": 6.75}  # inches that screens of 390 and 680 pixels leave for a figure
 COUNT = "How many ones are in the following sequence? {} ="
-COUNTED = (1, 2, 4, 8, 16, 32, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
+COUNTED = (1, 4, 8, 16, 32, 47, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
+COPIED = 192  # ones, of which a trained model in bfloat16 confuses many lengths
+EVERY = 3  # tokens in a group that ends with a comma
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: a figure with a note and sentences."""
+    """A part of the page: a figure with a note and sentences, and what the first screen says of it, if anything."""
 
     title: str
-    figure: "go.Figure | None"
+    figure: "go.Figure"
     says: tuple[str, ...] = ()
     note: str = ""
+    lead: Answer | None = None
 
 
 @measurement(cheaper="A shorter prompt takes less.")
@@ -72,7 +80,7 @@ def report(
 
     A verdict is about a change that changes the right answer. So it needs the right answer and another prompt with its
     own. Without a prompt, the page is a demonstration: on tiny-gemma, a count that it cannot do beside others that it
-    can; on other models a sentence in words, and ones to copy with and without commas.
+    can; on other models a sentence in words, and which lengths of ones to copy can be told apart.
 
     Args:
         model: anything that `squashlens.load` takes, or a loaded model.
@@ -82,8 +90,8 @@ def report(
             `squashlens.verdict`.
         out: the file to write, with the ending ``.html`` or ``.htm``.
         norm: norm of the Jacobians.
-        n: number of ones of the longest sequence in the part on collapse and recovery, at least 4. By default only the
-            demonstration of other models has this part, with 48 ones.
+        n: number of ones of the longest sequence in the part on recovery and collapse, at least 6. By default only the
+            demonstration of other models has this part, with 192 ones.
 
     Returns:
         The path of the file.
@@ -106,19 +114,17 @@ def report(
 
     out = require_output(out, (".html", ".htm"))
     given = _asked(prompt, answer, instead)
-    if n is not None and n < collapse_sentences.FEWEST:
-        raise InputError(f"n={n} is too small: a curve needs several lengths.", "Give at least 4.")
+    if n is not None and n < 2 * EVERY:
+        raise InputError(f"n={n} is too small: a curve needs several lengths.", f"Give at least {2 * EVERY}.")
     bridge = load(model) if isinstance(model, str | Path) else model
     counts = given is None and _source(bridge) == "tiny-gemma"
     asked = given or _demonstration(counts)
     judged = _judge(bridge, asked)
     measured = sensitivity(bridge, asked.prompt, norm=norm)
-    knockout = or_why_not(lambda: knockout_effect(bridge, asked.prompt))
-    evidence = Evidence(
-        top_tokens(bridge, asked.prompt), measured, None if isinstance(knockout, SquashlensError) else knockout,
-        judged, _remedies(bridge, asked, judged),
-    )  # fmt: skip
-    long = n or (None if given or counts else 48)
+    knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
+    helped = _remedies(bridge, asked, judged)
+    evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
+    long = n or (None if given or counts else COPIED)
     parts = [*([_counting(bridge)] if counts else []), *([] if long is None else _growing(bridge, model, long))]
     view = squash_map(bridge, asked.prompt, norm=norm)
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
@@ -143,7 +149,8 @@ def _demonstration(counts: bool) -> Asked:
     """What a page is about if its user gave no prompt."""
     if counts:
         return Asked(COUNT.format("1" * 90), "90", (COUNT.format("1" * 91), "91"))
-    return Asked("The capital of France is", " Paris", ("The capital of Germany is", " Berlin"))
+    fact = "The capital of France is Paris. The capital of {} is"
+    return Asked(fact.format("Germany"), " Berlin", (fact.format("Italy"), " Rome"))
 
 
 def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset | None:
@@ -157,85 +164,124 @@ def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset 
 
 
 def _remedies(model: Bridge, asked: Asked, judged: xr.Dataset | None) -> dict[str, xr.Dataset]:
-    """The verdicts under changes of the attention, for a change of the prompt that the model did not use."""
+    """The verdicts under changes of the attention, and with commas, for a change that the model did not use."""
     from squashlens import hooks
     from squashlens.engine.applied import applied
 
     if judged is None or str(judged["verdict"].values[0]) not in (PRESENT, UNRESOLVED):
         return {}
-    tried: dict[str, xr.Dataset] = {}
+    tried = {}
     remedies = {
         "sharper attention (temperature 0.8)": hooks.attention_temperature(0.8),
         "adaptive temperature": hooks.adaptive_temperature(),
     }
     for name, hook in remedies.items():
         with applied(model, hook):
-            found = or_why_not(lambda: _judge(model, asked, n_random_models=0))
-        if isinstance(found, xr.Dataset):
-            tried[name] = found
-    return tried
+            tried[name] = _or_none(lambda: _judge(model, asked, n_random_models=0))
+    tried |= _or_none(lambda: _commas(model, asked)) or {}
+    return {name: found for name, found in tried.items() if found is not None}
+
+
+def _commas(model: Bridge, asked: Asked) -> dict[str, xr.Dataset]:
+    """For two numbers of equal tokens to count, n and another one: the verdict on n and n + 3 with commas.
+
+    A comma after every third token tells n from n + 1 by the place in their group alone. Nothing is tried if n and
+    n + 3 get their own answers without commas.
+    """
+    from squashlens import prompts
+
+    instead, other = asked.instead or ("", "")
+    ids, others = (prompts.tokenize(model, text)[0].tolist() for text in (asked.prompt, instead))
+    first, second = ([(token, len([*same])) for token, same in groupby(each)] for each in (ids, others))
+    differ = [k for k, (one, another) in enumerate(zip(first, second, strict=False)) if one != another]
+    if len(first) != len(second) or len(differ) != 1:
+        return {}
+    (token, n), (another, m) = first[differ[0]], second[differ[0]]
+    if token != another or [str(asked.answer).strip(), other.strip()] != [str(n), str(m)]:
+        return {}
+    start = sum(size for _, size in first[: differ[0]])
+    form: dict[str, Any] = {"prefix": ids[:start], "suffix": ids[start + n :]}
+    content, lengths = [token] * (n + EVERY), [n, n + EVERY]
+    without, commas = (
+        _count(model, prompts.build(model, content, separator=separator, **form), lengths) for separator in (None, ",")
+    )
+    said = str(without["verdict"].values[0])
+    name = f"a comma after every third token, for {n} and {n + EVERY} (without commas {said})"
+    return {} if said == USED else {name: commas}
+
+
+def _count(model: Bridge, sequence: "GrowingSequence", lengths: list[int]) -> xr.Dataset:
+    """The verdict on numbers of tokens, which the model is asked for."""
+    from squashlens.measure.answers.verdict import verdict
+
+    return verdict(model, sequence, lambda items: str(len(items)), lengths=lengths, n_random_models=0)
 
 
 def _counting(model: Bridge) -> Section:
     """Which counts of ones the model can do, and from which on n and n + 1 get one answer."""
     from squashlens import figures, prompts
-    from squashlens.measure.answers.verdict import USED, verdict
 
     before, after = COUNT.split("{}")
     ones = prompts.repeated(model, "1", COUNTED[-1] + 1, prefix=before.strip(), suffix=after.strip())
-    lengths = sorted({m for n in COUNTED for m in (n, n + 1)})
-    found = verdict(model, ones, lambda items: str(len(items)), lengths=lengths, n_random_models=0)
+    found = _count(model, ones, sorted({m for n in COUNTED for m in (n, n + 1)}))
     found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
-    used = [int(n) for n in found["length"].values[found["verdict"].values == USED]]
-    first = next((n for n in COUNTED if n > max(used, default=0)), None)
-    says = f"n and n + 1 ones get their own answers for n = {', '.join(map(str, used)) or 'none'}."
-    if first is not None:
-        last = found.isel(pair=[*found["length"].values].index(first))
-        says += f" From n = {first} on they do not: {decided_by(last)}"
+    used = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == USED]
+    first = next(n for n in COUNTED if n > max(used))  # of the bundled model, which cannot do all
+    says = f"n and n + 1 ones get their own answers for n = {', '.join(map(str, used))}."
+    verdict = f"Up to n = {max(used)}. From n = {first} on, one more does not get its own answer."
+    why = decided_by(found.isel(pair=COUNTED.index(first)))
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
-    return Section("Counts that it can do, and counts that it cannot", figures.verdict_odds(found), (says,), note)
+    lead = Answer("How many ones can it count?", verdict, (says,))
+    title = "Counts that it can do, and counts that it cannot"
+    return Section(title, figures.verdict_odds(found), (f"{verdict} {why}",), note, lead)
 
 
 def _growing(model: Bridge, source: object, n: int) -> list[Section]:
-    """Ones to copy, with and without commas: their collapse, and which lengths can be told apart, by dtype."""
+    """Ones to copy, with and without commas: which lengths can be told apart, by dtype, and their collapse."""
     from squashlens import figures, prompts
     from squashlens.engine.capturing.capture import capture
+    from squashlens.engine.loading.load import load
     from squashlens.measure.collapse.distance import collapse
     from squashlens.measure.collapse.separation import separation
 
-    panels = prompts.figure5(model, n)
-    texts = {"c": "ones to copy", "d": "ones to copy, with commas"}
-    found = {
-        f"({letter}) {texts[letter]}": collapse(model, capture(model, panels[letter], baselines=["contrast"]))
-        for letter in texts
-    }
-    dtypes = ("bfloat16", "float32") if isinstance(source, str | Path) else None
-    subject: Any = source if dtypes else model
-    apart = separation(subject, panels["c"], runs=dtypes, n_random_models=0)
-    return [
-        Section(
-            "Collapse: ones with and without commas (figure 5 c, d)",
-            figures.collapse_curve(found),
-            tuple(f"{name}: {collapse_sentences.collapses(one)}" for name, one in found.items()),
-            "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
-            "representations. After a whole group of three digits, v* breaks the rhythm of the commas.",
-        ),
-        Section(
-            "Which lengths can be told apart",
-            figures.separation_curve(apart),
-            (collapse_sentences.recovers(apart),),
-            "Ones to copy, without commas. Every length is run in three groupings into passes. A length is recovered "
-            "if the nearest representation of another run is its own.",
-        ),
+    panels, models = prompts.figure5(model, n), {dtype_name(dtype_of(model)): model}
+    if isinstance(source, str | Path):
+        with quiet():
+            half = _or_none(lambda: load(source, dtype="bfloat16"))
+        models = models if half is None else {"bfloat16": half} | models
+    coarse, *_ = models
+    apart = {dtype: separation(one, panels["c"], n_random_models=int(dtype == coarse)) for dtype, one in models.items()}
+    thirds = [
+        separation(models[coarse], panels[letter], lengths=range(EVERY, n + 1, EVERY), n_random_models=0)
+        for letter in "cd"
+    ]
+    without, commas = (percent(float(one["recovery_y"])) for one in thirds)
+    verdict = "; ".join(f"in {dtype} {percent(float(one['recovery_y']))}" for dtype, one in apart.items())
+    details = (
+        *(f"In {dtype}, {collapse_sentences.recovers(one)}" for dtype, one in apart.items()),
+        f"Of every third length, where commas have the same place, {commas} with commas and {without} without.",
+    )
+    note = (
+        "Ones to copy. Every length is run in three groupings into passes. A length is recovered if the nearest "
+        "representation of another run is its own."
+    )
+    lead = Answer(f"Which of 1 to {n} ones can it tell apart?", f"{sentence(verdict)}.", (details[0], details[-1]))
+    told = Section("Which lengths can be told apart", figures.separation_curve(apart), details, note, lead)
+    about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last states."
+    commas = "After a whole group of three digits, v* breaks the rhythm of the commas."
+    curves = [collapse(model, capture(model, panels[letter], baselines=["contrast"])) for letter in "cd"]
+    titles = (("ones to copy (figure 5 c)", about), ("ones to copy, with commas (figure 5 d)", f"{about} {commas}"))
+    return [told] + [
+        Section(f"Collapse: {title}", figures.collapse_curve(one), (collapse_sentences.collapses(one),), note)
+        for one, (title, note) in zip(curves, titles, strict=True)
     ]
 
 
-def or_why_not(measured: Callable[[], T]) -> T | SquashlensError:
-    """A measurement, or the error that says why it cannot be made on this model."""
-    try:
+def _or_none(measured: Callable[[], T]) -> T | None:
+    """A measurement, or None if it cannot be made on this model."""
+    with suppress(SquashlensError):
         return measured()
-    except SquashlensError as error:
-        return error
+    return None
 
 
 def render(
@@ -249,17 +295,13 @@ def render(
     library = iter([True])  # plotly's code is included once, with the first figure
 
     def drawn(sections: Sequence[Section]) -> list[tuple[Section, str]]:
-        return [
-            (part, "" if part.figure is None else _embed(part.figure, with_library=next(library, False)))
-            for part in sections
-        ]
+        return [(part, _embed(part.figure, with_library=next(library, False))) for part in sections]
 
     return template("template.html.jinja", autoescape=True).render(
-        answers=first_answers(evidence),
+        answers=[*(part.lead for part in parts if part.lead), *first_answers(evidence)],
         map=view.section(),
         tokens=_strip(evidence),
         strip=dependence(evidence)[1],
-        model_line=model_line(facts),
         model=named_models(facts)[0],
         parts=drawn(parts),
         folded=drawn(_of_the_prompt(evidence)),
@@ -285,30 +327,10 @@ def _of_the_prompt(evidence: Evidence) -> list[Section]:
         note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
         parts.append(Section("The two prompts by layer", figures.verdict_margins(evidence.judged), (), note))
     says = (
-        prompt_sentences.is_it_a_bound(measured), prompt_sentences.sinks(measured), prompt_sentences.ranks(measured),
-        f"{certainty_of_norms(measured)}.",
+        prompt_sentences.sinks(measured), prompt_sentences.ranks(measured), f"{certainty_of_norms(measured)}.",
     )  # fmt: skip
     title = "Path bound, null and Jacobian by token"
     return [*parts, Section(title, figures.attribution(measured), tuple(filter(None, says)))]
-
-
-def model_line(facts: dict[str, Any]) -> str:
-    """One line about the model: its name, architecture, dtype and device, and how it was verified."""
-    about = f" {zoo.summary(facts['model'])}" if facts["model"] in zoo.bundled() else ""
-    if facts.get("weights_origin"):
-        about = f" Its weights: {facts['weights_origin']['note']}."
-    proof = {
-        "verified": "the TransformerLens bridge reproduces the Hugging Face model's logits, residual streams and "
-        "attention patterns; a hook is tested before it is used",
-        "verified as it stands": "the bridge agrees with a plain model of its own weights and configuration (they were "
-        "not compared with a checkpoint); a hook is tested before it is used",
-        "verified against its own module": "a model of TransformerLens's own: its bridge agrees with the module that "
-        "it wraps, run without it; a hook is tested before it is used",
-        "unverified": "not verified against the plain model",
-    }[facts["proof"]]
-    return (
-        f"{named_models(facts)[0]}, {facts['architecture']} in {facts['dtype']} on {facts['device']}; {proof}.{about}"
-    )
 
 
 def _source(model: Bridge) -> str:
@@ -326,9 +348,14 @@ def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None) -> st
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
+    """A figure laid out for each screen; the page shows that of its width."""
     from squashlens.figures import styled
 
-    figure = styled(figure, title="", width=PHONE)  # the page has its own heading
-    figure.update_layout(width=None, autosize=True)  # margins fit a phone, and panels are as wide as the page
-    config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
-    return figure.to_html(full_html=False, include_plotlyjs=with_library, config=config, default_width="100%")
+    config, drawn = {"responsive": True, "displaylogo": False, "displayModeBar": False}, []
+    for screen, width in WIDTHS.items():
+        fitted = styled(figure, title="", width=width)  # the page has its own heading
+        fitted.update_layout(width=None, autosize=True)  # margins fit the screen, and panels are as wide as the page
+        library = with_library and not drawn
+        html = fitted.to_html(full_html=False, include_plotlyjs=library, config=config, default_width="100%")
+        drawn.append(f'<div class="{screen}">{html}</div>')
+    return "".join(drawn)

@@ -112,7 +112,10 @@ def test_mlps_are_zeroed_averaged_and_patched(
 ) -> None:
     model, plain, before = bridge_of(family), plain_of(family), logits(bridge_of(family))
     mlps = [getattr(layer, "post_feedforward_layernorm", layer.mlp) for layer in layers_of(plain)]
-    one, other, longer = ([out for _, out in passing(plain, ids, *mlps)] for ids in (OTHERS[0], OTHERS[1], LONGER[0]))
+    one, other, longer = (
+        [out for _, out in passing(plain, ids, *mlps)]
+        for ids in (OTHERS[0].tolist(), OTHERS[1].tolist(), LONGER[0].tolist())
+    )
     means, here, there = [(a + b) / 2 for a, b in zip(one, other, strict=True)], list(PLACES), [7, 3]
     cases: list[tuple[Any, Any, Any, list[torch.Tensor]]] = [
         (change.zero_mlp(), slice(None), range(3), [0 * mean for mean in means]),
@@ -158,7 +161,7 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
         (change.mean_residual(PLACES, OTHERS, blocks=(1, 2)), rows.mean(dim=1)),
         (change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1), rows[:, drawn]),
     ):
-        close(logits(model, hook), logits(model_with_streams(plain, PLACES, 1, expected)), before)
+        close(logits(model, hook), logits(model_with_streams(plain, PLACES, 1, list(expected))), before)
         assert torch.equal(logits(model), before)
 
 

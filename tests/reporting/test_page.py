@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import squashlens as sl
@@ -20,15 +21,12 @@ ASKED: dict[str, Any] = {"prompt": PROMPT, "answer": "9", "instead": (PROMPT.rep
 
 
 @pytest.fixture(scope="module")
-def report(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
-    """A report, and the state of the process before and after it."""
+def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report, which leaves the process as it was."""
     out, before = tmp_path_factory.mktemp("page") / "report.html", process_state()
-    return sl.report(tiny, **ASKED, out=out, n=6), before, process_state()
-
-
-@pytest.fixture
-def written(report: tuple[Path, Any, Any]) -> Path:
-    return report[0]
+    sl.report(tiny, **ASKED, out=out, n=6)
+    assert process_state() == before
+    return out
 
 
 class Opened:
@@ -49,30 +47,38 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def desk(browser: Any, report: tuple[Path, Any, Any]) -> Any:
+def desk(browser: Any, written: Path) -> Any:
     """The page on a desk, opened once; tests leave it as they found it."""
-    return Opened(browser, report[0], 1280)
-
-
-def test_it_leaves_the_process_as_it_was(report: tuple[Path, Any, Any]) -> None:
-    _, before, after = report
-    assert after == before
+    return Opened(browser, written, 1280)
 
 
 def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
     text = page_of(tiny, "110 =")
     assert "No verdict: no right answer was given." in text
     assert "lost" not in re.sub(r"<(script|style).*?</\1>|<details id=.terms.*?</details>", "", text, flags=re.DOTALL)
-    assert text.count("Plotly.newPlot(") == 1
+    assert text.count("Plotly.newPlot(") == len(report_page.WIDTHS)
 
 
 def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
     text = sl.report(out=tmp_path / "page.html").read_text(encoding="utf-8")
-    for words in ("“4”, with a probability of over 99.9 %", "Present, not used: the two", "No single token matters."):
+    for words in (
+        "“4”, with a probability of over 99.9 %", "Present, not used: the two", "No single token matters.",
+        "for n = 1, 4, 8, 16, 32, 47.", "Up to n = 47. From n = 48 on, one more does not get its own answer.",
+        "for 90 and 93 (without commas present, not used)",
+    ):  # fmt: skip
         assert words in text
-    assert re.search(
-        r"n and n \+ 1 ones get their own answers for n = 1, 2, 4, 8, 16, 32.*From n = \d+ on they do not", text
-    )
+
+
+def test_commas_are_tried_where_both_prompts_count_equal_tokens(tiny: Any) -> None:
+    ask = report_page.COUNT.format
+    (name, found), *others = report_page._commas(tiny, Asked(ask("1" * 50), "50", (ask("1" * 51), "51"))).items()
+    texts = [ask(",".join(["111"] * n + ["11"])) for n in (16, 17)]
+    by_text = sl.verdict(tiny, texts, ["50", "53"], n_random_models=0)
+    assert not others
+    assert "for 50 and 53 (without commas present, not used)" in name
+    np.testing.assert_allclose(found["log_odds_after"], by_text["log_odds_after"], atol=1e-4)
+    for answer, items in (("50", "1" * 50), ("50", "1" * 50 + "01"), ("50", "0" * 51), ("7", "1" * 51)):
+        assert report_page._commas(tiny, Asked(ask("1" * 50), answer, (ask(items), "51"))) == {}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,7 @@ def test_the_answers_are_on_the_first_screen(desk: Opened) -> None:
     desk.page.set_viewport_size({"width": 1200, "height": 900})
     ends = desk.page.eval_on_selector_all(".answers section", "all => all.map(e => e.getBoundingClientRect().bottom)")
     desk.page.set_viewport_size({"width": 1280, "height": 900})
-    assert len(ends) == 3
+    assert len(ends) == 4
     assert max(ends) <= 900
 
 
@@ -139,7 +145,8 @@ def test_token_text_is_escaped(tiny: Any) -> None:
         result["token"][0 if "rank" in result.dims else 1] = evil
         return result
 
-    text = page_of(tiny, "110 =", [Section(evil, None, (f"{evil} is 2 tokens.",))], change, evil, f"'{evil}'")
+    part = Section(evil, sl.figures.of(sl.path_bound(tiny, "110 =")), (f"{evil} is 2 tokens.",))
+    text = page_of(tiny, "110 =", [part], change, evil, f"'{evil}'")
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
@@ -166,7 +173,7 @@ def test_in_a_browser(browser: Any, desk: Opened, written: Path, width: int) -> 
     assert one.complaints == []
     assert one.requests == [written.as_uri()]
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert one.page.locator(".js-plotly-plot").count() == 4
+    assert one.page.locator(".js-plotly-plot").count() == 10
     if one is not desk:
         one.page.close()
 

@@ -70,7 +70,8 @@ BECAME, DEPENDS, HELPS = (
 PREDICTED = "What did the model predict?"
 SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({}, PREDICTED, "“4”, with a probability of 70 %. Next: “␣5” 20 %."),
-    ({"judged": judged("used")}, PREDICTED, "“90” has under 0.1 %; its first token has rank 7"),
+    ({"judged": judged("used")}, PREDICTED, "“90” has under 0.1 %. Greedy decoding does not write it: a token of it"),
+    ({"judged": judged("used", rank=1)}, PREDICTED, "“90” has under 0.1 %. Greedy decoding writes it."),
     ({}, BECAME, "No verdict: no right answer was given."),
     ({"judged": judged("used")}, BECAME, "Used: each prompt prefers its own answer."),
     ({"judged": judged("present, not used")}, BECAME,
@@ -81,18 +82,18 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
      "After each prompt the model prefers the other one's answer."),
     ({"judged": judged("present, not used", log_odds_after=-5.0, behind=np.log(3000))}, BECAME,
      "prefers its own answer of the two, but the likeliest token is 3,000 times as likely as one of theirs."),
-    ({"judged": judged("present, not used", margin_y=0.5)}, BECAME, "Up to layer 1 the two prompts are further apart"),
+    ({"judged": judged("present, not used", log_odds_after=-0.1, behind=2)}, BECAME, "but it is not twice as likely"),
+    ({"judged": judged("present, not used", margin_y=0.5)}, BECAME, "At layer 1, and at none after it, the two"),
     ({"judged": judged("lost", margin_y=0.5).assign(margin=(("pair", "layer"), [[0.0, 0.2, 0.5]]))}, BECAME,
      "At no layer the two prompts are further apart than rounding; at y they are 0.5 times"),
     ({"judged": judged("not resolved", log_odds_noise=0.1)}, BECAME, "They differ by 2 times the rounding."),
     ({}, DEPENDS, "Most on “t1” at position 1. Probability that moves if no later token can read it: 30 % without"),
     ({}, DEPENDS, "Why “␣Rome” and not “␣Berlin”: its lead of 2.5 nats changes by −5.4 without “t1” at position 1."),
-    ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves at most "
-     "under 0.1 % of the probability (“t1” at position 1)."),
+    ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves under "
+     "0.1 % of the probability at most (“t1” at position 1)."),
     ({"knockout": None}, DEPENDS, "by the Jacobian norm"),
     ({"helped": {"sharper": judged("used", probability=0.9)}}, HELPS,
-     "Sharper. Tried on both prompts: with sharper: used, the right answer has 90 %."),
-    ({"helped": {"sharper": judged("used")}}, HELPS, "The other prompt's right answer has 2 % with sharper."),
+     "Sharper. Tried, with the probabilities of the two right answers: sharper: used (90 % and 2 %)."),
     ({"helped": {"sharper": judged("present, not used")}}, HELPS, "None of the changes that were tried."),
 ]  # fmt: skip
 
@@ -131,9 +132,6 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: collapse.against_contrast(pairs([1.0] * 5)), ""),
     (lambda: collapse.recovers(apart(0.44, 1.03)), "44 % of 5 lengths are recovered from y; one more token moves y by "
      "1.03 times what rounding does (median). By chance 1 % would be."),
-    (lambda: say.is_it_a_bound(measured(path_bound=[1] * 10 + [5] * 10, jacobian=[2] * 20)),
-     "0.5 times to 2.5 times the Jacobian norm, below it at 10 of 20 tokens. Nothing guarantees either"),
-    (lambda: say.is_it_a_bound(measured(jacobian=[0] * 20)), "cannot be compared"),
     (lambda: say.ranks(measured()), "over 18 tokens is 0.8, 95 % interval 0.45 to 0.92; that of the null"),
     (lambda: say.sinks(measured(path_bound=[81] + [1] * 19).assign(sink=("position", [1] + [0] * 19))),
      "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %"),

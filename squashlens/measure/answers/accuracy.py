@@ -20,7 +20,7 @@ from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
-from squashlens.prompts import tokenize_after
+from squashlens.prompts import answers_after
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import share_interval
@@ -152,7 +152,7 @@ def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: 
 def _questions(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> list[tuple[Ids, int | None]]:
     """A prompt for each token of the right answer, and one for the token after it, where any that ends it is right."""
     prompt = sequence.plain(length).ids(sequence.trunk)
-    ids = tokenize_after(model, prompt[-1], right_answer(model, sequence, length, answer))
+    (ids,) = answers_after(model, prompt[-1], [right_answer(model, sequence, length, answer)])
     tokenize(model, torch.tensor((*prompt, *ids)))  # checks the context
     return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
 

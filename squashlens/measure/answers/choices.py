@@ -14,7 +14,7 @@ from squashlens._typing import Bridge, listed
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.prompts import require_apart, tokenize_after
+from squashlens.prompts import answers_after
 from squashlens.remarks import remark
 from squashlens.sequences import Ids
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
@@ -71,10 +71,7 @@ def of_choices(
             f"Only {len(different)} of {len(texts)} prompts are different. Equal ones are measured, and count, once."
         )
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
-    tokens = []
-    for row, (_, _, own) in zip(ids, different, strict=True):
-        tokens.append(tuple(tokenize_after(model, row[-1], choice) for choice in own))
-        require_apart(own, tokens[-1])
+    tokens = [tuple(answers_after(model, row[-1], own)) for row, (_, _, own) in zip(ids, different, strict=True)]
     facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
     places = np.array([own.index(answer) for _, answer, own in different])

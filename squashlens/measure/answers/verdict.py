@@ -23,8 +23,9 @@ from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.running.forced import log_p
 from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.running.groupings import continued_streams, grouped_streams, groupings
-from squashlens.engine.text.tokens import display_tokens, tokenize
+from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
+from squashlens.measure.answers.accuracy import right_answer
 from squashlens.measure.answers.choices import require_an_answer_each
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
@@ -78,7 +79,8 @@ def verdict(
         Dataset. Over (pair), with P the prompt of the pair and P′ the next one: `log_odds` and `log_odds_after`, λ(P)
         and λ(P′), in nats; `log_odds_noise`, the larger of their two noises; `probability` and `probability_after`, of
         the right answer after each prompt; `behind`, the largest log ratio of the likeliest token to a token of the
-        right answer, in nats; `rank`, that of the first answer's first token; `margin_y`; and the coordinate `verdict`.
+        right answer, in nats; `rank`, the worst one of a token of the first answer, each after those before it, so that
+        greedy decoding writes the answer if it is 1; `margin_y`; and the coordinate `verdict`.
         Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, the share of runs in which the prompt that was
         run is the nearer one (chance ½), with `recovered_y`; and over (random_model, pair, layer) `margin_random`, with
         `margin_random_y`. The coordinates `answer` and `answer_after` have the two right answers; for a sequence
@@ -122,7 +124,7 @@ def verdict(
         "log_odds": (("pair",), odds[0], "log-odds of the two answers after the first prompt", "nats"),
         "log_odds_after": (("pair",), odds[1], "log-odds of the two answers after the second prompt", "nats"),
         "probability": (("pair",), chances[0], "probability of the first answer after the first prompt", "1"),
-        "rank": (("pair",), ranks, "rank of the first answer's first token after the first prompt", "1"),
+        "rank": (("pair",), ranks, "worst rank of a token of the first answer after the first prompt", "1"),
         "probability_after": (("pair",), chances[1], "probability of the second answer after the second prompt", "1"),
         "behind": (("pair",), behind, "log ratio of the likeliest token to the right answer's, the largest", "nats"),
         "log_odds_noise": (("pair",), noise, "how far rounding moves the log-odds", "nats"),
@@ -157,11 +159,12 @@ def _questions(
     right: list[Any]
     if isinstance(prompts, GrowingSequence):
         if not callable(answers):
-            raise InputError("answers= of a growing sequence is not a function.", "Give a function, such as len.")
+            raise InputError(
+                "answers= of a growing sequence is not a function.", "Give one, such as lambda items: str(len(items))."
+            )
         chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
         asked = [prompts.plain(n).ids(prompts.trunk) for n in chosen]
-        content = [display_tokens(model, torch.tensor([prompts.content_at(n)]))[0] for n in chosen]
-        right = [answers(tuple(text.strip() for text in texts)) for texts in content]
+        right = [right_answer(model, prompts, n, answers) for n in chosen]  # pyright: ignore[reportArgumentType]
         labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
     else:
         if lengths is not None:
@@ -187,8 +190,8 @@ def _questions(
 
 @dataclass(frozen=True)
 class _Answer:
-    """One spelling of an answer: its tokens, log p of each in every run, ½ ulp of each logit, its first's rank, and how
-    far a token is behind the likeliest one at most."""
+    """One spelling of an answer: its tokens, log p in every run, ½ ulp of each logit, the worst rank of a token,
+    and how far a token is at most behind the likeliest one."""
 
     tokens: Ids
     log_p: Float[Tensor, "run token"]
@@ -254,7 +257,8 @@ def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answe
     with torch.inference_mode(False), torch.no_grad():
         logits = logits_of(model, y[0]).double().cpu()
     said = logits.gather(1, own[:, None])[:, 0]
-    rank, behind = int((logits[0] > said[0]).sum()) + 1, float((logits.amax(dim=-1) - said).max())
+    rank = int((logits > said[:, None]).sum(dim=-1).max()) + 1
+    behind = float((logits.amax(dim=-1) - said).max())
     return _Answer(tokens, log_p(model, y, own), ulp(said, dtype_of(model)) / 2, rank, behind)
 
 

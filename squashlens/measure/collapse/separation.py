@@ -4,47 +4,37 @@ Theorem 4.2 says that representations get closer, and at working precision "too 
 rounding does is measured: the same prompts are run in other groupings into passes (`engine.running.groupings`).
 """
 
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
-from typing import Literal
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
-from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, positive
-from squashlens.bars import bar, quiet
 from squashlens.engine.capturing.pairs import PairRun, prepare_run
-from squashlens.engine.loading.load import load
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.groupings import grouped_streams, groupings
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import coords, next_token_is_known, sequence_session, with_y
 from squashlens.measure.registration import measurement
-from squashlens.records.joining import joined
 from squashlens.records.results import MODEL_UNITS, Variable
-from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import total_variation
 from squashlens.theory.separation import margin, noise_of_runs, ratio, recovered, steps, to_first_run
 
-Run = Literal["float32", "bfloat16", "float16"]
-Runs = TypeAliasType("Runs", Run | Collection[Run] | None)
 RECOVERED = "share of runs in which the nearest representation of the first run is that of the same length"
 
 
 @measurement("separation_curve", cheaper="Fewer lengths= or n_random_models=0 takes less.")
 def separation(
-    model: Bridge | str | Path,
+    model: Bridge,
     sequence: GrowingSequence,
     *,
     lengths: Iterable[int] | None = None,
-    runs: Runs = None,
     n_random_models: int = 1,
 ) -> xr.Dataset:
     """Which lengths of a growing sequence the model can still tell apart, above its own rounding.
@@ -62,12 +52,10 @@ def separation(
     distinct, since no computation follows.
 
     Args:
-        model: the model to measure, a `TransformerBridge` from `load` or your own; with `runs` its name or folder, as
-            `load` takes it.
+        model: the model to measure, a `TransformerBridge` from `load` or your own. Results of several dtypes join:
+            ``sl.results.concat({"bfloat16": half, "float32": full}, dim="run")``.
         sequence: a growing sequence from `squashlens.prompts`.
         lengths: numbers of content tokens, at least two; all from 1 by default.
-        runs: dtypes in which the model is loaded and run: ``"float32"``, ``"bfloat16"``, ``"float16"``; the loaded
-            model in its own dtype by default.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose recovery is measured
             as well, without hooks; 1 by default.
 
@@ -77,14 +65,12 @@ def separation(
         second run. Over (layer): `recovery` and `margin`. Over (random_model, layer): `recovery_random`. Each also has
         a variable with `_y`, for y. Over (length), for the distribution of the next token: `next_noise` and
         `next_step`, total variations on the scale from 0 to 2, and `next_recovered`; and the scalar `next_recovery`,
-        for which nearest is by the Hellinger distance. The scalar `chance` is 1/N. With `runs` there is a leading
-        dimension `run`; a run that fails is left out with a warning, and the coordinate `refused` has the reason.
+        for which nearest is by the Hellinger distance. The scalar `chance` is 1/N.
 
         Lengths of one sequence are nested, and are one observation. For an interval, measure several sequences.
 
     Raises:
-        InputError: fewer than two lengths; a name without `runs`, or a loaded model with it.
-        SquashlensError: all runs failed; the error is that of the first.
+        InputError: fewer than two lengths.
 
     Source: Barbero et al. 2024, section 4; that distinct prompts stay distinct in exact arithmetic: arXiv 2510.15511.
 
@@ -95,38 +81,6 @@ def separation(
     (1.0, 0.0625)
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    if runs is None:
-        if isinstance(model, str | Path):
-            raise InputError(
-                "A name of a model is given without runs=.",
-                "Give runs=['float32', 'bfloat16'], which loads the model in each dtype, or a loaded model.",
-            )
-        return _of_model(model, sequence, lengths, n_random_models)
-    if not isinstance(model, str | Path):
-        raise InputError(
-            "runs= loads the model in each dtype, and a loaded model has one.", "Give the name or folder of the model."
-        )
-    chosen = None if lengths is None else list(lengths)
-    measured: dict[str, xr.Dataset] = {}
-    refused: dict[str, SquashlensError] = {}
-    for dtype in bar([runs] if isinstance(runs, str) else list(dict.fromkeys(runs)), desc="runs"):
-        try:
-            with quiet():
-                loaded = load(model, dtype=dtype)
-            measured[dtype] = _of_model(loaded, sequence, chosen, n_random_models)
-        except SquashlensError as error:
-            remark(f"The run in {dtype} failed and is left out. {error}")
-            refused[dtype] = error
-    if not measured:
-        raise next(iter(refused.values()), InputError("runs= is empty.", "Give at least one dtype."))
-    together = joined(measured, "run")
-    return together.assign_coords(refused=" ".join(f"{dtype}: {error}" for dtype, error in refused.items()))
-
-
-def _of_model(
-    model: Bridge, sequence: GrowingSequence, lengths: Iterable[int] | None, n_random_models: int
-) -> xr.Dataset:
-    """`separation` of a loaded model."""
     run = prepare_run(model, sequence, lengths, "auto", None)
     if len(run.lengths) < 2:
         raise InputError(f"lengths={run.lengths} has one length, and nothing to tell it from.", "Give at least two.")
@@ -160,7 +114,7 @@ def _of_streams(streams: Float[Tensor, "run layer prompt d"], lengths: np.ndarra
     noise = torch.stack([noise_of_runs(runs) for runs in layers])
     moved = torch.stack([steps(runs) for runs in layers])
     margins = torch.stack([margin(runs) for runs in layers])
-    share, place = map(torch.stack, zip(*(_recovered(runs) for runs in layers), strict=True))
+    share, place = map(torch.stack, zip(*(recovered(to_first_run(runs)) for runs in layers), strict=True))
     nearest = torch.from_numpy(lengths)[place]
     return {
         **with_y("noise", noise, "how far rounding moves the representation, L2", MODEL_UNITS),
@@ -172,14 +126,10 @@ def _of_streams(streams: Float[Tensor, "run layer prompt d"], lengths: np.ndarra
     }
 
 
-def _recovered(runs: Float[Tensor, "run prompt d"]) -> tuple[Tensor, Tensor]:
-    return recovered(to_first_run(runs))
-
-
 def _random_recovery(run: PairRun, prompts: Sequence[Ids], seed: int) -> Float[Tensor, " layer"]:
     """The recovery at each layer and at y of a model with random weights."""
     streams = grouped_streams(with_random_weights(run.model, seed), *rows_of(prompts), label="random weights")
-    return torch.stack([_recovered(runs)[0].mean() for runs in streams.transpose(0, 1)])
+    return torch.stack([recovered(to_first_run(runs))[0].mean() for runs in streams.transpose(0, 1)])
 
 
 def _of_next_token(model: Bridge, y: Float[Tensor, "run prompt d"]) -> dict[str, Variable]:

@@ -25,7 +25,7 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.prompts import require_apart, tokenize_after
+from squashlens.prompts import answers_after
 from squashlens.records.results import MODEL_UNITS
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, divergence, total_variation
@@ -109,7 +109,8 @@ def knockout_effect(
         prompt_ids = ids[: n + 1]
         y = _knock_out(session.model, prompt_ids, hidden, kind)[:, 0]
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
-        answers, tokens = _answers(session.model, int(prompt_ids[-1]), target)
+        answers = [target] if isinstance(target, str) else [*(target or ())]
+        tokens = answers_after(session.model, int(prompt_ids[-1]), answers)
         parts = []
         for own, logs in beside_the_first(session.model, y):
             if not tokens:
@@ -134,14 +135,6 @@ def knockout_effect(
         "log_odds_noise": (f"difference of this {lead} and that of a pass of another shape", "nats"),
     }
     return label_effects("knockout effect", session, found, texts, labels)
-
-
-def _answers(model: Bridge, token: int, target: str | tuple[str, str] | None) -> tuple[list[str], list[Ids]]:
-    """The texts of the answers and their tokens after a token; none by default."""
-    answers = [] if target is None else [target] if isinstance(target, str) else [*target]
-    tokens = [tokenize_after(model, token, text) for text in answers]
-    require_apart(answers, tokens)
-    return answers, tokens
 
 
 def _lead(

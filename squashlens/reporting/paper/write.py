@@ -254,7 +254,7 @@ class Kept:
     def measured(self, part: Part) -> xr.Dataset:
         """The result of a part. It is measured if it is missing, and written at once with what it depends on."""
         if self.found[part.name] is None:
-            journal = self.path(part).with_suffix(".sqlite")
+            journal = self.path(part).with_suffix(".jsonl")
             try:
                 self.found[part.name] = part.measure(journal)
             except OutputError:

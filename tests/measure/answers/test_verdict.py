@@ -23,16 +23,19 @@ def log_odds(plain: Any, ids: list[int], one: list[int], other: list[int]) -> fl
 
 
 def test_log_odds_of_answers_of_several_tokens_equal_plain_forward_passes(tiny: Any, plain_tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 41, prefix=COUNT[:-5].strip(), suffix="=")
-    found = sl.verdict(tiny, ones, lambda items: str(len(items)), lengths=[38, 40, 41], n_random_models=0)
-    digits = {n: [sl.prompts.one_token(tiny, digit) for digit in str(n)] for n in (38, 40, 41)}
+    ones = sl.prompts.repeated(tiny, "1", 52, prefix=COUNT[:-5].strip(), suffix="=")
+    found = sl.verdict(tiny, ones, lambda items: str(len(items)), lengths=[38, 40, 51, 52], n_random_models=0)
+    digits = {n: [sl.prompts.one_token(tiny, digit) for digit in str(n)] for n in (38, 40, 51, 52)}
     expected = [
         [log_odds(plain_tiny, list(ones.pair(n).v), digits[before], digits[after]) for n in (before, after)]
-        for before, after in ((38, 40), (40, 41))
+        for before, after in ((38, 40), (40, 51), (51, 52))
     ]
     given = np.stack([found["log_odds"], found["log_odds_after"]], axis=1)
     np.testing.assert_allclose(given, expected, atol=1e-4)
-    assert found["verdict"].values.tolist() == ["used", "used"]
+    assert found["verdict"].values.tolist() == ["used", "present, not used", "present, not used"]
+    for rank, n in zip(found["rank"].values, (38, 40, 51), strict=True):
+        order = plain_tiny(torch.tensor([[*ones.pair(n).v, *digits[n]]])).logits[0, -3:-1].argsort(descending=True)
+        assert rank == 1 + max(row.index(digit) for row, digit in zip(order.tolist(), digits[n], strict=True))
 
 
 def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(tiny: Any, plain_tiny: Any) -> None:

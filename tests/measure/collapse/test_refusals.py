@@ -43,8 +43,6 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: sl.collapse(m, ones(m), lengths=[99]), "Lengths run from 1 to 9"),
     (lambda m: sl.collapse_mechanism(m, ones(m, suffix="=")), "has a suffix"),
     (lambda m: sl.separation(m, ones(m), lengths=(3,)), "nothing to tell it from"),
-    (lambda m: raw(sl.separation)("tiny-gemma", ones(m)), "without runs="),
-    (lambda m: sl.separation(m, ones(m), runs="float32"), "a loaded model has one"),
     (lambda m: ablated(m, from_blocks=[6]), "Use blocks 0 to 5"),
     (lambda m: ablated(m, from_blocks=[1, 1]), "not different blocks of this model"),
     (lambda m: ablated(m, substitute="zebra"), "not in this model's vocabulary"),

@@ -73,12 +73,3 @@ def test_a_prompt_that_cannot_be_cut_is_run_whole(why: str, tmp_path: Path) -> N
     assert sl.results.provenance(found)["groupings"][0] == "whole"
     assert not any("pieces" in words for words in sl.results.provenance(found)["groupings"])
     assert found["recovery_y"] == 1
-
-
-def test_runs_are_models_of_their_dtypes() -> None:
-    tiny = sl.load("tiny-gemma", device="cpu")
-    sequence = sl.prompts.repeated(tiny, "1", 12)
-    found = sl.separation("tiny-gemma", sequence, runs=["float32", "bfloat16"], lengths=[4, 8, 12])
-    assert found["run"].values.tolist() == ["float32", "bfloat16"]
-    assert (found["noise_y"].sel(run="bfloat16") > 1000 * found["noise_y"].sel(run="float32")).all()
-    assert found["recovery_random_y"].shape == (2, 1)
