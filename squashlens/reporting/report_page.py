@@ -98,6 +98,7 @@ def report(
     >>> path.name
     'page.html'
     """
+    from squashlens.engine.capturing.capture import capture
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import squash_map
     from squashlens.measure.answers.accuracy import top_tokens
@@ -112,7 +113,9 @@ def report(
     counts = given is None and _source(bridge) == "tiny-gemma"
     asked = given or _demonstration(counts)
     judged = _judge(bridge, asked)
-    measured = sensitivity(bridge, asked.prompt, norm=norm)
+    run = capture(bridge, asked.prompt, keep="residuals")
+    view = squash_map(bridge, run, norm=norm)  # first, since the sensitivity uses its vector–Jacobian products again
+    measured = sensitivity(bridge, run, norm=norm)
     knockout = or_why_not(lambda: knockout_effect(bridge, asked.prompt))
     evidence = Evidence(
         top_tokens(bridge, asked.prompt), measured, None if isinstance(knockout, SquashlensError) else knockout,
@@ -120,7 +123,6 @@ def report(
     )  # fmt: skip
     long = n or (None if given or counts else 48)
     parts = [*([_counting(bridge)] if counts else []), *([] if long is None else _growing(bridge, model, long))]
-    view = squash_map(bridge, asked.prompt, norm=norm)
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 

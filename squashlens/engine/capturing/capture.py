@@ -32,7 +32,7 @@ from squashlens.engine.capturing.pairs import PairCapture, Pairs, capture_pairs
 from squashlens.engine.memory import human, require_room
 from squashlens.engine.running.forward import forward
 from squashlens.engine.state import measured
-from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
+from squashlens.engine.text.tokens import Prompts, display_tokens, each_of, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.records.results import MODEL_UNITS, signed
@@ -56,6 +56,8 @@ class Capture(CaptureBase):
         patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1,
             or to less in a block with a learned sink.
         y: the last residual stream after the final norm, (prompt, position, d); None without residuals.
+        prompts: the prompts as they were given, texts or token ids.
+        norms: what was measured of the capture by vector–Jacobian products, so that another function can use it again.
         fingerprint, ambient_hooks, dtype: the state of the model during the pass.
     """
 
@@ -63,6 +65,8 @@ class Capture(CaptureBase):
     residuals: Mapping[int, Float[Tensor, "prompt position d"]] = field(repr=False)
     patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
     y: Float[Tensor, "prompt position d"] | None = field(repr=False)
+    prompts: list[str] | list[list[int]] = field(repr=False)
+    norms: dict[tuple[Any, ...], Tensor] = field(default_factory=dict, repr=False, init=False)
 
     def contents(self) -> tuple[str, Iterable[Tensor]]:
         words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
@@ -245,7 +249,7 @@ def _of_prompt(model: Bridge, prompts: Prompts, kinds: Collection[Tensors], laye
     _read(model, ids, streams, blocks, keep)
     return Capture(
         ids=ids.cpu(), labels=display_tokens(model, ids), residuals=kept["residual"], patterns=kept["pattern"],
-        y=kept["y"].get(0), **model_state(model),
+        y=kept["y"].get(0), prompts=each_of(prompts), **model_state(model),
     ).signed(model)  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from squashlens._typing import Baselines, Bridge, Distance, Heads, Passes, Scale, dtype_name
 from squashlens.engine.anatomy import dtype_of, windows
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, head_site
-from squashlens.engine.running.forward import log_probabilities
+from squashlens.engine.running.forward import log_probabilities, rows_together
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import (
     NOISE,
@@ -57,7 +57,7 @@ COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
         lambda p, q: p.argmax(dim=-1) == q.argmax(dim=-1), "whether the most likely next token is the same", "1",
     ),
 }  # fmt: skip
-TOGETHER = 16  # lengths whose next tokens are compared at once
+TOGETHER = 64  # lengths whose logits are computed at once
 MOVED = {"total_variation": ("total variation", "1"), "log_odds": ("log odds", "nats")}  # by rounding
 
 
@@ -224,8 +224,10 @@ def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
     for both in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         rows, numbers = torch.cat([part.double() for part in both]).unique(dim=0, return_inverse=True)
         logs = torch.cat([*log_probabilities(model, rows)])
-        p, q = (logs[number] for number in numbers.to(logs.device).chunk(2))
-        parts.append({name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()})
+        pairs = numbers.to(logs.device).reshape(2, -1)
+        for pair in pairs.split(rows_together(model), dim=1):
+            p, q = logs[pair]
+            parts.append({name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()})
     return {name: torch.cat([part[name] for part in parts]).cpu() for name in COMPARISONS}
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Norm, SpansOfTokens, positive
-from squashlens.engine.anatomy import n_blocks, pattern_site, residual_site
+from squashlens.engine.anatomy import n_blocks, pattern_site
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.native import outputs_are_tokens
@@ -21,7 +21,7 @@ from squashlens.engine.state import measured
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.session import Session, streams_at
+from squashlens.measure.session import Session, streams_of
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.jacobians.sketch import MISSED, Estimation, ends_of, resolved, seed_in
 from squashlens.measure.squashing.profiles.profile import influence
@@ -100,10 +100,8 @@ def with_variables(result: xr.Dataset, variables: Mapping[str, Variable]) -> xr.
 
 def _predict(session: Session, queries: list[int]) -> tuple[tuple[str, np.ndarray], Variable]:
     """The most likely token after each query as a coordinate, and its probability."""
-    model, site = session.model, residual_site("y", session.model)
-    with torch.no_grad():
-        y = streams_at(model, session.ids, [site], at=queries)[site][0]
-        best = [logs.max(dim=-1) for logs in log_probabilities(model, y)]
+    model, (y,) = session.model, streams_of(session, ["y"], queries)
+    best = [logs.max(dim=-1) for logs in log_probabilities(model, y[0])]
     ids, chances = (torch.cat(parts).cpu() for parts in zip(*((row.indices, row.values) for row in best), strict=True))
     texts = display_tokens(model, ids[None])[0] if outputs_are_tokens(model) else [f"#{int(token)}" for token in ids]
     probability: Variable = (("query",), chances.exp(), "probability of the most likely next token", "1")

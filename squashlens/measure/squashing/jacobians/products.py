@@ -9,8 +9,8 @@ position; *repeat* keeps the blocks of a few positions and repeats the products 
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial, reduce
-from typing import Literal, NamedTuple
+from functools import cached_property, partial, reduce
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import psutil
@@ -29,6 +29,7 @@ from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
 from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
 from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.running.streamed import implementation
 from squashlens.errors import CapacityError, UnsoundModelError
@@ -68,7 +69,8 @@ def require_causal(rows: Batch, query: int, check: Deferred) -> Batch:
 class Pullback:
     """Products uᵀJ for cotangents u at `to`, block by block if the model allows it, else on the graph of all blocks.
 
-    One forward pass serves all of them. `tick` is called with the share of the rows that are done.
+    One forward pass serves all of them, when the first are asked for. `tick` is called with the share of the rows that
+    are done.
     """
 
     def __init__(
@@ -76,26 +78,33 @@ class Pullback:
         to: Target = "y", batch_size: int | None = None, tick: Callable[[float], None] | None = None,
     ) -> None:  # fmt: skip
         model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
-        self.session, self.layers, self.tick = session, [*layers], tick
+        self.session, self.layers, self.hooks, self.tick = session, [*layers], hooks, tick
         self.to: Target = to
         self.bottom, self.top = min(layers), n_blocks(model) if top is None else top
         self.again = partial(Pullback, session, layers, hooks, top, to, batch_size)
-        self.replay = None
-        if self.bottom < self.top and replayable(model, hooks):
+        self.by_block = self.bottom < self.top and replayable(model, hooks)
+        if self.by_block:
             self.batch = batch_size or cotangents(model, prompts, n)
             require_products(model, prompts, n, self.batch)
-            self.replay = record(model, ids, hooks, self.bottom, self.top)
             self.attention = "streamed, block by block"
             return
         self.attention = implementation(model)
         graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
         require_room(graph, ids.device, f"The graph of all blocks ({self.attention})", "Use a shorter prompt.")
         self.batch = batch_size or cotangents_on_graph(model, prompts, n)
-        self.streams: dict[int, Tensor] = {}
-        keep = self.streams.__setitem__
-        also = [(residual_site(layer, model), partial(keep, layer)) for layer in layers if layer > self.bottom]
-        span = open_spans(model, ids, hooks, [self.bottom], self.top, also)[self.bottom]
-        self.streams[self.bottom], self.output = span.leaf, span.outputs[to]
+
+    @cached_property
+    def _replay(self) -> Replay:
+        return record(self.session.model, self.session.ids, self.hooks, self.bottom, self.top)
+
+    @cached_property
+    def _graph(self) -> tuple[dict[int, Tensor], Tensor]:
+        """The stream at each layer, and the output, on the graph of all blocks."""
+        model, streams = self.session.model, dict[int, Tensor]()
+        above = [layer for layer in self.layers if layer > self.bottom]
+        also = [(residual_site(layer, model), partial(streams.__setitem__, layer)) for layer in above]
+        span = open_spans(model, self.session.ids, self.hooks, [self.bottom], self.top, also)[self.bottom]
+        return streams | {self.bottom: span.leaf}, span.outputs[self.to]
 
     def batches(
         self, query: int | None, directions: Float[Tensor, "cotangent *query d"], of: Callable[[Batch], Tensor]
@@ -116,20 +125,21 @@ class Pullback:
             if self.tick is not None:
                 self.tick(done / (len(directions) * len(self.layers)))
 
-        like = self.output if self.replay is None else self.replay.calls[self.bottom][0]
+        like = self._replay.calls[self.bottom][0] if self.by_block else self._graph[1]
         # Prompts do not interact, so one backward pass serves all of them.
         everywhere = directions.to(like.device, like.dtype)[:, None]
         everywhere = everywhere.expand(-1, len(self.session.ids), *directions.shape[1:])
-        passed = self._on_graph if self.replay is None else partial(self._replayed, self.replay)
+        passed = partial(self._replayed, self._replay) if self.by_block else self._on_graph
         for _ in passed(query, everywhere, take):
             device = found[self.bottom].device
             yield [found.pop(layer).to(device) for layer in self.layers]
         check.require()
 
     def _on_graph(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
+        streams, output = self._graph
         with differentiable():
-            output = self.output if query is None else self.output[:, query]
-        for found in vjps(output, [self.streams[layer] for layer in self.layers], cotangents, self.batch):
+            output = output if query is None else output[:, query]
+        for found in vjps(output, [streams[layer] for layer in self.layers], cotangents, self.batch):
             for layer, rows in zip(self.layers, found, strict=True):
                 take(layer, rows)
             yield
@@ -220,6 +230,16 @@ class Products:
     def count(self) -> int:
         """The number of norms: of tokens up to the query in all prompts, or of spans."""
         return len(self.session.ids) * self.reach if self.spans is None else len(self.spans.names)
+
+    def once(self, about: tuple[Any, ...], measure: Callable[[], Tensor]) -> Tensor:
+        """What `measure` gives on the CPU; of a capture it is kept layer by layer, and not measured again."""
+        pullback, capture = self.pullback, self.session.capture
+        if capture is None or pullback.hooks or self.spans is not None or ambient(self.session.model):
+            return measure().cpu()
+        keys = [(*about, self.query, pullback.to, pullback.top, layer) for layer in pullback.layers]
+        if not capture.norms.keys() >= {*keys}:
+            capture.norms.update(zip(keys, measure().cpu().chunk(len(keys)), strict=True))
+        return torch.cat([capture.norms[key] for key in keys])
 
     def exact(self, kept: Storage | None) -> ByToken:
         """The norms from all products; spectral ones if rows are kept."""

@@ -156,15 +156,17 @@ def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, k
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
     d = width(products.session.model)
     if method.method == "exact":
-        exact = products.exact((kept or products.storage(d)) if norm == "spectral" else None).cpu()
+        kept = (kept or products.storage(d)) if norm == "spectral" else None
+        exact = products.once((norm, "exact"), lambda: products.exact(kept))
         return Ends(exact, exact, exact)
-    directions = normals(seed_in(method))(d, method.n_probes).T
+    directions, about = normals(seed_in(method))(d, method.n_probes).T, (norm, method.n_probes, method.seed)
     if norm == "frobenius":
-        size, (low, high) = products.frobenius(directions).cpu(), norms.sketch_factors(len(directions), chance)
+        size = products.once(about, lambda: products.frobenius(directions))
+        low, high = norms.sketch_factors(len(directions), chance)
         likely = size / math.sqrt(len(directions))
         return Ends(high * likely, low * likely, likely)
-    measure = Measure(directions)
-    return measure.ends(products.measured(directions, kept or products.storage(len(directions)), measure), chance)
+    measure, kept = Measure(directions), kept or products.storage(len(directions))
+    return measure.ends(products.once(about, lambda: products.measured(directions, kept, measure)), chance)
 
 
 def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
