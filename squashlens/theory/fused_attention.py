@@ -64,6 +64,11 @@ def row_times_pattern(
     return sums.double().exp().sum(dim=1) / heads * largest
 
 
+def failure(error: Exception) -> str:
+    """What a kernel's error says in its first line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+
+
 def _logits(queries: Tensor, cap: float | None, bias: Tensor | None = None) -> Callable[..., Tensor]:
     """What is made of a scaled product: capped, and with the bias of its key added."""
     dtype = torch.promote_types(queries.dtype, torch.float32)

@@ -179,12 +179,27 @@ def test_a_kernel_with_other_numbers_is_not_used(
     monkeypatch.setattr(fused, "attend_with_lse", broken)
     model = bridge_of("gemma3", torch.float32)
     by_blocks = sl.path_bound(model, IDS[0])
-    fused._why_wrong.cache_clear()
+    monkeypatch.setattr(fused, "_reasons", {})
     with fused.fused_anywhere(), pytest.warns(UserWarning, match=reason):
         found = sl.path_bound(model, IDS[0])
-    fused._why_wrong.cache_clear()
     assert sl.results.provenance(found)["attention_implementation"] == "streamed"
     np.testing.assert_array_equal(found, by_blocks)
+
+
+@pytest.mark.parametrize("where", [(fused, "attend_with_lse"), (module, "row_times_pattern")], ids=["pass", "rows"])
+def test_a_kernel_that_fails_after_its_test_ends_in_blocks(
+    where: tuple[Any, str], bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", 4)
+    monkeypatch.setattr(fused, "_reasons", {})
+    model = bridge_of("gemma3", torch.float32)
+    by_blocks = sl.path_bound(model, IDS[0])
+    with fused.fused_anywhere():
+        sl.path_bound(model, IDS[0])
+        monkeypatch.setattr(*where, fails)
+        with pytest.warns(UserWarning, match="out of resource"):
+            found = sl.path_bound(model, IDS[0])
+    np.testing.assert_allclose(found, by_blocks, rtol=1e-5)
 
 
 def asked(**options: Any) -> Any:
