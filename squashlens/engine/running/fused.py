@@ -6,9 +6,6 @@ fails then or later runs in blocks of rows, with a warning. A prompt of at most 
 for.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +23,7 @@ TESTED, REACH, START = 830, 300, 260
 SPREAD = 2.0  # standard deviation of its logits
 ROWS = 2e-4  # by which an entry of a row may differ, of itself: a hundred times what float32 makes of such logits
 
-_anywhere: "ContextVar[bool]" = ContextVar("anywhere", default=False)
+DEVICES, DTYPES = {"cuda"}, {torch.float16, torch.bfloat16}  # where fused kernels are faster
 _reasons: "dict[Kind, str | None]" = {}  # why kinds that were tested must not be used; `None` if they may
 
 
@@ -57,10 +54,7 @@ class Kind:
 
 def is_fused(kind: Kind, n: int) -> bool:
     """Whether attention of this kind runs in fused kernels in a pass of n tokens."""
-    if not kind.understood or n <= theory.LONGEST:
-        return False
-    half = kind.device.type == "cuda" and kind.dtype in (torch.float16, torch.bfloat16)
-    if not (half or _anywhere.get()):
+    if not kind.understood or n <= theory.LONGEST or kind.device.type not in DEVICES or kind.dtype not in DTYPES:
         return False
     if kind not in _reasons:
         _reasons[kind] = _why_wrong(kind)
@@ -82,16 +76,6 @@ def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:
             _reasons[kind] = failure(error)
             _tell(kind)
     return attention_output(attention, values), attention
-
-
-@contextmanager
-def fused_anywhere() -> Iterator[None]:
-    """Use fused kernels on every device and in every dtype in the body, uncompiled on the CPU: for tests."""
-    token = _anywhere.set(True)
-    try:
-        yield
-    finally:
-        _anywhere.reset(token)
 
 
 def _tell(kind: Kind) -> None:

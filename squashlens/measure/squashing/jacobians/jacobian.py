@@ -155,7 +155,7 @@ def _estimated(
         return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
     kept = products.storage(d) if norm == "spectral" else None
     found = sketch.ends_of(products, norm, method, 0.0, kept)
-    return found.estimate, {}, {} if kept is None else {"rows": kept.way}
+    return found.estimate, {}, {} if kept is None else {"rows": kept}
 
 
 def _require_possible(given: sketch.Estimation, norm: Norm) -> None:
