@@ -154,7 +154,8 @@ def capture(
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
     Under other hooks, or after the model was changed and changed back, they run the passes again to compare.
-    Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
+    Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths. Norms of the
+    Jacobian of a prompt are kept with its capture: a `sensitivity` after a `squash_map` takes half of its products.
 
     Args:
         prompt: a prompt, several prompts of equal length, or a growing sequence.
