@@ -123,8 +123,7 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 @overload
 def capture(
     model: Bridge, prompt: GrowingSequence, *, keep: Kept = ..., lengths: Iterable[int] | None = ...,
-    baselines: Baselines = ..., n_samples: int = ..., noise_lengths: int = ..., passes: Passes = ...,
-    tokens_per_pass: int | None = ..., seed: int = ...,
+    baselines: Baselines = ..., n_samples: int = ..., noise_lengths: int = ..., passes: Passes = ..., seed: int = ...,
 ) -> PairCapture: ...  # fmt: skip
 @overload
 def capture(
@@ -142,7 +141,6 @@ def capture(
     n_samples: int = 3,
     noise_lengths: int = 4,
     passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
     seed: int = 0,
 ) -> Capture | PairCapture:
     """Run the model once and keep activations, so that later measurements need no forward pass.
@@ -154,8 +152,9 @@ def capture(
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
     Under other hooks, or after the model was changed and changed back, they run the passes again to compare.
-    Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths. Norms of the
-    Jacobian of a prompt are kept with its capture: a `sensitivity` after a `squash_map` takes half of its products.
+    Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
+
+    Norms of the Jacobian are kept with the capture: a `sensitivity` after a `squash_map` takes half of its products.
 
     Args:
         prompt: a prompt, several prompts of equal length, or a growing sequence.
@@ -176,7 +175,6 @@ def capture(
             prompt by itself, as ``"auto"`` does under hooks that edit, and where the position encoding depends on the
             length of the pass ("longrope", "dynamic"). ``"shared"`` raises an error in these cases. The provenance says
             which way was used, and why.
-        tokens_per_pass: number of branch tokens in one pass; by default, as many as fit into about one gigabyte.
         seed: random seed of the unrelated sequences; 0 by default.
 
     Returns:
@@ -199,7 +197,7 @@ def capture(
     """
     pairs = Pairs(
         lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
-        tokens_per_pass=tokens_per_pass, seed=seed,
+        seed=seed,
     )  # fmt: skip
     kept: set[Tensors] = set(several(keep))
     for one in kept:

@@ -75,7 +75,6 @@ def collapse(
     n_samples: int = 3,
     noise_lengths: int = 0,
     passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
     """The distance ``D_ℓ(n) = ‖v_n⁽ℓ⁾ − v*⁽ℓ⁾_{n+1}‖`` between a sequence and its pair, at each layer and length.
@@ -98,7 +97,7 @@ def collapse(
             over each head" may mean either. No distances per head by default.
         round_to: dtype to which representations are rounded before they are compared, such as ``"bfloat16"`` or
             `torch.bfloat16`; no rounding by default. To run the model itself in another dtype, load it in that dtype.
-        lengths, baselines, n_samples, passes, tokens_per_pass, seed: as in `capture`; for a sequence only.
+        lengths, baselines, n_samples, passes, seed: as in `capture`; for a sequence only.
         noise_lengths: as in `capture`, for a sequence only; 0, no noise floor, by default.
 
     Returns:
@@ -139,7 +138,7 @@ def collapse(
     metric = Metric(norm, scale, find_dtype(round_to))
     wanted = Pairs(
         lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
-        tokens_per_pass=tokens_per_pass, seed=seed,
+        seed=seed,
     )  # fmt: skip
     session, pairs = take_pairs(
         model, sequence, "collapse", wanted,

@@ -127,7 +127,7 @@ def _of_model(
     model: Bridge, sequence: GrowingSequence, lengths: Iterable[int] | None, n_random_models: int
 ) -> xr.Dataset:
     """`separation` of a loaded model."""
-    run = prepare_run(model, sequence, lengths, "auto", None)
+    run = prepare_run(model, sequence, lengths, "auto")
     if len(run.lengths) < 2:
         raise InputError(f"lengths={run.lengths} has one length, and nothing to tell it from.", "Give at least two.")
     session = sequence_session(run.model, run, "separation", lengths=list(run.lengths), n_random_models=n_random_models)
