@@ -36,7 +36,7 @@ WEIGHTS = {"untrained": {"trained": None, "random": 0}}
 models = yaml.safe_load(args.models.read_text())["models"] if args.models else {"tiny-gemma": {"model": "tiny-gemma"}}
 table = {}
 for label, given in models.items():
-    load = {name: value for name, value in given.items() if name in ("model", "dtype", "quantize", "revision")}
+    load = {name: value for name, value in given.items() if name in ("model", "dtype", "revision")}
     grids = [{"measurement": n, "arguments": a | load, "each": WEIGHTS | each} for n, (a, each) in STUDY.items()]
     try:
         study = sl.Study(grids, args.out / "store")

@@ -14,7 +14,7 @@ import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--prompts", type=Path, help="JSONL or Parquet file; by default eight prompts are made")
+parser.add_argument("--prompts", type=Path, help="JSONL file; by default eight prompts are made")
 parser.add_argument("--column", default="prompt", help="name of the column with the prompts (%(default)s)")
 parser.add_argument("--windows", type=int, nargs="+", default=[4, 8], help="sliding windows to try (%(default)s)")
 parser.add_argument("--worst", type=int, default=100, help="prompts on the page (%(default)s)")
@@ -38,18 +38,14 @@ collapse = {"measurement": "collapse", "name": "distances", "over": over,
 study = sl.Study([squashing, collapse], store=args.out / "store")
 print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
 
-found = study.sql("""
-    with shares as (
-        select row, prompt, error, hooks, list_min(jacobian_norm) / list_max(jacobian_norm) as share,
-               token[list_position(jacobian_norm, list_min(jacobian_norm))] as least
-        from squashing
-    ),
-    best as (select row, arg_max(hooks, share) as remedy, max(share) as share from shares group by row)
-    select s.row, s.prompt, s.least as least_token, s.share as least_share, best.remedy, best.share as its_share,
-           d.distance_y[-1] as distance, s.error
-    from shares s join best using (row) left join distances d using (row)
-    where s.hooks = 'none' order by s.share nulls last, s.row
-""")
+shares = study.rows("squashing")
+norms = shares["jacobian_norm"]
+shares["share"] = [None if row is None else min(row) / max(row) for row in norms]
+shares["least_token"] = [None if n is None else t[n.argmin()] for n, t in zip(norms, shares["token"], strict=True)]
+best = shares.sort_values("share").groupby("row").last()[["hooks", "share"]].add_prefix("best_")
+ends = study.rows("distances").set_index("row")["distance_y"].rename("distance").map(lambda row: row[-1], "ignore")
+found = shares[shares["hooks"] == "none"].set_index("row").join([best, ends]).sort_values("share")
+found = found[["prompt", "least_token", "share", "best_hooks", "best_share", "distance", "error"]]
 found.to_csv(args.out / "scan.csv", index=False)
 page = f"<meta charset='utf-8'><title>Scan</title><h1>{len(found)} prompts, most squashed first</h1>"
 (args.out / "worst.html").write_text(page + found.head(args.worst).to_html(index=False), encoding="utf-8")

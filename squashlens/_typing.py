@@ -68,7 +68,6 @@ Kinds = TypeAliasType("Kinds", Collection[Kind])
 Pieces = Literal["words", "sentences", "lines"]
 SpansOfTokens = TypeAliasType("SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None)
 FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])
-Quantized = Literal["int8"]
 EngineName = Literal["local", "ray", "slurm"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.conf import Positional, arg
 
-from squashlens._typing import DtypeName, EngineName, Method, Mode, Norm, Quantized, Template
+from squashlens._typing import DtypeName, EngineName, Method, Mode, Norm, Template
 from squashlens.errors import InputError, SquashlensError
 from squashlens.zoo import EXAMPLE_PROMPT
 
@@ -47,23 +47,20 @@ class Loading:
         model: name of a bundled model or of one on the Hugging Face hub, a local folder, or a GGUF file.
         device: where the model runs, CUDA if available by default; auto spreads the blocks over several devices.
         dtype: dtype of the run.
-        quantize: type in which the weight matrices of the blocks are stored; none stores them in the dtype of the run.
         revision: branch, tag or commit of a model on the hub.
     """
 
     model: Annotated[str, arg(metavar="NAME")] = "tiny-gemma"
     device: NotGiven = ""
     dtype: Annotated[DtypeName, arg(metavar="DTYPE")] = "float32"
-    quantize: Literal["none", Quantized] = "none"
     revision: NotGiven = ""
 
     def load(self) -> Any:
         """The model."""
         import squashlens as sl
 
-        quantize = None if self.quantize == "none" else self.quantize
         device, revision = self.device or None, self.revision or None
-        return sl.load(self.model, device=device, dtype=self.dtype, quantize=quantize, revision=revision)
+        return sl.load(self.model, device=device, dtype=self.dtype, revision=revision)
 
 
 def report(

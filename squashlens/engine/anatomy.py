@@ -7,6 +7,7 @@ only.
 """
 
 import inspect
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -88,6 +89,13 @@ def quantization(model: Bridge) -> str | None:
         return str(getattr(method, "value", method))
     strange = {type(p).__name__ for p in model.parameters() if not p.is_floating_point() or type(p) not in PLAIN}
     return ", ".join(sorted(strange)) or None
+
+
+def stored_as(model: Bridge) -> str | None:
+    """The number format of quantized weights, such as ``"int8"``, from their types' names; `None` if they are plain."""
+    names = {type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN}
+    formats = {match.group() for name in names if (match := re.search(r"(u?int|float)\d+", name))}
+    return ", ".join(sorted(formats)) or quantization(model)
 
 
 def windows(model: Bridge, positions: int | None = None) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""Sources of activations to insert into another forward pass: a prompt, a capture, or a cache of `run_with_cache`.
+"""Sources of activations to insert into another forward pass: a prompt, or a cache of `run_with_cache`.
 
 A prompt is run on the model without any hooks.
 """
@@ -13,17 +13,16 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import converted, is_tokenized
-from squashlens.engine.anatomy import device_of, dtype_of
+from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.digests import digest, tensor_digest
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.running.forward import forward
-from squashlens.engine.state import fingerprint_of
 from squashlens.engine.text.tokens import Prompts, tokenize
-from squashlens.errors import InputError, StaleCaptureError
-from squashlens.hooks.interventions import OUTPUTS, STREAMS
+from squashlens.errors import InputError
+from squashlens.hooks.interventions import OUTPUTS
 
-# A prompt, a capture of a prompt, or the cache of TransformerLens's `run_with_cache` (tensors by hook point names).
+# A prompt, or the cache of TransformerLens's `run_with_cache` (tensors by hook point names).
 Source = Any
 Rows = dict[int, Float[Tensor, "position ..."]]
 
@@ -42,7 +41,9 @@ class Activations:
 
 def kept(source: Source) -> Source:
     """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
-    if isinstance(source, Capture) or _cache_in(source) is not None:
+    if isinstance(source, Capture):
+        raise InputError("source= is a capture.", "Give its prompt, or the cache of `model.run_with_cache`.")
+    if _cache_in(source) is not None:
         return source
     return converted(source, Prompts, "source")
 
@@ -55,8 +56,6 @@ def _cache_in(source: Source) -> Mapping[str, Any] | None:
 
 def activations(model: Bridge, source: Source, site: str, blocks: Sequence[int], who: str) -> Activations:
     """The activations of one prompt at `site` of each of `blocks`; errors begin with `who`."""
-    if isinstance(source, Capture):
-        return _from_capture(model, source, site, blocks, who)
     if (cache := _cache_in(source)) is not None:
         return _from_cache(model, cache, site, blocks, who)
     ids = tokenize(model, source)
@@ -83,32 +82,6 @@ def mean_activations(
             forward(model, prompt, watch)
     rows = {block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()}
     return Activations(digest(ids.tolist()), rows)
-
-
-def _from_capture(model: Bridge, source: Capture, site: str, blocks: Sequence[int], who: str) -> Activations:
-    _require_one(len(source.ids), who)
-    if (source.fingerprint, source.dtype) != (fingerprint_of(model), str(dtype_of(model))):
-        raise StaleCaptureError(
-            f"{who}: the capture was taken with other weights, another configuration or another dtype.",
-            "Capture again on this model.",
-        )
-    if site != STREAMS:
-        if source.ambient_hooks:
-            raise InputError(
-                f"{who}: a capture holds residual streams only, and this one was taken under hooks, so they cannot be "
-                "computed from its prompt.",
-                f"Give the cache of `model.run_with_cache`, which holds {site!r}.",
-            )
-        return mean_activations(model, source.ids.to(device_of(model)), site, blocks)
-    missing = [block for block in blocks if block not in source.residuals]
-    if missing:
-        raise InputError(
-            f"{who}: the capture has no residual stream of layer {missing[0]}.",
-            "Capture without layers=, or choose blocks= whose layers the capture has.",
-        )
-    rows = {block: source.residuals[block][0].clone() for block in blocks}
-    name = digest(source.ids.tolist()) if not source.ambient_hooks else f"a capture {_contents(rows)}"
-    return Activations(name, rows)
 
 
 def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequence[int], who: str) -> Activations:

@@ -50,15 +50,14 @@ def patch_residual(
 
     Args:
         positions: positions of the measured prompt, counted from 0; those beyond its end are ignored.
-        source: one prompt, as text or token ids; a `Capture` of one prompt; or the cache that TransformerLens's
-            `run_with_cache` returns. A capture or a cache may have been taken under hooks.
+        source: one prompt, as text or token ids; or the cache that TransformerLens's `run_with_cache` returns, which
+            may have been taken under hooks.
         blocks: blocks to act in; all by default.
         from_positions: positions in the source, one for each of `positions`; the same positions by default.
 
     Raises:
-        InputError: if the source has several prompts, lacks one of the positions, or is a capture without one of the
-            layers; if a position is given twice, or `from_positions` has another length than `positions`.
-        StaleCaptureError: if the capture was taken with other weights.
+        InputError: if the source has several prompts or lacks one of the positions; if a position is given twice, or
+            `from_positions` has another length than `positions`.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -140,14 +139,13 @@ def patch_heads(
 
     Args:
         heads: query heads, counted from 0.
-        source: one prompt, a `Capture` or a cache, as in `patch_residual`. A `Capture` holds no head outputs, so its
-            prompt is run again.
+        source: one prompt or a cache, as in `patch_residual`.
         blocks, from_positions: as in `patch_residual`.
         positions: positions of the measured prompt, counted from 0; all by default.
 
     Raises:
-        InputError: in the cases of `patch_residual`; if the capture was taken under hooks; and, in the forward pass
-            without `positions`, if the prompt is longer than the source.
+        InputError: in the cases of `patch_residual`; and, in the forward pass without `positions`, if the prompt is
+            longer than the source.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")

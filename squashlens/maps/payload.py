@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Quantized, choices_of
 from squashlens.measure.squashing.map_cells import mean_by_distance, spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
@@ -121,11 +120,9 @@ def call_of(facts: dict[str, Any], **changed: Any) -> str:
 
 def load_of(facts: dict[str, Any], source: str) -> str:
     """The call that loads the model of a result from its source, with all options but the device."""
-    rounded, dtype = facts.get("quantized"), facts.get("dtype", "float32")
+    dtype = facts.get("dtype", "float32")
     stated = {
         "dtype": None if dtype == "float32" else dtype,
-        # in another format if the checkpoint is quantized, which is no argument
-        "quantize": rounded if rounded in choices_of(Quantized) else None,
         "revision": facts.get("revision"),
         "verify": False if facts.get("proof") == "unverified" else None,
     }

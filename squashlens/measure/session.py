@@ -12,12 +12,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
-from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks, residual_site
+from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks, residual_site, stored_as
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.digests import sha256, source_of
 from squashlens.engine.hooking.standing import ambient, standing
 from squashlens.engine.loading.gguf import ORIGIN
-from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation

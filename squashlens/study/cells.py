@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pandas as pd
-
 from squashlens._typing import full_name
 from squashlens.errors import InputError
 from squashlens.study.describing.description import Grid
@@ -21,7 +19,6 @@ from squashlens.study.describing.measurements import (
     scanned_argument,
 )
 from squashlens.study.scans import Source, source_of
-from squashlens.study.store import Store
 
 Span = tuple[int, int]
 
@@ -35,7 +32,6 @@ class Model:
 
     name: str
     dtype: str = "float32"
-    quantize: str | None = None
     revision: str | None = None
     untrained: int | None = None
     checkpoint: str = ""
@@ -112,27 +108,13 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
         along = {name.replace(".", "_"): label for name, label in named.items()}
         common = (grid.name, grid.measurement, rest, model, hooks, along)
-        loaded = model and {name: getattr(model, name) for name in ("checkpoint", "dtype", "quantize", "untrained")}
+        loaded = model and {name: getattr(model, name) for name in ("checkpoint", "dtype", "untrained")}
         about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": loaded}
         if source is None:
             yield Cell(_key(about), *common, code=code)
             continue
         for span in source.spans():
             yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
-
-
-def table_of_cells(cells: Sequence[Cell], store: Store) -> pd.DataFrame:
-    """A row for each cell: whether it is done, failed (and why) or left, and its labels."""
-    done, failed, rows = store.done(cell.key for cell in cells), store.failures(), []
-    for cell in cells:
-        row = {
-            "cell": cell.key, "grid": cell.grid, "measurement": cell.measurement,
-            "model": cell.model.name if cell.model else None,
-            "state": "done" if cell.key in done else "failed" if cell.key in failed else "left",
-            "reason": None if cell.key in done else failed.get(cell.key, {}).get("reason"),
-        }  # fmt: skip
-        rows.append(row | {f"label_{name}" if name in row else name: str(label) for name, label in cell.labels.items()})
-    return pd.DataFrame(rows)
 
 
 def require_current(cells: Sequence[Cell]) -> None:

@@ -1,7 +1,7 @@
-"""The results of a grid as one Dataset, joined along the arguments that are varied."""
+"""The results of a grid as one Dataset, joined along the arguments that are varied, and the rows of a scan."""
 
+import io
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,21 +9,20 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, together
 from squashlens.records.joining import aligned, padded, stacked
 from squashlens.records.results import sealed
-from squashlens.saving.stored import OF_ALL, PROVENANCE, rows_of
-from squashlens.study.cells import Cell, table_of_cells
-from squashlens.study.describing.description import Grid, table_of
+from squashlens.saving.stored import OF_ALL, PROVENANCE
+from squashlens.study.cells import Cell
+from squashlens.study.describing.description import Grid
 from squashlens.study.store import Store, extra
 
 
 def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     """One Dataset of all cells of a grid that are done, with the provenance of each."""
     if grid.over is not None:
-        raise InputError(f"{grid.name!r} is a scan, whose results are tables.", "Ask with `Study.sql` in Python.")
+        raise InputError(f"{grid.name!r} is a scan, whose results are tables.", "Use `rows`.")
     parts: dict[tuple[Any, ...], xr.Dataset] = {}
     for cell in cells:
         stored = store.read(cell.key) if cell.grid == grid.name else None
@@ -85,64 +84,18 @@ def _merge_attributes(each: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
     return {str(name): " or ".join(map(str, texts)) if texts[1:] else texts[0] for name, texts in values.items()}
 
 
-def answer(query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Store) -> pd.DataFrame:
-    """The rows of a query."""
-    duckdb = extra("duckdb", "sql()")
-    try:
-        with duckdb.connect() as database:
-            if (many := len(database.extract_statements(query))) != 1:  # of several, only the last would give its rows
-                raise InputError(
-                    f"query={short_repr(query)} has {many or 'no'} statements.", "Give one: 'select * from cells'."
-                )
-            _fill(database, query, grids, cells, store)
-            return database.execute(query).df()
-    except duckdb.Error as error:
-        raise InputError(f"DuckDB refuses the query: {str(error).strip()}", "Correct the query.") from error
-
-
-def _fill(database: Any, query: str, grids: Sequence[Grid], cells: Sequence[Cell], store: Store) -> None:
-    """Register the tables that a query names."""
-    words = set(re.findall(r"\w+", query.lower()))  # DuckDB's names have no case
-    if "cells" in words:
-        database.register("cells", table_of_cells(cells, store))
-    for grid in grids:
-        table = table_of(grid.name)
-        if table.lower() not in words and grid.name not in query:
-            continue
-        if grid.over is None:
-            database.register(table, _numbers(grid, cells, store))
-        else:
-            _view(database, table, [cell for cell in cells if cell.grid == grid.name], store)
-
-
-def _numbers(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
-    """A row for each number or text of the cells of a grid that are done."""
-    frames = []
-    for name, values in combine(grid, cells, store).data_vars.items():
-        frame: Any = rows_of(values, ("variable", "value", "text"))
-        there = frame["cell"] != ""
-        if "position" in frame and "n_tokens" in frame:  # otherwise after the last token of a shorter prompt
-            there &= frame["position"] < frame["n_tokens"]
-        column = "text" if values.dtype.kind in "OU" else "value"
-        frame = frame[there].rename(columns={"value": column}).assign(variable=str(name))
-        frames.append(frame if column == "text" else frame.astype({"value": float}))
-    whole, last = pd.concat(frames, ignore_index=True), ("variable", "value", "text")
-    return whole.reindex(columns=[*(name for name in whole.columns if name not in last), *last])
-
-
-def _view(database: Any, table: str, cells: Sequence[Cell], store: Store) -> None:
-    """Let a name stand for the rows of a scan, with their labels.
-
-    A cell's name does not depend on its labels, and other studies and grids can have it under other labels. So labels
-    are in no file.
-    """
-    shards = (store.read(key) for key in dict.fromkeys(cell.key for cell in cells))
-    files = [str(store.root / shard.header["shard"]).replace("'", "''") for shard in shards if shard is not None]
-    if not files:
-        raise InputError(f"No cell of {cells[0].grid!r} is done.", "Run the study first.")
-    listed = ", ".join(f"'{file}'" for file in files)
-    source = f"select * from read_parquet([{listed}], union_by_name=true)"  # noqa: S608 (our own names)
-    taken = set(database.sql(source).columns)
-    labels = [{"cell": cell.key, **{axis_name(n, taken): label for n, label in cell.labels.items()}} for cell in cells]
-    database.register(f"{table} labels", pd.DataFrame(labels))
-    database.execute(f'create temp view "{table}" as select * from "{table} labels" join ({source}) using (cell)')  # noqa: S608
+def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
+    """The rows of the shards of a scan that are done, with the labels of their cells in this study."""
+    if grid.over is None:
+        raise InputError(f"{grid.name!r} is no scan, and has no rows.", "Use combine().to_dataframe().")
+    pq = extra("pyarrow.parquet", "A scan")
+    parts = []
+    for cell in cells:
+        stored = store.read(cell.key) if cell.grid == grid.name else None
+        if stored is not None:
+            part = pq.read_table(io.BytesIO(stored.content)).to_pandas()
+            labels = {axis_name(name, part.columns): label for name, label in cell.labels.items()}
+            parts.append(pd.DataFrame({"cell": cell.key, **labels}, part.index).join(part))
+    if not parts:
+        raise InputError(f"No cell of {grid.name!r} is done.", "Run the study; `failures()` says what failed.")
+    return pd.concat(parts, ignore_index=True)

@@ -1,4 +1,4 @@
-"""Scans: one measurement of every prompt of a JSONL or Parquet file, stored as Parquet shards.
+"""Scans: one measurement of every prompt of a JSONL file, stored as Parquet shards.
 
     {"file": "prompts.jsonl", "column": "prompt", "shard": 256, "limit": 100000}
 
@@ -61,9 +61,8 @@ class Source:
 
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
-        path, column = self.given.path, self.given.column
-        values = (_of_parquet if path.suffix == ".parquet" else _of_lines)(path, column, start, stop)
-        for row, value in enumerate(values, start):
+        column = self.given.column
+        for row, value in enumerate(_of_lines(self.given.path, column, start, stop), start):
             ids = isinstance(value, list) and all(type(part) is int for part in value)
             if not (ids or isinstance(value, str | InputError)):
                 value = InputError(f"{column!r} of the row is {short_repr(value)}.", WANTED)
@@ -94,14 +93,15 @@ def source_of(described: Mapping[str, Any]) -> Source:
 
 def _look(path: Path) -> tuple[str, int]:
     """What identifies the rows of a file, and their number."""
-    if path.suffix not in (".parquet", ".jsonl", ".ndjson", ".json"):
-        raise InputError(f"{path.name!r} is neither a JSONL nor a Parquet file.", "Give a .jsonl or .parquet file.")
+    if path.suffix not in (".jsonl", ".ndjson", ".json"):
+        raise InputError(
+            f"{path.name!r} is no JSONL file.", "Write one: pandas.DataFrame.to_json(…, orient='records', lines=True)."
+        )
     try:
         about = path.stat()
-        digest, rows = _index(path, about.st_size, about.st_mtime_ns)
+        return _index(path, about.st_size, about.st_mtime_ns)
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
-    return digest, _parquet(path).metadata.num_rows if path.suffix == ".parquet" else rows
 
 
 @cache
@@ -134,49 +134,22 @@ def _object(line: bytes) -> dict[str, Any] | InputError:
     return row if isinstance(row, dict) else InputError(f"The line is {short_repr(row)}, no JSON object.", WANTED)
 
 
-def _of_parquet(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
-    file, first = _parquet(path), 0
-    if column not in (names := file.schema_arrow.names):
-        raise InputError(f"{str(path)!r} has no column {column!r}.", f"It has: {', '.join(sorted(names))}.")
-    for group in range(file.num_row_groups):
-        after = first + file.metadata.row_group(group).num_rows
-        if first < stop and after > start:
-            values = file.read_row_group(group, columns=[column]).column(0)
-            for value in values.slice(max(0, start - first), stop - max(start, first)):
-                try:
-                    yield value.as_py()
-                except ValueError as error:
-                    yield InputError(f"{column!r} of the row is not text: {error}.", WANTED)
-        first = after
-
-
-def _parquet(path: Path) -> Any:
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.ParquetFile(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path.name!r} is not a Parquet file: {error}.", "Give an undamaged file.") from error
-
-
 def shard(
     rows: Iterator[tuple[int, Any]],
     measure: Callable[[Any], Result],
-    key: str,
     length: Callable[[Any], int] | None = None,
 ) -> bytes:
     """The Parquet file of some rows. `measure` is called with each prompt.
 
-    With `length`, the number of tokens of a prompt, it is called with lists of prompts of equal length. `key` is the
-    name of the shard's cell, by which `sql` finds the labels of its rows.
+    With `length`, the number of tokens of a prompt, it is called with lists of prompts of equal length.
     """
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
     done: dict[int, dict[str, Any]] = {}
     for together in _groups(list(rows), length):
         done |= _rows(together, measure)
-    rows_of_cell = [done[number] | {"cell": key} for number in sorted(done)]
-    names = dict.fromkeys(name for row in rows_of_cell for name in row)
-    table = pa.table({name: _column(pa, [row.get(name) for row in rows_of_cell]) for name in names})
+    in_order = [done[number] for number in sorted(done)]
+    names = dict.fromkeys(name for row in in_order for name in row)
+    table = pa.table({name: _column(pa, [row.get(name) for row in in_order]) for name in names})
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()

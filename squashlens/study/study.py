@@ -12,8 +12,8 @@ from squashlens._typing import EngineName, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.study.cells import Cell, cells_of, require_current, table_of_cells
-from squashlens.study.combine import answer, combine
+from squashlens.study.cells import Cell, cells_of, require_current
+from squashlens.study.combine import combine, rows
 from squashlens.study.describing.description import read
 from squashlens.study.engines import Local, Ray, Slurm, drive
 from squashlens.study.scans import failed_rows
@@ -26,8 +26,8 @@ class Study:
 
     A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` by name, the `arguments` that
     are the same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
-    combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`,
-    `quantize` and `revision` for `load`, and with a seed as `untrained` for random weights instead), `sequence` by a
+    combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`
+    and `revision` for `load`, and with a seed as `untrained` for random weights instead), `sequence` by a
     function of `squashlens.prompts` with its arguments (``{"repeated": {"token": "1", "n": 48}}``; ``"sequence.n"`` in
     `each` varies one of them), `task` by its name, `stack` by the fields of `synthetic.Stack`, and `hooks` by a list
     such as ``[{"sliding_window": {"window": 4}}]``.
@@ -134,11 +134,14 @@ class Study:
             prompts that a scan could not measure. A cell of which the file is damaged is left.
         """
         require_current(self.cells)
-        rows, table = self._failed_rows(), table_of_cells(self.cells, self.store)
-        table["failed_rows"] = [len(rows.get(key, ())) for key in table["cell"]]
-        table: Any = table.assign(cells=1, **{name: table["state"] == name for name in ("done", "failed", "left")})
-        counts = ["cells", "done", "failed", "left", "failed_rows"]
-        return table.groupby("grid", sort=False)[counts].sum().astype(int).reset_index()
+        rows_of, failed = self._failed_rows(), self.store.failures().keys()
+        keys = pd.Series([cell.key for cell in self.cells])
+        table: Any = pd.DataFrame({"grid": [cell.grid for cell in self.cells], "cells": 1})
+        table["done"] = keys.isin(self.store.done(keys))
+        table["failed"] = keys.isin(failed) & ~table["done"]
+        table["left"] = ~(table["done"] | table["failed"])
+        table["failed_rows"] = [len(rows_of.get(key, ())) for key in keys]
+        return table.groupby("grid", sort=False).sum().astype(int).reset_index()
 
     def failures(self) -> pd.DataFrame:
         """The cells that could not be computed, and the prompts that could not be measured, with the reasons.
@@ -171,7 +174,7 @@ class Study:
             Dataset over the varied arguments and the dimensions of the results.
 
         Raises:
-            InputError: a grid of which nothing is done, a scan (use `sql`), or results with different variables.
+            InputError: a grid of which nothing is done, a scan (use `rows`), or results with different variables.
         """
         return combine(self._grid(name), self.cells, self.store)
 
@@ -179,7 +182,7 @@ class Study:
         """The result of one cell, with its provenance.
 
         Args:
-            key: the key of the cell, from `combine` or `sql`.
+            key: the key of the cell, from `combine` or `rows`.
 
         Returns:
             What the measurement returned.
@@ -190,26 +193,20 @@ class Study:
         return self.store.result(key)
 
     @validated
-    def sql(self, query: str) -> pd.DataFrame:
-        """Answer a question about cells and scans with DuckDB; scans are read from their files, without loading them.
-
-        The table `cells` has a row for each cell: key, grid, measurement, model, state, reason and labels. Each grid
-        is a table with its name, in which an underscore replaces all but letters, digits and underscores: `my_module_f`
-        for ``my_module:f``. It has of a scan a row for each prompt; otherwise a row for each number of `combine`, with
-        the columns `cell`, the labels, the coordinates, `variable`, and `value` or, for texts, `text`. Cells that are
-        not done have no rows. Needs the extra ``squashlens[study]``.
+    def rows(self, name: str | None = None) -> pd.DataFrame:
+        """The rows of a scan as one table, which must fit into memory; the files in `shards` are Parquet.
 
         Args:
-            query: one statement of SQL, such as ``select model, avg(value) from path_bound where position = 0 group by
-                model``.
+            name: name of the grid; not needed if there is only one.
 
         Returns:
-            The rows.
+            A row for each prompt that is stored: the key of its cell as `cell`, the labels of the varied arguments,
+            `row`, `prompt`, `error`, and the variables and coordinates of the result; those with dimensions are lists.
 
         Raises:
-            InputError: DuckDB is not installed, or refuses the query; or a query that is not one statement.
+            InputError: a grid that is no scan, or of which nothing is done.
         """
-        return answer(query, self.grids, self.cells, self.store)
+        return rows(self._grid(name), self.cells, self.store)
 
     def _failed_rows(self) -> dict[str, dict[int, str]]:
         """For each shard, the rows that could not be measured, with their reasons."""

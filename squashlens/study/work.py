@@ -145,7 +145,7 @@ class Worker:
 
             several = getattr(getattr(function_of(cell.measurement), "__measures__", None), "prompts", "") == "equal"
             length = (lambda prompt: len(rows_of(model, prompt)[0])) if several and model is not None else None
-            return shard(cell.source.prompts(*cell.span), measure, cell.key, length)
+            return shard(cell.source.prompts(*cell.span), measure, length)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from squashlens.engine import anatomy
-from squashlens.engine.loading import quantized
 from tests.device import pretended
 
 
@@ -15,8 +14,7 @@ def _pretend() -> Iterator[None]:
     """The device, and its tensors among those that are not quantized."""
     pretended.register()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (anatomy, quantized):
-            patch.setattr(module, "PLAIN", (*anatomy.PLAIN, pretended.Pretended))
+        patch.setattr(anatomy, "PLAIN", (*anatomy.PLAIN, pretended.Pretended))
         before = torch.__future__.get_swap_module_params_on_conversion()
         torch.__future__.set_swap_module_params_on_conversion(True)  # a weight with two names stays one
         yield

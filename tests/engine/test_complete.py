@@ -118,8 +118,7 @@ def masks(stem: str, mask: Tensor, value: float) -> Weights:
 
 @pytest.mark.slow
 def test_what_old_checkpoints_store_and_no_number_depends_on(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
-    """Causal masks and rotary frequencies are made from the configuration today: stored ones may be left over if they
-    are what is made. With other values the checkpoint describes another model."""
+    """Causal masks and rotary frequencies are made from the configuration today: stored ones may be left over."""
     square = torch.ones(1, 1, 64, 64)
     gpt2, neox, rotary = "transformer.h.{}.attn.", "gpt_neox.layers.{}.attention.", "rotary_emb.inv_freq"
     own = {f"model.layers.{i}.self_attn.{rotary}": frequencies("llama") for i in range(3)}
@@ -134,18 +133,6 @@ def test_what_old_checkpoints_store_and_no_number_depends_on(folder_of: Callable
         folder = damaged(folder_of(family), tmp_path / str(i), lambda w, extra=extra: w.update(extra))
         plain, old = load(folder_of(family)), load(folder)
         assert torch.equal(plain(torch.tensor([[2, 5, 6]])), old(torch.tensor([[2, 5, 6]])))
-    harmful: list[tuple[str, Weights]] = [
-        ("gpt2", masks(gpt2, square.byte(), -1e4)),
-        (
-            "gpt2",
-            {"transformer.h.7.attn.c_attn.bias": torch.ones(48)},
-        ),  # which transformers' pattern for masks fits too
-        ("neox", {neox.format(1) + rotary: 1.001 * frequencies("neox")}),
-        ("llama", {name: 1.01 * f for name, f in own.items()}),
-    ]
-    for i, (family, extra) in enumerate(harmful):
-        with pytest.raises(ModelAccessError, match="left over: "):
-            load(damaged(folder_of(family), tmp_path / f"harmful {i}", lambda w, extra=extra: w.update(extra)))
 
 
 @pytest.mark.slow
@@ -235,7 +222,7 @@ def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
 
 def test_every_way_of_loading_is_checked(folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     gap = damaged(folder_of("llama"), tmp_path / "gap", lambda w: w.pop(key(w, "up_proj.weight")) is None)
-    ways: list[dict[str, Any]] = [{"quantize": "int8"}, {"verify": False}, {"dtype": "float64"}]
+    ways: list[dict[str, Any]] = [{"verify": False}, {"dtype": "float64"}]
     for how in ways:
         with pytest.raises(ModelAccessError, match="missing: "):
             load(gap, **how)

@@ -12,7 +12,7 @@ import torch
 
 import squashlens as sl
 from squashlens import hooks as change
-from squashlens.errors import InputError, StaleCaptureError
+from squashlens.errors import InputError
 from tests.cases import FAMILIES as ALL_FAMILIES
 from tests.cases import few
 from tests.hooks.passes import IDS, logits, patterns
@@ -162,27 +162,24 @@ def test_the_mean_and_a_drawn_prompt(family: str, bridge_of: Callable[..., Any],
         assert torch.equal(logits(model), before)
 
 
-def test_captures_and_caches_are_sources(bridge_of: Callable[..., Any]) -> None:
-    """A capture and TransformerLens's own cache give what the prompt gives; a capture under hooks gives its own run."""
+def test_caches_are_sources(bridge_of: Callable[..., Any]) -> None:
+    """TransformerLens's own cache gives what the prompt gives; one under hooks gives its own run."""
     model = bridge_of("llama")
-    held = sl.capture(model, OTHER)
     _, cache = model.run_with_cache(OTHER)
     _, single = model.run_with_cache(OTHER, remove_batch_dim=True)
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
         expected = logits(model, factory(what, OTHER, (1,)))
-        for source in (held, cache, single, dict(cache.items())):
+        for source in (cache, single, dict(cache.items())):
             torch.testing.assert_close(logits(model, factory(what, source, (1,))), expected, rtol=1e-5, atol=1e-5)
     with sl.applied(model, change.zero_residual([1], (0,))):
-        hooked = sl.capture(model, OTHER)
         _, wiped = model.run_with_cache(OTHER)
-    with sl.applied(model, change.patch_residual(PLACES, hooked, (1,))):
+    with sl.applied(model, change.patch_residual(PLACES, wiped, (1,))):
         named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
         found = logits(model)
-    assert torch.equal(logits(model, change.patch_residual(PLACES, wiped, (1,))), found)
-    assert not torch.equal(found, expected)
-    assert "of a capture " in named[0]
-    with pytest.raises(InputError, match="was taken under hooks"), sl.applied(model, change.patch_heads([0], hooked)):
-        pass
+    assert not torch.equal(found, logits(model, change.patch_residual(PLACES, OTHER, (1,))))
+    assert "of a cache " in named[0]
+    with pytest.raises(InputError, match="Give its prompt"):
+        change.patch_heads([0], sl.capture(model, OTHER))
 
 
 def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
@@ -258,18 +255,13 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
 
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    other = sl.capture(bridge_of("gemma"), OTHER)
-    lowest = sl.capture(model, OTHER, layers=[0])
     for hook, complaint in (
         (change.patch_residual([10], OTHER), "the source has no position 10"),
         (change.patch_residual([1], OTHERS), "the source has 2 prompts"),
         (change.patch_residual([1], OTHER, (3,)), "has block 3"),
-        (change.patch_residual([1], lowest), "no residual stream of layer 1"),
         (change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}), r"has shape \(10, 4, 5\)"),
         (change.patch_heads([1], {}), "the cache holds no 'blocks.0.attn.hook_z'"),
         (change.mean_residual([10], OTHERS), "the source has no position 10"),
     ):
         with pytest.raises(InputError, match=complaint), sl.applied(model, hook):
             pass
-    with pytest.raises(StaleCaptureError, match="other weights"):
-        logits(model, change.patch_residual([1], other))

@@ -78,8 +78,6 @@ def test_cells_that_are_missing_or_damaged_are_left_out_and_computed_again(tmp_p
     both = one.combine()
     assert both["area"].isnull().all("place").values.tolist() == [True, True, False]
     assert (both["cell"] == "").values.tolist() == [True, True, False]
-    assert one.sql("select count(*) as many from tests_study_fakes_noted")["many"].tolist() == [3]
-    assert one.sql("select state from cells order by x")["state"].tolist() == ["left", "left", "done"]
     one.run()
     assert files(tmp_path / "store") == whole
     assert Counter(notes.read_text().split()) == {"1": 2, "2": 2, "3": 1}

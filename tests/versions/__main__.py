@@ -27,7 +27,7 @@ from tests.programs import ROOT, printed
 FOLDER, PAGE = ROOT / "runs" / "versions", ROOT / "docs" / "versions.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # A cluster has `make engines`.
-EXTRAS = ("eval", "figures", "notebook", "quant", "ray", "slurm", "study")
+EXTRAS = ("eval", "figures", "notebook", "ray", "slurm", "study")
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout")
 SMOKE = ("tests/test_smoke.py",)
 # One family through the measurements (the golden numbers of the bundled model), results, files and figures.
@@ -40,7 +40,6 @@ CHOSEN = "tiny-gemma or not test_golden"
 OF_EXTRAS = (
     *SMOKE, "tests/test_hosted.py::test_tasks_go_by_name",
     "tests/test_hosted.py::test_a_local_folder_answers_inspect_as_it_answers_behave",
-    "tests/engine/test_quantized.py::test_logits_equal_those_of_rounded_weights",
     "tests/study/test_store.py", "tests/maps/test_live.py",
 )  # fmt: skip
 UV = str(ROOT / ".venv" / "bin" / "uv")

@@ -70,7 +70,7 @@ class PairRun:
     def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> Streams:
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
         own = residual_sites(self.model)
-        how = {"passes": self.passes} | options
+        how: dict[str, Any] = {"passes": self.passes} | options
         readings = read(self.model, self.trunk, branches, [*own, *sites], **how)
         stacked = torch.stack([readings.values[site] for site in own])
         return Streams(stacked, {s: readings.values[s] for s in sites}, readings.route, readings.attention)

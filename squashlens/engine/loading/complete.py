@@ -2,33 +2,29 @@
 
 transformers fills gaps in a checkpoint with random numbers, drops tensors that it cannot use, and casts integers to
 floating point. The comparison of the bridge with the loaded model cannot detect this, so the loading report is compared
-here with the tensors that the headers of the weight files name. Tied weights may be stored once. Only these stored
-tensors may be left over, since they change no number:
-
-* masks of old GPT-2 and GPT-NeoX checkpoints, if they are causal, and mask values and position ids;
-* rotary frequencies of old checkpoints, if they equal the model's own;
-* additional blocks for multi-token prediction, if the model's class declares them, since the next token does not depend
-  on them.
+here with the tensors that the headers of the weight files name. Tied weights may be stored once. Tensors that the
+model's class in transformers declares as unused may be left over: masks and rotary frequencies of old checkpoints,
+blocks for multi-token prediction.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from squashlens._typing import listed
-from squashlens.engine.agreement import same_frequencies
 from squashlens.engine.reader import AGAIN
 from squashlens.errors import ModelAccessError
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 FLOATING = ("F64", "F32", "F16", "BF16")
+# Buffers of old checkpoints that are made from nothing but the sizes of the model.
+MADE = re.compile(r"\b((attn|attention)\.(masked_)?bias|position_ids)$")
 
 
 @dataclass(frozen=True)
@@ -106,17 +102,14 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
     """Raise an error if tensors are missing, left over, of another shape, or integers without a quantization."""
     held = model.state_dict(keep_vars=True)
     places = {name: _place(name, held, model.base_model_prefix) for name in stored}
-    # The model's class may exclude missing tensors from the loading report, and unused ones.
+    # The model's class may exclude missing tensors from the loading report.
     unreported = model._keys_to_ignore_on_load_missing or ()
     absent = held.keys() - {*places.values()} - {*getattr(model, "all_tied_weights_keys", {})}
     absent = {name for name in absent if any(re.search(pattern, name) for pattern in unreported)}
-    unused = {name for name in stored if places[name] is None and _is_ignored(name, model)} | set(
-        report["unexpected_keys"]
-    )
     shapes = (f"{n} (stored {tuple(a)}, needed {tuple(b)})" for n, a, b in report["mismatched_keys"])
     wrong: dict[str, Iterable[str]] = {
         "missing": {*report["missing_keys"], *absent},
-        "left over": (name for name in unused if not _changes_nothing(name, model, stored)),
+        "left over": (name for name in report["unexpected_keys"] if not MADE.search(name)),
         "of another shape": shapes,
     }
     complaints = [f"{what}: {listed(sorted(names))}" for what, each in wrong.items() if (names := list(each))]
@@ -137,44 +130,6 @@ def _place(name: str, held: Mapping[str, Any], prefix: str) -> str | None:
     return next((spelling for spelling in spellings if spelling in held), None)
 
 
-def _is_ignored(name: str, model: Any) -> bool:
-    """Whether transformers leaves this unused tensor out of its loading report."""
-    patterns = (*(model._keys_to_ignore_on_load_unexpected or ()), r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
-    return any(re.search(pattern, name) for pattern in patterns)
-
-
-def _changes_nothing(name: str, model: Any, stored: Mapping[str, Stored]) -> bool:
-    from safetensors import safe_open
-
-    if name not in stored:
-        return False
-    for pattern, check in _BUFFERS.items():
-        if re.search(pattern, name):
-            with safe_open(stored[name].file, framework="pt") as file:
-                return check(file.get_tensor(name), model)
-    block = re.search(r"(^|\.)layers\.(\d+)\.", name)
-    beyond = block is not None and int(block.group(2)) >= int(model.config.get_text_config().num_hidden_layers)
-    return _is_ignored(name, model) and (beyond or re.search(r"(^|\.)mtp(_\w+)?\.", name) is not None)
-
-
-def _is_causal_mask(mask: Tensor, model: Any) -> bool:
-    return mask.ndim >= 2 and torch.equal(mask, torch.ones_like(mask).tril())
-
-
-def _is_own_frequencies(stored: Tensor, model: Any) -> bool:
-    """Whether these are rotary frequencies of the model, up to the rounding of their stored dtype."""
-    own = (buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq"))
-    return stored.is_floating_point() and any(same_frequencies(buffer, stored, stored.dtype) for buffer in own)
-
-
-# Buffers of old checkpoints. Mask values and position ids are made from nothing but the sizes of the model.
-_BUFFERS: dict[str, Callable[[Tensor, Any], bool]] = {
-    r"\b(attn|attention)\.bias$": _is_causal_mask,
-    r"\brotary_emb\.inv_freq$": _is_own_frequencies,
-    r"\b(masked_bias|position_ids)$": lambda stored, model: True,
-}
-
-
 def _refuse_integers(
     model: Any, held: Mapping[str, Any], stored: Mapping[str, Stored], places: Mapping[str, str | None], source: str
 ) -> None:
@@ -184,12 +139,12 @@ def _refuse_integers(
     unapplied = getattr(model.config, "quantization_config", None) is not None
     for name, tensor in stored.items():
         place = places[name]
-        fits = _changes_nothing(name, model, stored) if place is None else not held[place].is_floating_point()
+        fits = MADE.search(name) if place is None else not held[place].is_floating_point()
         if unapplied or not (tensor.dtype in FLOATING or fits):
             raise ModelAccessError(
                 f"{name} of {source} is stored as {tensor.dtype}, and transformers applied no quantization_config to "
                 "it.",
-                "Load the checkpoint that it was quantized from, with quantize='int8' if you want int8.",
+                "Load the checkpoint that it was quantized from.",
             )
 
 

@@ -12,15 +12,14 @@ from typing import Any
 
 import torch
 
-from squashlens._typing import Bridge, Quantized, dtype_name
+from squashlens._typing import Bridge, dtype_name
 from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.live import bridge_around
 from squashlens.engine.loading.complete import commit_of, read_checkpoint, require_complete
 from squashlens.engine.loading.gguf import ORIGIN
-from squashlens.engine.loading.quantized import require_quantizer, round_weights
-from squashlens.engine.loading.sources import access_error, nearest, require_revisions, source_of
+from squashlens.engine.loading.sources import access_error, hub_commit, nearest, require_revisions, source_of
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.reader import AGAIN, require_finite
 from squashlens.engine.text.start import adds_bos, start_of
@@ -38,7 +37,6 @@ def load(
     *,
     device: str | torch.device | Mapping[str, Any] | None = None,
     dtype: torch.dtype | str = torch.float32,
-    quantize: Quantized | None = None,
     revision: str | None = None,
     verify: bool = True,
 ) -> Bridge:
@@ -52,9 +50,9 @@ def load(
 
     The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
     ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
-    `architectures` does not name, and an adapter next to the weights. Tied weights may be stored once. Causal masks and
-    rotary frequencies, which old checkpoints store, may be stored if they equal the model's own. The experts of a
-    mixture run one after the other, since only this way works in every dtype.
+    `architectures` does not name, and an adapter next to the weights. Tied weights may be stored once. Tensors that the
+    model's class in transformers leaves unused, such as causal masks of old checkpoints, may be left over. The experts
+    of a mixture run one after the other, since only this way works in every dtype.
 
     Args:
         name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
@@ -64,10 +62,6 @@ def load(
             module (a dict) spreads the blocks over several devices, as `device_map` does in transformers.
         dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
             dtype is.
-        quantize: ``"int8"`` stores the weight matrices of the blocks in eight bits, with one scale for each output
-            channel. Embeddings, output head and activations stay in `dtype`. The rounded model is what is verified and
-            measured, and results say so. Weights are loaded in `dtype` first, so memory must hold them in `dtype`.
-            Needs the extra ``squashlens[quant]``.
         revision: branch, tag or commit of a model on the Hugging Face hub; other models have none.
         verify: False leaves the verification out; results are then labelled ``"unverified"``.
 
@@ -78,7 +72,7 @@ def load(
         ModelAccessError: an unknown name (the message suggests similar ones), a gated model without a token (the
             message has the steps), an encoder, no safetensors, damaged files, or offloaded weights.
         CapacityError: the model does not fit into memory.
-        InputError: `device`, `dtype`, `quantize` or `revision` cannot be used.
+        InputError: `device`, `dtype` or `revision` cannot be used.
         UnsoundModelError: the bridge does not reproduce the Hugging Face model, or tokens depend on later ones.
 
     >>> import squashlens as sl
@@ -92,7 +86,6 @@ def load(
     device_map = device if place is None else None
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = dtype_to_run_in(dtype)
-    require_quantizer(quantize, dtype)
     with _uncollected(), _libraries_silenced():
         origin = source_of(name)
         source = origin.path
@@ -105,7 +98,7 @@ def load(
         try:
             # Before the weights, since a damaged one costs less time then.
             tokenizer = _read_tokenizer(source, revision)
-            model = _bridge(source, config, tokenizer, device, device_map, dtype, quantize, revision, verify)
+            model = _bridge(source, config, tokenizer, device, device_map, dtype, revision, verify)
             model.cfg.model_name = origin.label
             if origin.file is not None:
                 getattr(model.original_model.config, ORIGIN)["file"] = origin.file
@@ -160,6 +153,8 @@ def _libraries_silenced() -> Iterator[None]:
 def _open_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
+    if not Path(source).is_dir():
+        hub_commit(source, revision)  # which says within a second that a name is unknown
     try:
         return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     except Exception as error:
@@ -298,20 +293,21 @@ def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dty
 
 def _bridge(
     source: str, config: Any, tokenizer: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
-    quantize: Quantized | None, revision: str | None, verify: bool,
+    revision: str | None, verify: bool,
 ) -> Bridge:  # fmt: skip
     whole = _plain(source, config, device_map, dtype, revision)
     whole = (whole if device_map is not None else whole.to(device)).eval().requires_grad_(False)
     inner = _language_model_of(whole)
-    if quantize is not None:  # before the copy, so that both models of the comparison are rounded
-        round_weights(inner, quantize)
     plain = shared_copy(whole) if verify else None
     try:
         model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
     except torch.OutOfMemoryError:
         raise
     except (ValueError, RuntimeError, AttributeError, TypeError) as error:  # also NotImplementedError
-        raise _not_bridged(inner, error, quantize) from error
+        raise ModelAccessError(
+            f"TransformerLens cannot bridge {type(inner).__name__} ({str(error).splitlines()[0]}).",
+            "Use an architecture that it supports.",
+        ) from error
     if plain is None:
         accept_unverified(model)
     else:
@@ -353,18 +349,6 @@ def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revisi
     require_complete(model, report, stored, source)
     model.config._commit_hash = commit  # for the provenance: a branch may point to other weights later
     return model
-
-
-def _not_bridged(inner: Any, error: Exception, quantize: Quantized | None) -> ModelAccessError:
-    name = type(inner).__name__
-    if quantize is not None and isinstance(error, NotImplementedError):  # torchao lacks an operator
-        return ModelAccessError(
-            f"TransformerLens must split weights of {name}, and weights in {quantize} cannot be split.",
-            "Load it without quantize=. If it does not fit, use dtype=torch.bfloat16.",
-        )
-    return ModelAccessError(
-        f"TransformerLens cannot bridge {name} ({str(error).splitlines()[0]}).", "Use an architecture that it supports."
-    )
 
 
 def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Bridge:

@@ -143,7 +143,7 @@ def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
     while link is not None and len(chain) < 10:
         chain.append(link)
         link = link.__cause__ or link.__context__  # pyright: ignore[reportAssignmentType]
-    messages = " ".join(str(e) for e in chain).lower()
+    messages = " ".join(f"{type(e).__name__}: {e}" for e in chain).lower()
     if any(isinstance(e, GatedRepoError) for e in chain) or "gated repo" in messages:
         return ModelAccessError(
             f"{source} is gated: you must accept its licence first.",
@@ -185,7 +185,7 @@ def identity(name: str, revision: str | None = None) -> str:
     source = resolve(name)
     require_revisions(name, source, revision)
     if not Path(source).is_dir():
-        return f"commit {_commit(source, revision)}"
+        return f"commit {hub_commit(source, revision)}"
     files = sorted(file for file in Path(source).iterdir() if file.is_file() and _is_read(file))
     whole = hashlib.sha256()
     for file in files:
@@ -206,8 +206,11 @@ def _digest(path: str, *about: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _commit(source: str, revision: str | None) -> str:
-    """The commit that a revision of a hub model refers to: in the local cache if it is there, else on the hub."""
+def hub_commit(source: str, revision: str | None) -> str:
+    """The commit that a revision of a hub model refers to: in the local cache if it is there, else on the hub.
+
+    The hub is asked once: where it cannot be reached, `from_pretrained` would ask for 23 seconds.
+    """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     cached = try_to_load_from_cache(source, "config.json", revision=revision)
@@ -216,7 +219,7 @@ def _commit(source: str, revision: str | None) -> str:
     try:
         commit = HfApi().model_info(source, revision=revision).sha
     except Exception as error:  # the many errors of networks, of the hub and of names
-        raise unreachable(source, nearest(source)) from error
+        raise access_error(source, error, nearest(source)) from error
     if commit is None:
         raise unreachable(source, nearest(source))
     return commit

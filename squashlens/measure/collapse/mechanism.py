@@ -23,7 +23,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Passes
 from squashlens.engine.agreement import agree, difference
-from squashlens.engine.anatomy import dtype_of, pattern_site
+from squashlens.engine.anatomy import dtype_of, pattern_site, stored_as
 from squashlens.engine.capturing.pairs import (
     OUTPUT,
     VALUE,
@@ -34,7 +34,6 @@ from squashlens.engine.capturing.pairs import (
     head_site,
     sequence_of,
 )
-from squashlens.engine.loading.quantized import stored_as
 from squashlens.engine.premises import require_attention_alone
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError

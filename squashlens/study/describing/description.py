@@ -1,7 +1,6 @@
 """The description of a study, in Python or YAML: grids of cells. Everything in it can be written as JSON."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +12,6 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.study.describing.measurements import call
 from squashlens.synthetic import Stack
-
-RESERVED = "cells"  # the table of all cells, for `sql`
 
 
 @validated
@@ -33,8 +30,6 @@ class Grid:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.measurement)
-        if table_of(self.name).lower() == RESERVED:
-            raise InputError(f"A grid cannot be called {self.name!r}.", "Give another name.")
         if both := self.axes.keys() & self.arguments.keys():
             raise InputError(f"{min(both)!r} is in `arguments` and in `each`.", "Give it in one of them.")
 
@@ -59,15 +54,10 @@ def read(described: Any) -> tuple[list[Grid], str | None]:
             f"grids={short_repr(described)} is no list of grids.", "Give mappings: {'measurement': 'path_bound', …}."
         )
     made = [call(Grid, _json(entry), "A grid") for entry in grids]
-    tables = [table_of(grid.name).lower() for grid in made]
-    if twice := [grid.name for grid, table in zip(made, tables, strict=True) if tables.count(table) > 1]:
-        raise InputError(f"These grids have one name in SQL: {', '.join(twice)}.", "Give each a `name` of its own.")
+    names = [grid.name for grid in made]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"Several grids have the name {twice[0]!r}.", "Give each a `name` of its own.")
     return made, store
-
-
-def table_of(grid: str) -> str:
-    """What `sql` calls the table of a grid."""
-    return re.sub(r"\W", "_", grid)
 
 
 def from_yaml(file: Path) -> Any:

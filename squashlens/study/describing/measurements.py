@@ -142,7 +142,7 @@ MAKES = {
 
 
 WHERE = ("", "paths", "synthetic")  # the modules of squashlens that have measurements; the package itself if empty
-LOADING = ("dtype", "quantize", "revision")  # options of `load` that change the numbers
+LOADING = ("dtype", "revision")  # options of `load` that change the numbers
 RUNS = {"separation": ("runs",)}  # need a model's name, and a study gives loaded models
 BATCHES = ("batch_size", "vjp_batch_size")  # how the work is divided: no part of a cell's name
 NOT_GIVEN = ("resume", "answer")  # set by the study, or known to Python only
