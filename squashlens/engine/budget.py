@@ -11,7 +11,6 @@ from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
 STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")  # activations that transformers composes of several operations
-CACHED = 2**20  # numbers of the MLP's width that a CPU's cache holds
 BATCH_MEMORY = {"cpu": 1e8, "cuda": 4e9}  # bytes for a batch unless its size is given
 
 
@@ -52,14 +51,6 @@ def cotangents(model: Bridge, prompts: int, n: int) -> int:
     what = f"One vector–Jacobian product on {prompts} × {n} tokens"
     require_room(one, device, what, "Use a shorter prompt, or fewer prompts at a time.")
     return min(width(model), max(1, int(batch_memory(model) / (one - fixed))))
-
-
-def cotangents_together(model: Bridge, prompts: int, n: int) -> int:
-    """The number of cotangents that go through a block at a time: on a CPU as many as its cache holds.
-
-    At least 8 do, since attention weights are computed again each time.
-    """
-    return max(8, CACHED // (prompts * n * _widths(model)[1])) if device_of(model).type == "cpu" else width(model)
 
 
 def cotangents_on_graph(model: Bridge, prompts: int, n: int) -> int:

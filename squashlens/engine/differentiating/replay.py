@@ -18,7 +18,6 @@ from torch import Tensor
 from squashlens._typing import Bridge, Target
 from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.applied import applied
-from squashlens.engine.budget import cotangents_together
 from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
 from squashlens.engine.hooking.hook import (
     Hook,
@@ -52,7 +51,6 @@ class Replay:
     ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:  # fmt: skip
         """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
         blocks, check = sorted(self.calls, reverse=True), finite()
-        together = cotangents_together(self.model, *self.calls[blocks[0]][0].shape[:2])
         reached = None if query is None else slice(0, query + 1)  # cotangents stand at no later token
         for part in cotangents.split(batch):
             with differentiable(), self.running(reached=reached):
@@ -61,8 +59,7 @@ class Replay:
                     if block == blocks[0]:
                         above = self.model.ln_final(above) if to == "y" else above
                         above = above if query is None else above[:, query]
-                    pulled = vjps(above, [leaf], part.to(above.device), together, check)
-                    part = torch.cat([rows for (rows,) in pulled])
+                    ((part,),) = vjps(above, [leaf], part.to(above.device), len(part), check)
                     if by_layer is not None:
                         by_layer(block, part)
             yield part

@@ -57,8 +57,7 @@ def is_fused(kind: Kind, n: int) -> bool:
     if not kind.understood or n <= theory.LONGEST or kind.device.type not in DEVICES or kind.dtype not in DTYPES:
         return False
     if kind not in _reasons:
-        _reasons[kind] = _why_wrong(kind)
-        _tell(kind)
+        _judge(kind, _why_wrong(kind))
     return _reasons[kind] is None
 
 
@@ -73,16 +72,16 @@ def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever compilers raise
-            _reasons[kind] = failure(error)
-            _tell(kind)
+            _judge(kind, failure(error))
     return attention_output(attention, values), attention
 
 
-def _tell(kind: Kind) -> None:
-    if _reasons[kind] is not None:
+def _judge(kind: Kind, reason: str | None) -> None:
+    _reasons[kind] = reason
+    if reason is not None:
         remark(
             f"Fused attention is not used on {kind.device} for heads of {kind.width} in {kind.dtype}, but blocks of "
-            f"rows, which are slower and give the same numbers: {_reasons[kind]}."
+            f"rows, which are slower and give the same numbers: {reason}."
         )
 
 
