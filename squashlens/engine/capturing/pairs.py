@@ -43,6 +43,11 @@ class Streams:
         others = {site: rows[places] for site, rows in self.others.items()}
         return replace(self, values=self.values[:, places], others=others)
 
+    def on(self, device: torch.device) -> "Streams":
+        """The same on a device, where many sorts and norms are fast."""
+        others = {site: rows.to(device) for site, rows in self.others.items()}
+        return replace(self, values=self.values.to(device), others=others)
+
 
 @dataclass(frozen=True)
 class PairRun:
@@ -154,6 +159,13 @@ class PairCapture(CaptureBase):
     @property
     def layers(self) -> list[int]:
         return list(range(len(self.v.values) - 1))  # the last entry is y
+
+    def on(self, device: torch.device) -> "PairCapture":
+        """The same on a device; it is not checked again."""
+        replay = self.replay and replace(self.replay, v=self.replay.v.to(device), star=self.replay.star.to(device))
+        contrast, unrelated = self.contrast and self.contrast.on(device), tuple(s.on(device) for s in self.unrelated)
+        v, star = self.v.on(device), self.star.on(device)
+        return replace(self, v=v, star=star, contrast=contrast, unrelated=unrelated, replay=replay)
 
     def run(self, model: Bridge) -> PairRun:
         """The run of the same sequence at the same lengths, for running it again under hooks."""

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Baselines, Bridge, Distance, Heads, Passes, Scale, dtype_name
-from squashlens.engine.anatomy import dtype_of, windows
+from squashlens.engine.anatomy import device_of, dtype_of, windows
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, head_site
 from squashlens.engine.running.forward import log_probabilities, rows_together
 from squashlens.errors import InputError, UnsoundModelError
@@ -144,11 +144,12 @@ def collapse(
         model, sequence, "collapse", wanted,
         patterns=by_head == "value", **metric.said, by_head=by_head, round_to=metric.form,
     )  # fmt: skip
+    pairs = pairs.on(device_of(session.model))
     gaps = metric.between(pairs)
     found = with_y("distance", gaps, metric.distance("distance of v and v*"), metric.units)
     size = metric.stated("root mean square of the coordinates of v")
     found |= with_y("rms", metric.size(pairs.v.values), size, MODEL_UNITS)
-    trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
+    trend = association(gaps.cpu(), torch.arange(len(pairs.lengths), dtype=torch.float64))
     correlation = metric.derived("Spearman correlation of D with the length")
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
