@@ -145,11 +145,11 @@ def collapse(
         patterns=by_head == "value", **metric.said, by_head=by_head, round_to=metric.form,
     )  # fmt: skip
     pairs = pairs.on(device_of(session.model))
-    gaps = metric.between(pairs)
+    gaps = metric.between(pairs).cpu()
     found = with_y("distance", gaps, metric.distance("distance of v and v*"), metric.units)
     size = metric.stated("root mean square of the coordinates of v")
     found |= with_y("rms", metric.size(pairs.v.values), size, MODEL_UNITS)
-    trend = association(gaps.cpu(), torch.arange(len(pairs.lengths), dtype=torch.float64))
+    trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
     correlation = metric.derived("Spearman correlation of D with the length")
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
