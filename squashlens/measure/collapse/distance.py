@@ -20,7 +20,7 @@ from torch import Tensor
 from squashlens._typing import Baselines, Bridge, Distance, Heads, Passes, Scale, dtype_name
 from squashlens.engine.anatomy import device_of, dtype_of, windows
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, head_site
-from squashlens.engine.running.forward import log_probabilities, rows_together
+from squashlens.engine.running.forward import logits_of, rows_together
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import (
     NOISE,
@@ -223,10 +223,12 @@ def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
     parts: list[dict[str, Tensor]] = []
     for both in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         rows, numbers = torch.cat([part.double() for part in both]).unique(dim=0, return_inverse=True)
-        logs = torch.cat([*log_probabilities(model, rows)])
-        pairs = numbers.to(logs.device).reshape(2, -1)
-        for pair in pairs.split(rows_together(model), dim=1):
-            p, q = logs[pair]
+        with torch.inference_mode(False), torch.no_grad():
+            logits = logits_of(model, rows)  # log-probabilities of all rows in float64 would leave the cache
+        some, pairs = rows_together(model), numbers.to(logits.device).reshape(2, -1)
+        sums = torch.cat([part.double().logsumexp(dim=-1) for part in logits.split(some)])
+        for pair in pairs.split(some, dim=1):
+            p, q = logits[pair].double() - sums[pair][..., None]
             parts.append({name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()})
     return {name: torch.cat([part[name] for part in parts]).cpu() for name in COMPARISONS}
 
