@@ -33,7 +33,7 @@ found = sl.collapse_vs_readout(
     model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1,
     template=args.template,
     n_train=args.n_train, n_random_models=args.n_random_models,
-    resume=args.out / "answers.sqlite" if args.resume else None,
+    resume=args.out / "answers.jsonl" if args.resume else None,
 )  # fmt: skip
 sl.results.save(found, args.out / "collapse_vs_readout.nc")
 sl.figures.save(sl.figures.collapse_vs_readout(found), args.out / "collapse_vs_readout.html")

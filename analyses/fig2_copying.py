@@ -31,7 +31,7 @@ args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
 for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
-    kept = args.out / f"{name}.sqlite" if args.resume else None
+    kept = args.out / f"{name}.jsonl" if args.resume else None
     # One answer for each length: the only random choice is the digit that alternating sequences begin with.
     task = sl.tasks.find(name)
     found[name] = sl.evaluate(model, task, lengths=args.lengths, seeds=1, template=args.template, resume=kept)

@@ -39,7 +39,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     found[name] = sl.evaluate(
         model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1,
         mode=modes, template=args.template,
-        resume=args.out / f"{name}.sqlite" if args.resume else None,
+        resume=args.out / f"{name}.jsonl" if args.resume else None,
     )  # fmt: skip
     sl.results.save(found[name], args.out / f"{name}.nc")
 sl.figures.save(sl.figures.error_by_length(found), args.out / "errors.html")

@@ -36,7 +36,7 @@ for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPE
     answers = sl.evaluate(
         model, task, lengths=range(1, args.longest + 1), seeds=args.seeds if task.random else 1,
         template=args.template,
-        resume=args.out / f"{name}.sqlite" if args.resume else None,
+        resume=args.out / f"{name}.jsonl" if args.resume else None,
     )  # fmt: skip
     shares[name] = sl.results.answer_frequencies(answers)
     sl.results.save(answers, args.out / f"{name}.nc")

@@ -38,7 +38,7 @@ remedies = {
     f"window of {args.window}, 4 sinks": sl.hooks.sliding_window(args.window, sink=4),
     "a comma after 3 digits": lambda sequence: sequence.every(3, comma),
     "temperature 0.8": sl.hooks.attention_temperature(0.8),
-    "log n": sl.hooks.log_scaling("log", args.trained),
+    "log n": sl.hooks.log_scaling(args.trained),
     "adaptive temperature": sl.hooks.adaptive_temperature(),
 }
 rows = []

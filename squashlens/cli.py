@@ -36,7 +36,6 @@ MayBeText = Annotated[str, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")]
 Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
 Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="store folder.")]
-SHOWN = 5  # reasons of failures that are printed
 
 
 @dataclass(frozen=True)
@@ -194,19 +193,15 @@ def run(
         asked = json.loads(resources)
     except ValueError:
         raise InputError(f"--resources {resources} is not JSON.", "Write for example '{\"num_gpus\": 0.5}'.") from None
-    made = _open(file, store)
-    done = made.run(
+    done = _open(file, store).run(
         engine=engine, workers=workers, threads=threads, device=device or None, resources=asked or None, retry=retry
     )
     _print(done)
-    _print_reasons(made)
 
 
 def status(file: Described, *, store: Store = "") -> None:
     """Say for each grid how many cells are done, failed and left."""
-    made = _open(file, store)
-    _print(made.status())
-    _print_reasons(made)
+    _print(_open(file, store).status())
 
 
 def failures(file: Described, *, store: Store = "") -> None:
@@ -268,15 +263,6 @@ def _open(file: Path, store: str) -> Any:
 
 def _print(table: Any) -> None:
     print(table.to_string(index=False) if len(table) else "none")
-
-
-def _print_reasons(made: Any) -> None:
-    """Print why cells failed, the most frequent reasons first."""
-    reasons = made.failures()["reason"].value_counts()
-    for reason, many in reasons.head(SHOWN).items():
-        print(f"failed: {many} × {reason}")
-    if len(reasons) > SHOWN:
-        print(f"failed: {reasons.iloc[SHOWN:].sum()} for other reasons: squashlens study failures")
 
 
 def _say(message: Warning | SquashlensError | str) -> None:

@@ -1,9 +1,8 @@
 """Evaluate hosted models through Inspect AI, with results in the form of `squashlens.evaluate`.
 
-From a shell, each task of the paper has its own name, and `ask` runs any of `squashlens.tasks.names()`::
+From a shell, `ask` runs any of `squashlens.tasks.names()`::
 
-    inspect eval squashlens/count_ones --model google/gemini-2.5-pro -T lengths=10,50,100 -T seeds=5 -T mode=cot
-    inspect eval squashlens/ask -T name=taught_count_bernoulli --model ...
+    inspect eval squashlens/ask --model google/gemini-2.5-pro -T name=count_ones -T lengths=10,50,100 -T mode=cot
 
 In a notebook::
 
@@ -17,7 +16,7 @@ stop reason (`hf` gives none) counts as complete; the provenance counts the reas
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,7 +27,6 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
-from squashlens.tasks.paper import PAPER as TASKS
 from squashlens.tasks.task import seeds_of
 
 try:
@@ -175,17 +173,6 @@ def ask(
 ) -> InspectTask:
     """A task for `inspect_ai.eval` by its name, one of `squashlens.tasks.names()`; the rest is as in `inspect_task`."""
     return inspect_task(find(name), lengths, seeds, mode)
-
-
-def _by_name(task: Task) -> Callable[..., InspectTask]:
-    @registered(name=task.name)
-    def asked(lengths: Numbers = LENGTHS, seeds: Numbers | None = None, mode: Modes = "answer_only") -> InspectTask:
-        return inspect_task(task, lengths, seeds, mode)
-
-    return asked
-
-
-PAPER = {task.name: _by_name(task) for task in TASKS}  # Inspect finds them in this module
 
 
 def _list(values: Any) -> list[Any]:

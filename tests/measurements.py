@@ -442,7 +442,7 @@ ROWS: dict[str, Row] = {
         recorded=lambda s: {"four": UNTRAINED}, speaks=True,
     ),
     "sublayer_effect": Row(
-        sl.sublayer_effect, {**ASKED_TWICE, "texts": [PROMPT]}, ({"missing": "mean"},),
+        sl.sublayer_effect, {**ASKED_TWICE, "texts": [PROMPT]}, ({"missing": "mean"}, {"parts": "heads"}),
         of=lambda s: ASKED_TWICE, recorded=lambda s: {"zero": {}, "mean": {"missing": "mean", "texts": [PROMPT]}},
         speaks=True,
     ),

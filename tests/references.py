@@ -108,10 +108,8 @@ def block_jacobian(
     plain: Any, ids: Tensor, bottom: int, top: int | str, queries: Sequence[int] | None = None
 ) -> Tensor:
     """∂v⁽ᵗᵒᵖ⁾_j/∂v⁽ᵇᵒᵗᵗᵒᵐ⁾_i as (j, d, i, d), row by row, with PyTorch hooks on the plain model's own blocks."""
-    inner = plain.model if hasattr(plain, "model") else getattr(plain, "transformer", None) or plain.gpt_neox
+    inner, norm = plain.base_model, final_norm(plain)
     layers = next(getattr(inner, n) for n in ("layers", "h", "blocks") if hasattr(inner, n))
-    norms = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
-    norm = next(getattr(inner, n) for n in norms if hasattr(inner, n))
     found: dict[str, Tensor] = {}
 
     def plant(_module: Any, args: Any, options: Any) -> Any:
@@ -226,9 +224,8 @@ def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
 
 def last_streams(plain: Any, ids: Sequence[int]) -> Tensor:
     """v⁽⁰⁾ … v⁽ᴸ⁾ and y at the last token of one prompt, (layer, d), from a forward pass of its own."""
-    norm = plain.model.norm if hasattr(plain, "model") else plain.transformer.ln_f
     seen: list[Tensor] = []
-    handle = norm.register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
+    handle = final_norm(plain).register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
     try:
         with torch.no_grad():
             states = plain(torch.tensor([list(ids)]), use_cache=False, output_hidden_states=True).hidden_states
@@ -317,6 +314,12 @@ def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows:
         if block >= from_block:
             layer.register_forward_pre_hook(put(block), with_kwargs=True)
     return changed
+
+
+def final_norm(plain: Any) -> Any:
+    """The norm after the last block of a plain model."""
+    names = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
+    return next(getattr(plain.base_model, name) for name in names if hasattr(plain.base_model, name))
 
 
 def layers_of(plain: Any) -> Any:

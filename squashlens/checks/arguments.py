@@ -29,14 +29,6 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from squashlens._typing import MOST, dtype_name, short_repr
 from squashlens.errors import InputError
 
-# Arguments of `from_pretrained` in transformers that `load` has under no similar name.
-OF_TRANSFORMERS = {
-    "attn_implementation": "Leave it out: attention is computed as a measurement needs it, and results say how.",
-    "trust_remote_code": "Leave it out: code of a checkpoint is never run.",
-    "quantization_config": "Leave it out, and give the folder or name of a quantized checkpoint.",
-    "token": "Leave it out, and run `hf auth login` or set HF_TOKEN.",
-    "cache_dir": "Leave it out, and set HF_HUB_CACHE before Python starts.",
-}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -84,8 +76,6 @@ def _nearest(signature: inspect.Signature, keywords: Mapping[str, Any]) -> str:
     unknown = [name for name in keywords if name not in signature.parameters]
     if not unknown:
         return ""
-    if unknown[0] in OF_TRANSFORMERS and "revision" in signature.parameters:  # of `load`
-        return f". {OF_TRANSFORMERS[unknown[0]]}"
     if near := difflib.get_close_matches(unknown[0], signature.parameters):
         return f". Did you mean {' or '.join(f'{name}=' for name in near)}?"
     library: Any = sys.modules["squashlens"]

@@ -15,7 +15,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, listed
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import context_length, device_of, last_logits
-from squashlens.engine.hooking.hook import FilteredHook, Hook, HookLike, attached, distinct_points, expanded_hooks
+from squashlens.engine.hooking.hook import Hook, HookLike, attached, expanded_hooks
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.locks import locked, require_bridge
 from squashlens.engine.state import proved, steady
@@ -35,9 +35,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
     Args:
         model: a bridge.
         hooks: hooks of squashlens such as `mask_tokens`, `Hook` objects, pairs ``(hook point, function)`` as in
-            TransformerLens's `fwd_hooks`, or lists of these. A filter of names may replace the hook point; it skips
-            points whose tensors are token ids. A function is called as ``function(tensor)`` or
-            ``function(tensor, hook=point)``, as its signature allows.
+            TransformerLens's `fwd_hooks`, or lists of these. A filter of names may replace the hook point. A function
+            is called as ``function(tensor)`` or ``function(tensor, hook=point)``, as its signature allows.
 
     Yields:
         The model. The provenance of results names a pair by its function's qualified name. A file is resumed only
@@ -45,7 +44,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
 
     Raises:
         InputError: an unknown hook point, or a function with another signature; during a pass, a function that returns
-            anything but a tensor of the same shape, dtype and device, or NaN where it got numbers.
+            anything but a tensor of the same shape, dtype and device, or NaN where it got numbers; at the end, a hook
+            all of whose positions are beyond the end of every prompt.
         UnsoundModelError: edits at a hook point have no effect in this model.
 
     >>> import squashlens as sl
@@ -61,46 +61,29 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
     with locked(model), ExitStack() as stack:
         # Not around the body: the measurements in it check themselves whether the model was changed.
         with steady(model):
-            expanded = _of_activations(model, expanded_hooks(model, hooks))
+            expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
             require_effective(model, [site for hook in expanded for site in hook.points(len(model.blocks))])
+        stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")  # the user asked for this edit
         yield model
 
 
-def _of_activations(model: Bridge, hooks: list[Hook]) -> list[Hook]:
-    """The hooks without those that a filter of names placed at points of token ids."""
-    if not any(isinstance(hook, FilteredHook) for hook in hooks):
-        return hooks
-    of_ids = proved(model, "points of ids", lambda: _points_of_ids(model))
-    kept = [
-        hook for hook in hooks if not isinstance(hook, FilteredHook) or model.hook_dict[hook.site].name not in of_ids
-    ]
-    if not kept:
-        raise InputError(
-            f"{hooks[0].name}: the filter accepts only {hooks[0].site!r}, where the tensor is token ids.",
-            "Choose hook points of activations, such as those of the blocks.",
-        )
-    return kept
-
-
-def _points_of_ids(model: Bridge) -> set[str]:
-    """The names of the hook points whose tensors are not floating-point numbers."""
-    found: set[str] = set()
-
-    def look(tensor: object, hook: object) -> None:
-        if not _is_activation(tensor):
-            found.add(str(getattr(hook, "name", None)))
-
-    hooks = [Hook("look", name, look) for name, point in distinct_points(model).items() if name in model.hook_dict]
-    with torch.inference_mode(False), torch.no_grad(), without_ambient(model), attached(model, *hooks):
-        model(probe_ids(model), use_cache=False)
-    return found
-
-
-def _is_activation(tensor: object) -> bool:
-    return isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex())
+@contextmanager
+def _reaching(hooks: list[Hook]) -> Iterator[None]:
+    """Raise at the end of the body if all prompts in it were too short for the positions of one of the hooks."""
+    placed = [(hook, min(hook.positional)) for hook in hooks if isinstance(hook.positional, tuple)]
+    for hook, _ in placed:
+        hook._lengths.clear()
+    yield
+    for hook, first in placed:
+        if hook._lengths and (longest := max(hook._lengths)) <= first:
+            raise InputError(
+                f"{hook.name} changed nothing: it acts from position {first} on, and the longest prompt has {longest} "
+                "tokens.",
+                "Give positions below the number of tokens; `squashlens.hooks.find_positions` finds those of a text.",
+            )
 
 
 def require_effective(model: Bridge, sites: list[str]) -> None:
@@ -160,10 +143,10 @@ def _with_leaf(leaves: dict[str, Tensor], site: str, tensor: Tensor) -> Tensor:
     Scaled, because a norm uses an edited value only if it differs. Added, so that the leaf of one site does not cut off
     the leaves below it.
     """
-    if not _is_activation(tensor):
+    if not (tensor.is_floating_point() or tensor.is_complex()):
         raise InputError(
             f"The tensor at hook point {site!r} is not an activation but token ids ({tensor.dtype}).",
-            "Use a later hook point: the output of the embedding is 'embed.hook_out'.",
+            "Use a later hook point, such as 'embed.hook_out', or let your filter of names leave it out.",
         )
     leaves[site] = torch.zeros_like(tensor).requires_grad_()
     return tensor * 1.01 + leaves[site]

@@ -44,10 +44,10 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
 def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     """Draw the shares of wrong answers that are right without a sublayer, and of right ones that are wrong, by block.
 
-    Only prompts of the half that did not select.
+    Only prompts of the half that did not select, and no single heads.
     """
     figure, one = go.Figure(), found.sel(half="confirm")
-    drawn = [(name, sublayer) for sublayer in one["sublayer"].values for name in ("repaired", "broken")]
+    drawn = [(name, sublayer) for sublayer in NAMES for name in ("repaired", "broken")]
     for number, (name, sublayer) in enumerate(drawn):
         values, text = one[name].sel(sublayer=sublayer).values, f"{name} without {NAMES[sublayer]}"
         hover = f"{text} %{{x}}: %{{y:.3f}}"

@@ -104,12 +104,8 @@ def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequ
                 "Give a cache from this model.",
             )
         rows[block] = tensor.detach().clone()  # the user may write into the cache while the hooks are applied
-    return Activations(f"a cache {_contents(rows)}", rows)
-
-
-def _contents(rows: Rows) -> str:
-    """A digest of the numbers themselves, for activations that no prompt identifies."""
-    return digest([(block, tensor_digest(row)) for block, row in sorted(rows.items())])
+    contents = digest([(block, tensor_digest(row)) for block, row in sorted(rows.items())])
+    return Activations(f"a cache {contents}", rows)  # the numbers themselves, since no prompt identifies them
 
 
 def _require_one(count: int, who: str) -> None:

@@ -2,9 +2,10 @@
 
 Masks change attention logits, so the weights of a row renormalize over the remaining keys. No row becomes empty,
 because a token always attends to itself. In every equation a learned sink (gpt-oss) is one more key, without a value:
-the weights of a row, the sink's included, sum to 1. Positions are counted from the first token of the prompt; positions
-beyond the end of a prompt are ignored. A forward pass that continues a key/value cache raises an error where positions
-would be counted from another token (`WholePassesOnly`). Query head h reads key/value group h // (heads / kv_heads).
+the weights of a row, the sink's included, sum to 1. Positions are counted from the first token of the prompt. Those
+beyond its end are ignored; if they all are, in every pass of a context, that is an error. A forward pass that continues
+a key/value cache raises an error where positions would be counted from another token (`WholePassesOnly`). Query head h
+reads key/value group h // (heads / kv_heads).
 """
 
 import math
@@ -27,6 +28,7 @@ from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
 
 Blocks = tuple[int, ...] | None
+Positional = bool | tuple[int, ...]  # as in `Hook`
 Rescale = Callable[[Tensor, Tensor], Tensor]  # rows of attention logits and the positions of their queries to new rows
 STREAMS = "blocks.{block}.hook_resid_pre"
 SCORES, PATTERN, VALUES, OUTPUTS = (
@@ -48,7 +50,7 @@ def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Itera
     mask_tokens(2, 3)
     """
     places = positions_of(positions, "mask_tokens")
-    return _mask(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads, True)
+    return _mask(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads, places)
 
 
 @validated
@@ -63,7 +65,7 @@ def mask_attention(
     """
     rows, columns = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
     name = f"mask_attention{listed(rows)}→{listed(columns)}"
-    return _mask(name, lambda query, key: _among(query, rows) & _among(key, columns), blocks, heads, True)
+    return _mask(name, lambda query, key: _among(query, rows) & _among(key, columns), blocks, heads, rows)
 
 
 @validated
@@ -121,7 +123,7 @@ def scale_attention(
         return torch.where(_among(key, places) & (query > key), rows + added, rows)
 
     name = f"scale_attention({float(factor)!r} at {listed(places)})"
-    return rescored(name, change, blocks, heads, positional=True)
+    return rescored(name, change, blocks, heads, places)
 
 
 @validated
@@ -134,7 +136,9 @@ def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iter
         blocks, heads: blocks and query heads to act in; all by default.
     """
     places = positions_of(positions, "zero_pattern")
-    return _mask(f"zero_pattern{listed(places)}", lambda query, key: _among(key, places), blocks, heads, True, PATTERN)
+    return _mask(
+        f"zero_pattern{listed(places)}", lambda query, key: _among(key, places), blocks, heads, places, PATTERN
+    )
 
 
 @validated
@@ -147,7 +151,7 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: It
     """
     places = positions_of(positions, "zero_values")
     name, change = f"zero_values{listed(places)}", partial(_zero, places=places)
-    return _in_heads(name, VALUES, change, blocks, kv_heads, dim=2, positional=True)
+    return _in_heads(name, VALUES, change, blocks, kv_heads, dim=2, positional=places)
 
 
 @validated
@@ -162,9 +166,7 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
         blocks: blocks to act in; all by default.
         positions: positions counted from 0; all by default.
     """
-    chosen = heads_of(heads, "zero_heads")
-    change, at = _zeros(positions, "zero_heads")
-    return Hook(f"zero_heads{listed(chosen)}{at}", OUTPUTS, in_heads(change, chosen, dim=2), blocks, bool(at))
+    return _zeroing("zero_heads", OUTPUTS, blocks, positions, heads_of(heads, "zero_heads"))
 
 
 @validated
@@ -181,8 +183,7 @@ def zero_mlp(blocks: Blocks = None, *, positions: Iterable[int] | None = None) -
     ...     str(sl.top_tokens(model, "How many ones are in the following sequence? 110 =")["token"].values[0])
     '1'
     """
-    change, at = _zeros(positions, "zero_mlp")
-    return Hook(f"zero_mlp{at}", SUBLAYERS["mlp"], change, blocks, positional=bool(at))
+    return _zeroing("zero_mlp", SUBLAYERS["mlp"], blocks, positions)
 
 
 @validated
@@ -193,16 +194,17 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         positions: positions counted from 0.
         blocks: blocks to act in; all by default.
     """
-    places = positions_of(positions, "zero_residual")
-    return Hook(f"zero_residual{listed(places)}", STREAMS, partial(_zero, places=places), blocks, positional=True)
+    return _zeroing("zero_residual", STREAMS, blocks, positions)
 
 
-def _zeros(positions: Iterable[int] | None, factory: str) -> tuple[Callable[[Tensor], Tensor], str]:
-    """An edit that sets a tensor to 0 at some positions, or everywhere, and where, for the name of its hook."""
-    if positions is None:
-        return torch.zeros_like, ""
-    places = positions_of(positions, factory)
-    return partial(_zero, places=places), f" at {listed(places)}"
+def _zeroing(
+    name: str, site: str, blocks: Blocks, positions: Iterable[int] | None, heads: tuple[int, ...] = ()
+) -> Hook:
+    """A hook that sets a tensor, or some heads of it, to 0 at some positions, or everywhere."""
+    places = () if positions is None else positions_of(positions, name)
+    change = partial(_zero, places=places) if places else torch.zeros_like
+    name += f"{listed(heads) if heads else ''}{f' at {listed(places)}' if places else ''}"
+    return Hook(name, site, in_heads(change, heads, dim=2) if heads else change, blocks, places or False)
 
 
 def _zero(
@@ -215,7 +217,7 @@ def _zero(
 
 def _mask(
     name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None,
-    positional: bool, site: str = SCORES,
+    positional: Positional, site: str = SCORES,
 ) -> Hook:  # fmt: skip
     """A hook that sets logits to −∞, or weights to 0, where `hidden(query, key)` is true and the key is earlier."""
 
@@ -226,7 +228,9 @@ def _mask(
     return _in_heads(name, site, change, blocks, heads, positional=positional)
 
 
-def rescored(name: str, to: Rescale, blocks: Blocks, heads: Iterable[int] | None, positional: bool = False) -> Hook:
+def rescored(
+    name: str, to: Rescale, blocks: Blocks, heads: Iterable[int] | None, positional: Positional = False
+) -> Hook:
     """A hook that replaces the logits of visible keys by ``to(rows, queries)``; masked keys remain masked.
 
     A learned sink is the last key of the rows. The model adds its logit itself, so all other logits move by what this
@@ -251,7 +255,7 @@ def rescored(name: str, to: Rescale, blocks: Blocks, heads: Iterable[int] | None
 
 def _in_heads(
     name: str, site: str, change: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None,
-    dim: int = 1, positional: bool = False,
+    dim: int = 1, positional: Positional = False,
 ) -> Hook:  # fmt: skip
     """A hook that changes only the chosen heads, which are axis `dim`."""
     if heads is None:

@@ -49,9 +49,9 @@ def patch_residual(
     source and k is the entry of `from_positions` that belongs to i.
 
     Args:
-        positions: positions of the measured prompt, counted from 0; those beyond its end are ignored.
-        source: one prompt, as text or token ids; or the cache that TransformerLens's `run_with_cache` returns, which
-            may have been taken under hooks.
+        positions: positions of the measured prompt, counted from 0.
+        source: one prompt, as text or token ids, or the cache that TransformerLens's `run_with_cache` returns, also one
+            that was taken under hooks.
         blocks: blocks to act in; all by default.
         from_positions: positions in the source, one for each of `positions`; the same positions by default.
 
@@ -67,10 +67,7 @@ def patch_residual(
     ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
-    here, there = _pairs(positions, from_positions, "patch_residual")
-    what = f"patch_residual{listed(here)}{'' if here == there else f' from {listed(there)}'}"
-    source = kept(source)
-    return _recipe(what, STREAMS, here, there, blocks, lambda m, chosen: activations(m, source, STREAMS, chosen, what))
+    return _patched("patch_residual", STREAMS, source, blocks, positions, from_positions)
 
 
 @validated
@@ -79,7 +76,7 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
 
     Args:
         positions: positions counted from 0.
-        source: texts or token ids, all of the same number of tokens.
+        source: texts or token ids, all of the same number of tokens, also for a mean over positions.
         blocks: as in `patch_residual`.
 
     Raises:
@@ -93,11 +90,7 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
     ...     str(sl.top_tokens(model, prompt)["token"].values[0])
     '7'
     """
-    here = positions_of(positions, "mean_residual")
-    what = f"mean_residual{listed(here)}"
-    return _recipe(
-        what, STREAMS, here, here, blocks, lambda m, chosen: mean_activations(m, tokenize(m, source), STREAMS, chosen)
-    )
+    return _averaged("mean_residual", STREAMS, source, blocks, positions, "prompts")
 
 
 @validated
@@ -195,8 +188,8 @@ def mean_heads(
 
     ``z⁽ᵇʰ⁾_i ← mean over prompts p of z⁽ᵇʰ⁾_i(p)`` for each h in `heads` of each b in `blocks`, position by position.
     With ``over="positions"`` the mean is taken over prompts and all their positions, so the same vector is inserted
-    everywhere. The mean at each position is the usual mean ablation, for prompts of the same form. The mean over
-    positions also works for prompts of other lengths.
+    everywhere. The mean at each position is the usual mean ablation, for prompts of the same form. With the mean over
+    positions, the measured prompt may have another length than those of `source`.
 
     Args:
         heads, positions: as in `patch_heads`.
@@ -268,7 +261,7 @@ def replacing(
     heads: tuple[int, ...] = (), averaged: bool = False,
 ) -> list[Hook]:  # fmt: skip
     """One hook for each block, which inserts the activations `found`, in some heads."""
-    positional = here is not None or not averaged  # the same vector at every position needs no position numbers
+    positional = here or not averaged  # the same vector at every position needs no position numbers
     edits = {block: Replacement(found, block, here, there, name, averaged) for block in blocks}
     return [
         Hook(name, site, in_heads(edit, heads, dim=2) if heads else edit, (block,), positional)

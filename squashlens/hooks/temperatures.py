@@ -11,14 +11,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from squashlens._typing import LogRule, positive
 from squashlens.checks.arguments import validated
 from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import Blocks, Rescale, rescored
 from squashlens.theory.attention import unmasked
 
-SLOPE = 0.1  # `attn_scale` of Llama 4 and `llama_4_scaling_beta` of Ministral 3
 ADAPTIVE = (-0.037, 0.481, -2.3, 4.917, -1.791)  # arXiv 2410.01104, figure 4, highest power first
 LEAST_ENTROPY = 0.5  # nat; same figure: rows that are sharper than this are left alone
 
@@ -43,58 +41,34 @@ def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: I
 
 
 @validated
-def log_scaling(
-    rule: LogRule, trained_length: int, blocks: Blocks = None, *, heads: Iterable[int] | None = None
-) -> Hook:
+def log_scaling(trained_length: int, blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Multiply the attention logits of each query by a factor that grows with the logarithm of its context.
 
-    With i the query's position counted from 0, and N = `trained_length`, the factor is, by `rule`,
-
-    - ``"log"``: ln n / ln N, where n is the number of keys that the query may attend to. It is the scaling
-      βₙ = γ ln n of Chen et al. with γ = 1 / ln N, and below 1 for n < N;
-    - ``"qwen"``: max(1, ln(i + 1) / ln N), as in Qwen (first generation) with ``use_logn_attn``, outside of training;
-    - ``"llama4"``: 1 + 0.1 ln(1 + ⌊(i + 1) / N⌋), as in the blocks of Llama 4 without rotary embedding, with N = 8192;
-    - ``"ministral3"``: 1 + 0.1 ln(1 + ⌊i / N⌋), as in all blocks of Ministral 3, with N = 16384.
-
-    These models multiply the queries. That is the same, except in a model with a soft cap, where this hook acts after
-    the cap, and in one with learned sinks (gpt-oss): a sink is one more key here, which is counted and multiplied.
-    Under a sliding window only ``"log"`` counts the keys inside the window.
+    The factor is ln n / ln N, where n is the number of keys that the query may attend to, and N = `trained_length`. It
+    is the scaling βₙ = γ ln n of Chen et al. with γ = 1 / ln N, and below 1 for n < N. A learned sink (gpt-oss) is one
+    more key, and the hook acts after a soft cap.
 
     Args:
-        rule: how the factor depends on the context.
-        trained_length: N, a number of tokens: the context length that the model was trained on. At least 2 for
-            ``"log"`` and ``"qwen"``.
+        trained_length: N, at least 2 tokens: the context length that the model was trained on.
         blocks, heads: blocks and query heads to act in; all by default.
 
     Raises:
         RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
 
-    Source: Chen et al. 2025, arXiv 2510.05554; ``logn_list`` in the modeling_qwen.py that was published with Qwen's
-    weights; transformers' modules for Llama 4 and Ministral 3.
+    Source: Chen et al. 2025, arXiv 2510.05554.
 
     >>> import squashlens as sl
-    >>> sl.hooks.log_scaling("qwen", 16)
-    log_scaling(qwen, 16)
+    >>> sl.hooks.log_scaling(16)
+    log_scaling(16)
     """
-    positive(trained_length, "log_scaling: trained_length", "a number of tokens")
-    if trained_length == 1 and rule in ("log", "qwen"):
-        raise InputError("log_scaling: trained_length=1 has a logarithm of 0.", "Give at least 2 tokens.")
+    if trained_length < 2:
+        raise InputError(f"log_scaling: trained_length={trained_length} has no scale.", "Give at least 2 tokens.")
 
-    def change(rows: Tensor, query: Tensor) -> Tensor:
-        return rows * _log_factor(rows, query, rule, trained_length).to(rows.dtype)
+    def change(rows: Tensor, _: Tensor) -> Tensor:
+        n = unmasked(rows).sum(dim=-1, keepdim=True).clamp(min=1).double()
+        return rows * (n.log() / math.log(trained_length)).to(rows.dtype)
 
-    name = f"log_scaling({rule}, {trained_length})"
-    return _in_range(name, change, "Give a larger trained_length.", blocks, heads, positional=rule != "log")
-
-
-def _log_factor(rows: Tensor, query: Tensor, rule: LogRule, length: int) -> Tensor:
-    """The factor for each query, in float64, with an axis for keys."""
-    if rule == "log":
-        return unmasked(rows).sum(dim=-1, keepdim=True).clamp(min=1).double().log() / math.log(length)
-    place = query.double()
-    if rule == "qwen":
-        return ((place + 1).log() / math.log(length)).clamp(min=1)
-    return 1 + SLOPE * torch.floor((place + (rule == "llama4")) / length).log1p()
+    return _in_range(f"log_scaling({trained_length})", change, "Give a larger trained_length.", blocks, heads)
 
 
 @validated
@@ -148,10 +122,7 @@ def _adaptive_factor(scores: Tensor, seen: Tensor, weights: Sequence[float]) -> 
     return torch.where(entropy > LEAST_ENTROPY, value.clamp(min=1), 1.0)
 
 
-def _in_range(
-    name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Iterable[int] | None,
-    positional: bool = False,
-) -> Hook:  # fmt: skip
+def _in_range(name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Iterable[int] | None) -> Hook:
     """A hook that replaces the logits of visible keys by ``to(rows, queries)``, which must remain finite."""
 
     def change(rows: Tensor, query: Tensor) -> Tensor:
@@ -160,4 +131,4 @@ def _in_range(
             raise RangeError(f"{name}: the logits exceed the range of {rows.dtype}.", remedy)
         return scaled
 
-    return rescored(name, change, blocks, heads, positional)
+    return rescored(name, change, blocks, heads)

@@ -2,21 +2,19 @@
 
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
-from squashlens.measure.squashing.jacobians.sketch import PROBES
-from squashlens.measure.squashing.map_cells import with_ratio
+from squashlens.maps.cells import FEWER, with_ratio
 from squashlens.records.results import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
-DIMS = ("query", "traced", "path", "block", "layer", "position", "rank")
-COUNTED = ("position", "block", "rank")  # which the page counts from 0
+DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
+COUNTED = ("position", "block", "head", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "prompt": None, "method": "auto", "n_probes": PROBES, "norm": "spectral", "n_replacements": 0,
-    "spans": None, "seed": None,
+    "prompt": None, "method": "auto", "n_probes": FEWER, "norm": "spectral", "knockout": None,
+    "target": None, "spans": None, "seed": None,
 }  # fmt: skip
 
 
@@ -34,31 +32,31 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
     joined = [str(dim) for dim in result.dims if dim not in DIMS]
     function = provenance(result)["call"].get("function")
-    whole = {"query", "layer", "position"} <= {*result.dims} and {"path_bound", "null"} <= {*result}
-    if function in ("influence", "squash_map") and whole and joined:
-        raise InputError(
-            f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
-            f"Select one, for example with `result.isel({joined[0]}=0)`.",
-        )
-    if function not in ("influence", "squash_map") or not whole or not {"token", "token_id"} <= {*result.coords}:
+    needed = {"query", "layer", "position", "path_bound", "null", "token", "token_id"}
+    if function not in ("influence", "squash_map") or not needed <= {*result.dims, *result.variables}:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
             "Give a model and a prompt, or the whole result of `influence`.",
         )
-    for dim in ("query", "layer", "traced", "path"):
-        labels = result[dim].values if dim in result.dims else np.zeros(1)
-        if not len(labels) or len({*labels.tolist()}) < len(labels):
+    if joined:
+        raise InputError(
+            f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
+            f"Select one, for example with `result.isel({joined[0]}=0)`.",
+        )
+    query, layer = (int(result[name].values.max(initial=0)) for name in ("query", "layer"))
+    last: dict[Any, int] = {"position": query, "block": layer - 1}
+    for dim, size in result.sizes.items():
+        labels = result[dim].values.tolist()
+        if not size or len({*labels}) < size:
             raise InputError(
-                f"model= is a result with {len(labels)} labels of {dim!r}, of which {len({*labels.tolist()})} differ.",
+                f"model= is a result with {size} labels of {dim!r}, of which {len({*labels})} differ.",
                 f"Select at least one {dim}, and none twice.",
             )
-    cut = [dim for dim in COUNTED if dim in result.dims and result[dim].values.tolist() != [*range(result.sizes[dim])]]
-    if cut or result["query"].max() >= result.sizes["position"]:
-        part = cut[0] if cut else "position"
-        raise InputError(
-            f"model= is a result with only a part of {part}, and a map shows the whole prompt.",
-            "Give the whole result; a selection may choose among query and layer.",
-        )
+        if dim in COUNTED and (labels != [*range(size)] or last.get(dim, 0) >= size):
+            raise InputError(
+                f"model= is a result with only a part of {dim}, and a map shows the whole prompt.",
+                "Give the whole result; a selection may choose among query and layer.",
+            )
     ordered = result.transpose(*DIMS, missing_dims="ignore")
     return with_ratio(ordered) if function == "influence" else ordered
 

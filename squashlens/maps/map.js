@@ -9,17 +9,19 @@
  *
  * @typedef {{name: string, label: string, about: string, unit: string, by_layer: boolean, norm: string | null,
  *   starts: number[], measured: string}} Quantity
- * @typedef {{positions: number[], weight: number | null, share: number | null, over_null: number | null}} Path
- * @typedef {{query: number, paths: Path[], sink: number, share: number, position: number, head: number}} Trace
+ * @typedef {{positions: number[], heads: number[], weight: number | null, share: number | null, over_null: number | null}} Path
+ * @typedef {{query: number, paths: Path[], sink: number, share: number, position: number, head: number,
+ *   attention: number}} Trace
  * @typedef {{tokens: string[], opened: number, model: string, code: string, facts: [string, string][],
  *   layers: number[], queries: number[], notes: string[], quantities: Quantity[],
- *   traces: {ranks: number, blocks: number, queries: Trace[]} | null,
+ *   traces: {ranks: number, blocks: number, heads: number, queries: Trace[]} | null,
  *   distance: {length: number, series: {name: string, label: string, start: number}[]},
  *   collapse: {layers: number[], collapse_distance?: (number | null)[], collapse_noise?: (number | null)[],
  *     last_token_rms?: (number | null)[]},
- *   predicted: [string, number | null][] | null, again: string,
+ *   predicted: ([string, number] | null)[] | null, readout: ([string[][], number[][]] | null)[] | null,
+ *   answers: ([string, string, number, number] | null)[] | null, again: string,
  *   spans: Spans | null, blob: string, seconds?: number | null}} Payload
- * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and the names of all spans
+ * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and its name
  * @typedef {{start: number, end: number}} Unit a group of tokens: positions from start to before end
  * @typedef {{measure: (query: number) => void}} Live
  */
@@ -27,6 +29,7 @@
 const WINDOW = 512; // tokens of the ribbon that are in the page at once
 const LONG = 24; // characters of a token on the ribbon
 const LONGEST = 400; // characters of a token in a sentence
+const FLOORS = 3; // times the noise that a change of the log-odds has to exceed
 /** @type {[string, string][]} */
 const UNITS = [
   ["token", "tokens"],
@@ -43,6 +46,7 @@ const TERMS = {
   null: "The path bound if every token attended equally to all tokens before it: what causality alone gives",
   "path bound": "A sum over all attention paths from the token to the query (Theorem 5.1 with constants 1)",
   Jacobian: "How much a small change of a token's stream can change y",
+  readout: "The residual stream of a layer, read by the model's final norm and output embedding (the logit lens)",
   share: "This path's part of the weight of all paths to the query, without those that are left out",
 };
 const SVG = "http://www.w3.org/2000/svg";
@@ -108,6 +112,25 @@ export class Data {
     const undefinedRatio =
       name === "bound_over_null" && value === null && this.value("null", query, row, position) === 0;
     return undefinedRatio ? "undefined (null 0)" : shown(value);
+  }
+
+  /**
+   * What was measured of a query, or null.
+   * @template T @param {(T | null)[] | null} values @param {number} query @returns {T | null}
+   */
+  of(values, query) {
+    return values?.[this.place.get(query) ?? -1] ?? null;
+  }
+
+  /**
+   * The attention of a head from a token to each token up to it, or null if it is not in the page.
+   * @param {number} query @param {number} block @param {number} head
+   */
+  attention(query, block, head) {
+    const trace = this.trace(query);
+    if (!trace || !this.payload.traces) return null;
+    const start = trace.attention + (block * this.payload.traces.heads + head) * (query + 1);
+    return [...this.numbers.subarray(start, start + query + 1)];
   }
 
   /** @param {number} query @returns {Trace | undefined} */
@@ -204,8 +227,17 @@ function endsLine(text) {
   return end.endsWith("\\n") || text.slice(end.length).includes("\n");
 }
 
-/** A scale from numbers to places between 0 and 1. @param {(number | null)[]} values @param {boolean} diverging */
-export function scale(values, diverging) {
+/**
+ * A scale from numbers to places between 0 and 1: logarithmic, that of a ratio centred at 1; of changes linear and
+ * centred at 0.
+ * @param {(number | null)[]} values @param {boolean} diverging @param {boolean} [signed]
+ */
+export function scale(values, diverging, signed = false) {
+  if (signed) {
+    const high = Math.max(...values.map((one) => Math.abs(one ?? 0)), 1e-30);
+    const at = (/** @type {number} */ value) => (1 + value / high) / 2;
+    return { low: -high, high, any: high > 1e-30, zero: false, diverging, at };
+  }
   const known = /** @type {number[]} */ (values.filter((one) => one !== null && Number.isFinite(one) && one > 0));
   let low = Math.min(...known);
   let high = Math.max(...known);
@@ -332,7 +364,13 @@ function table(name, caption, heads, rows) {
 /** A share as a percentage. @param {number | null} share */
 function percent(share) {
   if (share === null) return "unknown";
-  return share > 0.999 && share < 1 ? "over 99.9 %" : `${Number((100 * share).toPrecision(2))} %`;
+  if (share > 0 && share < 1e-4) return "under 0.01 %";
+  return share > 0.99 && share < 1 ? "over 99 %" : `${Number((100 * share).toPrecision(2))} %`;
+}
+
+/** A change with its sign and two digits. @param {number} value */
+function change(value) {
+  return `${value < 0 ? "−" : "+"}${shown(Number(Math.abs(value).toPrecision(2)))}`;
 }
 
 /** A token in a sentence, apart from the direction of the text around it. @param {string} token */
@@ -500,6 +538,7 @@ class View {
     this.more.append(make("div", { class: "sl-controls" }, ...more));
     this.status = make("p", { class: "sl-status", role: "status" });
     this.says = make("p", { class: "sl-says" });
+    this.why = make("p", { class: "sl-why" });
     this.overview = make("canvas", {
       class: "sl-overview",
       "aria-hidden": "true",
@@ -530,8 +569,10 @@ class View {
       onmouseleave: () => (this.hover.hidden = true),
     });
     this.status.id = `${this.id}-status`;
+    this.hover.id = `${this.id}-hover`;
     this.cellText = make("div", { class: "sl-cell" });
     this.paths = make("div", { class: "sl-paths" });
+    this.readout = make("div", { class: "sl-readout" });
     this.table = make(
       "details",
       { class: "sl-table", ontoggle: () => this.showTable() },
@@ -557,6 +598,7 @@ class View {
         ".",
       ),
       this.says,
+      this.why,
       this.overview,
       this.pages,
       this.ribbon,
@@ -567,7 +609,7 @@ class View {
       title(1, "Layers (rows) and tokens (columns), with the numbered strongest paths to the query"),
       this.heat,
       this.heatLegend,
-      make("div", { class: "sl-below" }, this.cellText, this.paths),
+      make("div", { class: "sl-below" }, this.cellText, this.paths, this.readout),
       this.table,
       title(1, "By distance, and at the end of the prompt"),
       this.below,
@@ -626,6 +668,7 @@ class View {
     this.showStatus();
     this.showCell();
     this.showPaths();
+    this.showReadout();
     this.writeState();
     this.showTable();
     this.showBelow();
@@ -692,13 +735,19 @@ class View {
     let best = { value: /** @type {number | null} */ (null), position: group.start };
     for (let position = group.start; position < group.end; position++) {
       const value = this.data.value(this.name, this.query, this.row, position);
-      if (value !== null && (best.value === null || value > best.value)) best = { value, position };
+      const size = (/** @type {number} */ one) => (this.signed ? Math.abs(one) : one);
+      if (value !== null && (best.value === null || size(value) > size(best.value))) best = { value, position };
     }
     return best;
   }
 
+  /** Whether what is shown are changes, above and below 0. */
+  get signed() {
+    return this.name === "log_odds_change";
+  }
+
   get diverging() {
-    return this.name === "bound_over_null";
+    return this.signed || this.name === "bound_over_null";
   }
 
   /** The scale of some rows, without a first token that has nearly all of its row. @param {number[]} rows */
@@ -708,14 +757,14 @@ class View {
     );
     const apart = each.map((values) => !this.diverging && hasNearlyAll(values));
     const shown = each.flatMap((values, k) => (apart[k] ? values.slice(1) : values));
-    return { ...scale(shown, this.diverging), beyond: apart.includes(true) };
+    return { ...scale(shown, this.diverging, this.signed), beyond: apart.includes(true) };
   }
 
   /** What a group is called: the name of its span, or its tokens. @param {Unit} group */
   named(group) {
     const spans = this.unit === "span" ? this.data.payload.spans : null;
-    const name = spans?.names[spans.of[group.start]];
-    return visible(name ?? this.tokens.slice(group.start, Math.min(group.end, group.start + 64)).join(""));
+    const name = spans?.names[group.start];
+    return visible(name || this.tokens.slice(group.start, Math.min(group.end, group.start + 64)).join(""));
   }
 
   showRibbon() {
@@ -791,7 +840,14 @@ class View {
     const ends = range.any ? [`${shown(range.low)} `, bar, ` ${shown(range.high)}`] : ["No value is above 0."];
     legend.replaceChildren(
       make("span", {}, ...ends),
-      make("span", {}, " logarithmic colours; ", ...parts, ...way, from === "each layer" ? "." : `. ${one.about}.`),
+      make(
+        "span",
+        {},
+        this.signed ? " linear colours; " : " logarithmic colours; ",
+        ...parts,
+        ...way,
+        from === "each layer" ? "." : `. ${one.about}.`,
+      ),
       range.any && range.zero ? " 0 has the colour of the lower end." : "",
       ...(range.beyond
         ? [" ", quoted(this.tokens[0]), " has over 90 %: it is beyond the scale, which fits the other tokens."]
@@ -801,13 +857,39 @@ class View {
 
   /** The prediction after the query, and what it was influenced by, in one line. */
   showSays() {
-    const { payload } = this.data;
-    const at = this.data.place.get(this.query);
-    const [next, chance] = (at !== undefined && payload.predicted?.[at]) || ["", null];
+    const [next, chance] = this.data.of(this.data.payload.predicted, this.query) ?? ["", null];
     const parts = next
       ? ["After ", quoted(this.tokens[this.query]), " the model predicts ", quoted(next), ` (${percent(chance)}). `]
       : [];
-    this.says.replaceChildren(...parts, ...this.conclusion());
+    this.says.replaceChildren(...parts, ...(this.signed ? [] : this.conclusion()));
+    const answers = this.data.of(this.data.payload.answers, this.query);
+    this.why.hidden = !answers || !this.data.payload.layers.includes(0);
+    if (answers) this.why.replaceChildren(...this.because(answers));
+  }
+
+  /** The tokens that decide between two answers, in words. @param {[string, string, number, number]} answers */
+  because([target, against, lead, noise]) {
+    const row = this.data.payload.layers.indexOf(0);
+    const changes = Array.from({ length: this.query + 1 }, (_, position) => ({
+      position,
+      value: this.data.value("log_odds_change", this.query, row, position) ?? 0,
+    })).filter(({ value }) => Math.abs(value) > FLOORS * noise);
+    changes.sort((a, b) => a.value - b.value);
+    const named = (/** @type {typeof changes} */ some) =>
+      some.flatMap(({ position, value }, k) => [
+        k ? ", " : "",
+        quoted(this.tokens[position]),
+        ` (${position}) ${change(value)}`,
+      ]);
+    const [first, last] = [changes.filter(({ value }) => value < 0), changes.filter(({ value }) => value > 0)];
+    return [
+      "Why ",
+      quoted(target),
+      ...(against ? [" and not ", quoted(against), `: log-odds ${shown(lead)}`] : [`: log-probability ${shown(lead)}`]),
+      ...(first.length ? ["; without ", ...named(first.slice(0, 3))] : []),
+      ...(last.length ? ["; against it: ", ...named(last.reverse().slice(0, 2))] : []),
+      changes.length ? "." : "; no token changes it by more than the noise.",
+    ];
   }
 
   /** The earlier tokens by what they have of the shown quantity, a first one that has nearly all apart. */
@@ -910,7 +992,9 @@ class View {
           : [
               `read by token ${way.position} `,
               quoted(this.tokens[way.position]),
-              `; moved most by head ${way.head} (attention × value norm)`,
+              "; moved most by ",
+              this.headNamed(layer, way.head, way.position),
+              " (attention × value norm)",
             ]),
       ),
     );
@@ -924,17 +1008,20 @@ class View {
       this.paths.replaceChildren(make("p", { class: "sl-quiet" }, none));
       return;
     }
+    const { layers } = this.data.payload.collapse; // those of the result, of which the page may have fewer
     const rows = trace.paths.map((path, k) => {
       const walk = path.positions.flatMap((one, at) => {
         if (at && one === path.positions[at - 1]) return [];
-        return [at ? ` → layer ${at}: ` : "layer 0: ", quoted(cut(this.tokens[one], 40)), ` (${one})`];
+        const block = layers[at] - 1;
+        const by = at && layers[at - 1] === block ? [" by ", this.headNamed(block, path.heads[block], one)] : [];
+        return [`${at ? " → " : ""}layer ${layers[at]}`, ...by, ": ", quoted(cut(this.tokens[one], 40)), ` (${one})`];
       });
       const numbers = [percent(path.share), shown(path.weight), shown(path.over_null)];
       const toggle = () => {
         this.path = this.path === k ? -1 : k;
         this.showPaths();
         this.drawAll();
-        this.paths.querySelectorAll("button")[k]?.focus();
+        this.paths.querySelectorAll("[aria-pressed]")[k]?.focus();
       };
       const pressed = String(this.path === k);
       const only = make("button", { type: "button", "aria-pressed": pressed, onclick: toggle }, String(k + 1));
@@ -948,6 +1035,53 @@ class View {
     const caption = "Strongest attention paths from other tokens to the query, drawn on the map. Left out: ";
     const whole = `${caption}the path that stays at the query${sink}.`;
     this.paths.replaceChildren(table("Strongest paths", whole, heads, rows));
+  }
+
+  /**
+   * A head, whose attention from the token that reads is shown beside it while it has the pointer or the focus.
+   * @param {number} block @param {number} head @param {number} query
+   */
+  headNamed(block, head, query) {
+    const attention = this.data.attention(query, block, head);
+    if (!attention) return `head ${head}`;
+    const text = [`Head ${head} of block ${block} attends from token ${query} `, quoted(this.tokens[query]), " to:"];
+    const show = (/** @type {Event} */ { currentTarget }) => {
+      const { left, bottom } = /** @type {HTMLElement} */ (currentTarget).getBoundingClientRect();
+      const order = attention.map((_, at) => at).sort((a, b) => attention[b] - attention[a]);
+      const seen = order.slice(0, 64).sort((a, b) => a - b);
+      const cells = seen.map((at) => {
+        const background = colour(attention[at] / attention[order[0]], false);
+        const token = make("bdi", {}, cut(visible(this.tokens[at]), 12) || "␣");
+        token.style.backgroundColor = css(background);
+        token.style.color = ink(background);
+        return token;
+      });
+      const most = order
+        .slice(0, 3)
+        .flatMap((at, k) => [k ? ", " : " ", quoted(cut(this.tokens[at], 24)), ` (${at}) ${percent(attention[at])}`]);
+      this.place({ clientX: left, clientY: bottom }, [
+        make("p", {}, ...text, ...most, "."),
+        make("p", { class: "sl-attended" }, ...cells),
+      ]);
+    };
+    const hide = () => (this.hover.hidden = true);
+    const on = { onmouseenter: show, onfocus: show, onclick: show, onmouseleave: hide, onblur: hide };
+    const described = { class: "sl-head", "aria-describedby": this.hover.id };
+    return make("button", { type: "button", ...described, ...on }, `head ${head}`);
+  }
+
+  /** What the query would predict if it were read after each layer. */
+  showReadout() {
+    const readout = this.data.of(this.data.payload.readout, this.query);
+    this.readout.hidden = !readout;
+    if (!readout) return;
+    const [tokens, chances] = readout;
+    const rows = this.data.payload.layers.map((layer, row) => [
+      String(layer),
+      ...tokens[row].map((token, k) => make("span", {}, quoted(cut(token, 24)), ` ${percent(chances[row][k])}`)),
+    ]);
+    const caption = `What query ${this.query} would predict if the model read it after each layer`;
+    this.readout.replaceChildren(table("Readout", caption, ["Layer", term("Readout"), "2nd", "3rd"], rows.reverse()));
   }
 
   /** All layers of the window's tokens, when the table is open. */
@@ -1115,11 +1249,12 @@ class View {
   drawPaths(context, x, y) {
     const { tall, wide } = this.grid;
     const trace = this.data.trace(this.query);
-    const { layers } = this.data.payload;
+    const { layers, collapse } = this.data.payload;
     const paths = trace?.paths ?? [];
     const drawn = paths.map((_, k) => k).filter((k) => this.path < 0 || k === this.path);
     for (const k of drawn) {
-      const points = layers.map((layer, row) => [x(paths[k].positions[layer]) + wide / 2, y(row) + tall / 2]);
+      const places = layers.map((layer) => paths[k].positions[collapse.layers.indexOf(layer)]);
+      const points = places.map((place, row) => [x(place) + wide / 2, y(row) + tall / 2]);
       for (const [stroke, more] of /** @type {[string, number][]} */ ([
         [this.paint("paper"), 1.5],
         [this.paint("path"), 0],
@@ -1232,9 +1367,17 @@ class View {
   }
 
   /** Say what is known about a cell beside the pointer. @param {MouseEvent} event @param {View["cell"] | null} cell */
-  tell({ clientX, clientY }, cell) {
-    if (cell) this.hover.replaceChildren(...this.about(cell.row, cell.position));
-    this.hover.hidden = !cell;
+  tell(event, cell) {
+    this.place(event, cell && this.about(cell.row, cell.position));
+  }
+
+  /**
+   * Put something beside a point of the window, or nothing.
+   * @param {{clientX: number, clientY: number}} point @param {(Node | string)[] | null} parts
+   */
+  place({ clientX, clientY }, parts) {
+    if (parts) this.hover.replaceChildren(...parts);
+    this.hover.hidden = !parts;
     this.hover.style.left = `${Math.max(0, Math.min(clientX + 12, innerWidth - 340))}px`;
     this.hover.style.top = `${clientY + (clientY > innerHeight / 2 ? -12 : 20)}px`;
     this.hover.style.transform = clientY > innerHeight / 2 ? "translateY(-100%)" : "none";

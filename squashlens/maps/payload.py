@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.measure.squashing.map_cells import mean_by_distance, spread
+from squashlens.maps.cells import mean_by_distance, spread
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 
@@ -25,84 +25,92 @@ SHOWN = {
     "jacobian": ("Jacobian", "How much a small change of the token's stream can change the query's output y"),
     "bound_over_null": ("Path bound ÷ null", "1 is what uniform attention gives: causality alone"),
     "path_bound": ("Path bound", "Sum over attention paths, Theorem 5.1 with constants 1; a shape, not a bound"),
-    "effect": ("Substitution effect", "Mean distance that y moves when the token is replaced"),
-    "kl": ("Substitution effect on the next token", "Mean KL divergence when the token is replaced"),
+    "log_odds_change": ("Knockout", "Change of the first answer's lead when later tokens cannot read the token; "
+                        "negative where the token speaks for this answer"),
     "null": ("Null", "Path bound under uniform attention"),
-}
-TRACED = tuple(f"path_{name}" for name in ("position", "weight", "share", "over_null")) + tuple(
-    f"way_{name}" for name in ("share", "position", "head")
-)
+}  # fmt: skip
+PATH = ("weight", "share", "over_null")
+WAY = ("share", "position", "head")
+TRACED = (*(f"path_{name}" for name in ("position", "head", *PATH)), *(f"way_{name}" for name in WAY), "head_attention")
 SERIES = {"path_bound": "path bound", "null": "null", "jacobian": "Jacobian"}
 
 
-class Blob:
-    """Numbers, one array after the other."""
+Blob = list[np.ndarray]  # the numbers of a page, one array after the other
 
-    def __init__(self) -> None:
-        self.parts: list[np.ndarray] = []
-        self.size = 0
 
-    def add(self, values: Any) -> int:
-        """Append an array; its place in the blob."""
-        start = self.size
-        self.parts.append(np.asarray(values, dtype="<f4").ravel())
-        self.size += self.parts[-1].size
-        return start
-
-    def text(self) -> str:
-        return base64.b64encode(np.concatenate([*self.parts, np.zeros(0, "<f4")]).tobytes()).decode("ascii")
+def _add(blob: Blob, values: Any) -> int:
+    """Append an array; its place among the numbers."""
+    blob.append(np.asarray(values, dtype="<f4").ravel())
+    return sum(part.size for part in blob[:-1])
 
 
 def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     """The data of the page of a map's Dataset, which opens at a query."""
     facts = provenance(result)
     tokens = [str(token) for token in result["token"].values]
-    queries, layers = ([int(number) for number in result[dim].values] for dim in ("query", "layer"))
-    traced = [int(query) for query in result["traced"].values] if {*TRACED} <= {*result} else []
+    if not {*TRACED} <= {*result}:
+        result = result.drop_dims("traced", errors="ignore")
+    queries = result["query"].values.tolist()
     wanted = facts["call"].get("query", -1) if opened is None else opened
-    opened = wanted % len(tokens) if isinstance(wanted, int) and wanted % len(tokens) in queries else queries[-1]
-    largest = {name: _largest(result[name]) for name in SHOWN if name in result and result[name].notnull().any()}
-    names = [name for name, most in largest.items() if most <= LARGEST]
+    at_end: int = queries[-1]
+    opened = wanted % len(tokens) if isinstance(wanted, int) and wanted % len(tokens) in queries else at_end
+    largest = {name: float(abs(result[name]).max()) for name in SHOWN if name in result}
+    names = [name for name, most in largest.items() if most <= LARGEST]  # not those that are NaN everywhere
     header: dict[str, Any] = {
         "tokens": tokens, "opened": opened, "model": named_models(facts)[0], "code": code_of(facts),
         "facts": [(name.replace("_", " "), fact_text(value)) for name, value in facts.items()],
-        "spans": _spans(result),
+        "spans": {"of": result["span"].values.tolist(), "names": result["span_name"].values.tolist()}
+                 if "span" in result.coords else None,
     }  # fmt: skip
-    room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4 - len(SERIES) * len(layers) * len(tokens)
-    each = 3 * result.sizes["block"] * result.sizes["rank"] if traced else 0  # numbers of the ways from one token
-    of_ways = min(room // 3, each * sum(query + 1 for query in traced))
-    room -= of_ways
-    full = [name for name in names if "layer" in result[name].dims]
-    kept_layers = _fitting_layers(layers, len(full) * (opened + 1), room)
-    kept = spread(queries, opened, len(full) * len(kept_layers) + len(names), room)
-    paths = [query for query in traced if query in kept]
-    paths = [query for query in spread(paths, opened, each, of_ways) if query in paths] if paths else []
-    blob = Blob()
-    places = [layers.index(layer) for layer in kept_layers]
+    page = _fitting(result, names, opened, (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4)
+    blob: Blob = [np.zeros(0, "<f4")]
     header |= {
-        "layers": kept_layers, "queries": kept,
+        "layers": page["layer"].values.tolist(), "queries": page["query"].values.tolist(),
         "notes": [
             *([DERIVED] if facts["values"] == "derived" else []),
             *(f"{SHOWN[name][0]}: up to {most:.3g}, too large for a page; the result has it."
-              for name, most in largest.items() if name not in names),
-            *_notes(result, (queries, kept), (layers, kept_layers), (traced, paths)),
+              for name, most in largest.items() if most > LARGEST),
+            *_notes(result, page),
         ],
-        "quantities": [_quantity(result, name, kept, places, queries, blob, facts) for name in names],
-        "traces": _traces(result, paths, blob) if traced else None, "distance": _distance(result, kept_layers, blob),
-        "predicted": _predicted(result, kept, queries), "again": call_of(facts, query="QUERY"),
-        "collapse": _collapse(result),
+        "quantities": [_quantity(page, name, blob, facts) for name in names],
+        "traces": _traces(result.sel(traced=page["traced"]), blob) if "traced" in page.dims else None,
+        "distance": _distance(result[names].sel(layer=page["layer"]), blob),
+        "collapse": _collapse(result), "again": call_of(facts, query="QUERY"),
+        "predicted": _by_query(page, "next_token", "next_probability"),
+        "readout": _by_query(page, "readout_token", "readout_probability"),
+        "answers": _by_query(page, "target", "against", "log_odds", "log_odds_noise"),
     }  # fmt: skip
-    return header | {"blob": blob.text()}
+    return header | {"blob": base64.b64encode(np.concatenate(blob).tobytes()).decode("ascii")}
 
 
-def _predicted(
-    result: xr.Dataset, kept: Sequence[int], queries: Sequence[int]
-) -> list[tuple[str, float | None]] | None:
-    """The most likely token after each query of the page and its probability; None if they were not measured."""
-    if "next_token" not in result.coords or "next_probability" not in result:
+def _fitting(result: xr.Dataset, names: Sequence[str], opened: int, room: int) -> xr.Dataset:
+    """The layers, queries and traced queries of a result for which a page has room, in numbers."""
+    queries, layers, sizes = result["query"].values.tolist(), result["layer"].values.tolist(), result.sizes
+    traced = result["traced"].values.tolist() if "traced" in sizes else []
+    room -= len(SERIES) * len(layers) * sizes["position"]
+    each = sizes["block"] * (len(WAY) * sizes["rank"] + sizes["head"]) if traced else 0  # numbers of one token
+    of_ways = min(room // 3, each * sum(query + 1 for query in traced))
+    room -= of_ways
+    full, step = [name for name in names if "layer" in result[name].dims], 1
+    while len(full) * (opened + 1) * len(layers[::-step]) > room and step < len(layers):
+        step += 1  # all layers, or every second, third, …, from the last one down
+    layers = sorted(layers[::-step])
+    kept = spread(queries, opened, len(full) * len(layers) + len(names), room)
+    page = result.sel(query=kept, layer=layers)
+    if not traced:
+        return page
+    paths = [query for query in traced if query in kept]
+    return page.sel(traced=[query for query in spread(paths, opened, each, of_ways) if query in paths])
+
+
+def _by_query(page: xr.Dataset, *names: str) -> list[list[Any] | None] | None:
+    """What some variables have for each query, or None where the last was not measured; None without all of them."""
+    if not {*names} <= {*page.variables}:
         return None
-    tokens, chances = result["next_token"].values, result["next_probability"].values
-    return [(str(tokens[at]), _number(chances[at])) for at in map(list(queries).index, kept)]
+    last = page[names[-1]]
+    known = last.notnull().all([dim for dim in last.dims if dim != "query"]).values.tolist()
+    each = zip(*(page[name].values.tolist() for name in names), strict=True)
+    return [[*values] if there else None for values, there in zip(each, known, strict=True)]
 
 
 def call_of(facts: dict[str, Any], **changed: Any) -> str:
@@ -144,60 +152,45 @@ def text_of(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _fitting_layers(layers: list[int], cost: int, room: int) -> list[int]:
-    """The layers of which at least one query fits: all, or every second, third, …, from the last one down."""
-    step = 1
-    while cost * len(layers[::-step]) > room and step < len(layers):
-        step += 1
-    return sorted(layers[::-step])
-
-
-def _quantity(
-    result: xr.Dataset, name: str, kept: Sequence[int], places: Sequence[int], queries: Sequence[int], blob: Blob,
-    facts: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
+def _quantity(page: xr.Dataset, name: str, blob: Blob, facts: dict[str, Any]) -> dict[str, Any]:
     """One quantity: how it is shown, and where the numbers of each query are; -1 if they were not measured."""
-    values, by_layer = result[name].values, "layer" in result[name].dims
-    starts = []
-    for query in kept:
-        row = values[queries.index(query)]
-        row = row[places][:, : query + 1] if by_layer else row[: query + 1]
-        starts.append(blob.add(row) if np.isfinite(row).any() else -1)
+    rows = [row[..., : query + 1] for query, row in zip(page["query"].values, page[name].values, strict=True)]
     label, about = SHOWN[name]
-    norm = facts["call"].get("norm") if name == "jacobian" else None
     return {
-        "name": name, "label": label, "about": about, "unit": str(result[name].attrs["units"]), "by_layer": by_layer,
-        "norm": norm, "starts": starts,
-        "measured": str(result[name].attrs["long_name"]),
+        "name": name, "label": label, "about": about, "unit": str(page[name].attrs["units"]),
+        "by_layer": "layer" in page[name].dims,
+        "norm": facts["call"].get("norm") if name == "jacobian" else None,
+        "starts": [_add(blob, row) if np.isfinite(row).any() else -1 for row in rows],
+        "measured": str(page[name].attrs["long_name"]),
     }  # fmt: skip
 
 
-def _traces(result: xr.Dataset, traced: Sequence[int], blob: Blob) -> dict[str, Any]:
-    """Strongest paths and ways, by query."""
+def _traces(result: xr.Dataset, blob: Blob) -> dict[str, Any]:
+    """Strongest paths, ways and the heads' attention, by query."""
     each = []
-    for query in traced:
+    for query in result["traced"].values.tolist():
         trace = result.sel(traced=query)
         paths = [
             {
-                "positions": trace["path_position"].values[k].tolist(),
-                **{name: _number(trace[f"path_{name}"].values[k]) for name in ("weight", "share", "over_null")},
+                "positions": path["path_position"].values.tolist(), "heads": path["path_head"].values.tolist(),
+                **{name: _number(path[f"path_{name}"].values) for name in PATH},
             }
-            for k in range(trace.sizes["path"])
-            if np.isfinite(trace["path_weight"].values[k])
-        ]
-        ways = {name: blob.add(trace[f"way_{name}"].values[:, : query + 1]) for name in ("share", "position", "head")}
-        each.append({"query": query, "paths": paths, "sink": float(trace["path_sink"])} | ways)
-    return {"ranks": result.sizes["rank"], "blocks": result.sizes["block"], "queries": each}
+            for path in (trace.isel(path=k) for k in range(trace.sizes["path"]))
+            if np.isfinite(path["path_weight"])
+        ]  # fmt: skip
+        ways = {name: _add(blob, trace[f"way_{name}"].values[:, : query + 1]) for name in WAY}
+        attention = _add(blob, trace["head_attention"].values[..., : query + 1])
+        each.append({"query": query, "paths": paths, "sink": float(trace["path_sink"]), "attention": attention} | ways)
+    sizes = result.sizes
+    return {"ranks": sizes["rank"], "blocks": sizes["block"], "heads": sizes["head"], "queries": each}
 
 
-def _distance(result: xr.Dataset, layers: Sequence[int], blob: Blob) -> dict[str, Any]:
+def _distance(result: xr.Dataset, blob: Blob) -> dict[str, Any]:
     """Mean influence by distance, for each quantity that was measured for all queries."""
-    there = [name for name in SERIES if name in result and result[name].notnull().all()]
-    means = {name: mean_by_distance(result[name].sel(layer=list(layers))) for name in there}
     series = [
-        {"name": name, "label": SERIES[name], "start": blob.add(values)}
-        for name, values in means.items()
-        if _largest(values) <= LARGEST
+        {"name": name, "label": label, "start": _add(blob, mean_by_distance(result[name]))}
+        for name, label in SERIES.items()
+        if name in result and result[name].notnull().all()
     ]
     return {"length": result.sizes["position"], "series": series}
 
@@ -209,56 +202,29 @@ def _collapse(result: xr.Dataset) -> dict[str, Any]:
     return {"layers": [int(layer) for layer in result["layer"].values], **held}
 
 
-def _spans(result: xr.Dataset) -> dict[str, Any] | None:
-    """The number of each token's span, and the spans' names; None if the result has no spans."""
-    if "span" not in result.coords:
-        return None
-    of, names = (result[name].values.tolist() for name in ("span", "span_name"))
-    return {"of": of, "names": [names[of.index(k)] for k in range(max(of) + 1)]}
-
-
-def _largest(values: Any) -> float:
-    """The largest finite number."""
-    values = np.asarray(values)
-    return float(np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape)).max())
-
-
 def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-Two = tuple[Sequence[int], Sequence[int]]  # what was measured, and which of it is in the page
-
-
-def _notes(result: xr.Dataset, queries: Two, layers: Two, traced: Two) -> list[str]:
+def _notes(result: xr.Dataset, page: xr.Dataset) -> list[str]:
     """What is missing, in sentences."""
-    n, (measured, kept) = result.sizes["position"], queries
-    jacobian = [
-        query
-        for place, query in enumerate(measured)
-        if "jacobian" in result and np.isfinite(result["jacobian"].values[place]).any()
-    ]
-    said = [
-        (len(measured) < n, f"{len(measured):,} of {n:,} queries were measured."),
-        (len(kept) < len(measured), f"{len(kept):,} of the {len(measured):,} measured queries are in this page, which "
-         "has at most 6 MB; the result has all of them."),
-        (len(layers[1]) < len(layers[0]), f"{len(layers[1])} of {len(layers[0])} layers are in this page; the result "
-         "has all of them."),
-        (not jacobian, "The Jacobian was not measured."),
-        (0 < len(jacobian) < len(measured), f"The Jacobian was measured for {_list_queries(jacobian)} only."),
-        ("effect" not in result, f"{SHOWN['effect'][0]}: not measured."),
-        (not traced[0], "Strongest paths: not traced."),
-        (0 < len(traced[0]) < len(measured), f"Strongest paths were traced for {_list_queries(traced[0])} only."),
-        (0 < len(traced[1]) < len(traced[0]), f"Strongest paths to {_list_queries(traced[1])} are in this page; the "
-         "result has all of them."),
-    ]  # fmt: skip
-    return [text for holds, text in said if holds]
-
-
-def _list_queries(queries: Sequence[int]) -> str:
-    if len(queries) == 1:
-        return f"query {queries[0]}"
-    return f"{len(queries)} queries" if len(queries) > 8 else f"queries {', '.join(map(str, queries))}"
+    notes, queries = list[str](), result.sizes["query"]
+    if queries < (n := result.sizes["position"]):
+        notes.append(f"{queries:,} of {n:,} queries were measured.")
+    for name, text in {"jacobian": "Jacobian", "log_odds_change": "Knockout", "way_share": "Strongest paths"}.items():
+        if name not in result:
+            notes.append(f"{text}: not measured.")
+            continue
+        dim, *others = result[name].dims
+        known = result[dim].values[result[name].notnull().any(others)].tolist()
+        if len(known) < queries:
+            which = f"{len(known)} queries" if len(known) > 8 else f"query {', '.join(map(str, known))}"
+            notes.append(f"{text}: measured for {which} only.")
+    for dim, text in {"query": "queries", "layer": "layers", "traced": "queries with paths"}.items():
+        whole, part = result.sizes.get(dim, 0), page.sizes.get(dim, 0)
+        if part < whole:
+            notes.append(f"{part:,} of {whole:,} {text} fit into this page of 6 MB; the result has all of them.")
+    return notes
 
 
 def fact_text(value: Any) -> str:

@@ -14,15 +14,15 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bridge, Method, Norm, SpansOfTokens
+from squashlens._typing import Bridge, Knockout, Method, Norm, SpansOfTokens
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.locks import locked
 from squashlens.errors import InputError, SquashlensError
+from squashlens.maps.cells import FEWER, joined, measure
 from squashlens.maps.given import find_query, of_result, refuse_options
 from squashlens.maps.payload import payload, text_of
 from squashlens.measure.registration import measurement
-from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation
-from squashlens.measure.squashing.map_cells import joined, measure
+from squashlens.measure.squashing.jacobians.sketch import Estimation
 from squashlens.saving.files import require_output, write
 
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
@@ -48,28 +48,11 @@ def section(*maps: dict[str, Any], theme: str = "auto", level: int = 2) -> str:
     return f'{"".join(each)}<style>{styles()}</style>\n<script type="module">{program()}</script>'
 
 
-def page(*maps: dict[str, Any]) -> str:
-    """One map, or several side by side, as a page of its own."""
-    policy = (
-        f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<title>Squash map – squashlens</title>\n"
-        '<link rel="icon" href="data:,">\n</head>\n<body>\n'
-        f"<main>{section(*maps, level=1)}</main>\n</body>\n</html>\n"
-    )
-
-
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
 
 
 Measure = Callable[[xr.Dataset, int, Callable[[float], None]], xr.Dataset]
-DataOf = Callable[[xr.Dataset, int | None], dict[str, Any]]
 
 
 class Cancelled(BaseException):
@@ -79,7 +62,7 @@ class Cancelled(BaseException):
 class Worker:
     """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled."""
 
-    def __init__(self, widget: Any, measure: Measure, data_of: DataOf) -> None:
+    def __init__(self, widget: Any, measure: Measure, data_of: Callable[..., dict[str, Any]]) -> None:
         self.widget, self.measure, self.data_of = widget, measure, data_of
         self.thread: threading.Thread | None = None
         self.stop = threading.Event()
@@ -117,30 +100,6 @@ class Worker:
         self.widget.send({"kind": kind, "text": text})
 
 
-def widget(result: xr.Dataset, measure: Measure, data_of: DataOf) -> Any:
-    """The widget of a map; `measure` gives the map's result with one more query, and reports its progress."""
-    try:
-        anywidget: Any = import_module("anywidget")
-        traitlets: Any = import_module("traitlets")
-    except ImportError as error:
-        raise InputError(
-            f"A live map needs anywidget, which cannot be imported ({error}).", 'pip install "squashlens[notebook]"'
-        ) from error
-
-    class LiveMap(anywidget.AnyWidget):
-        """A map in a notebook; `result` has the queries that were measured by clicks too."""
-
-        _esm = program()
-        _css = styles()
-        data = traitlets.Dict().tag(sync=True)
-
-    made: Any = LiveMap(data=data_of(result, None))
-    made.result = result
-    made.worker = Worker(made, measure, data_of)
-    made.on_msg(made.worker.asked)
-    return made
-
-
 ENDINGS = (".html", ".htm")
 
 
@@ -162,7 +121,19 @@ class SquashMap:
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""
-        return page(*(shown._data() for shown in (self, beside) if shown is not None))
+        maps = [shown._data() for shown in (self, beside) if shown is not None]
+        policy = (
+            f"default-src 'none'; script-src '{_digest(program())}'; style-src '{_digest(styles())}'; img-src data:; "
+            "base-uri 'none'; form-action 'none'"
+        )
+        return (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            "<title>Squash map – squashlens</title>\n"
+            '<link rel="icon" href="data:,">\n</head>\n<body>\n'
+            f"<main>{section(*maps, level=1)}</main>\n</body>\n</html>\n"
+        )
 
     def section(self) -> str:
         """The map as a part of another page, in light colours."""
@@ -179,7 +150,27 @@ class SquashMap:
                 "This map was made of a result, so that there is no model to measure other queries with.",
                 "Make it of a model and a prompt: `squashlens.squash_map(model, prompt).live()`.",
             )
-        return widget(self.result, self.again, self._data)
+        try:
+            anywidget: Any = import_module("anywidget")
+            traitlets: Any = import_module("traitlets")
+        except ImportError as error:
+            raise InputError(
+                f"A live map needs anywidget, which cannot be imported ({error}).",
+                'pip install "squashlens[notebook]"',
+            ) from error
+
+        class LiveMap(anywidget.AnyWidget):
+            """A map in a notebook; `result` has the queries that were measured by clicks too."""
+
+            _esm = program()
+            _css = styles()
+            data = traitlets.Dict().tag(sync=True)
+
+        made: Any = LiveMap(data=self._data())
+        made.result = self.result
+        made.worker = Worker(made, self.again, self._data)
+        made.on_msg(made.worker.asked)
+        return made
 
     def _data(self, result: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
         """The data of the page, or of that of a result with further queries."""
@@ -199,29 +190,29 @@ class SquashMap:
         return f"<squash map of {sizes['position']} tokens: {sizes['query']} queries, {sizes['layer']} layers>"
 
 
-@measurement(cheaper="Fewer n_probes= or n_replacements= takes less.")
+@measurement(cheaper="Fewer n_probes= takes less, and method='none' least.")
 def squash_map(
     model: Bridge | xr.Dataset,
     prompt: PromptOrCapture | None = None,
     *,
     query: int = -1,
     method: Method = "auto",
-    n_probes: int = PROBES,
+    n_probes: int = FEWER,
     norm: Norm = "spectral",
-    n_replacements: int = 0,
+    knockout: Knockout | None = None,
+    target: str | tuple[str, str] | None = None,
     spans: SpansOfTokens = None,
     seed: int | None = None,
 ) -> SquashMap:
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 
     The prompt is a ribbon of tokens, coloured by their influence on the query; clicking a token makes it the query.
-    Below it are all layers and tokens of this query with the strongest attention paths, influence by distance against
-    the null, and the distance of v and v* for the prompt with its last token repeated. Every number on the page is one
-    of `result`.
+    Below it are all layers and tokens of this query with the strongest attention paths, influence by distance, and the
+    distance of v and v* for the prompt with its last token repeated. Every number on the page is one of `result`.
 
     Path bound and null are measured for all queries in one forward pass; for prompts so long that the page could not
-    hold them, for queries that are evenly spaced. Norms of the Jacobian and substitution effects are measured
-    for `query` alone. For more queries, measure `influence` and give its result.
+    hold them, for queries that are evenly spaced. Norms of the Jacobian, the readout of each layer and knockouts are
+    measured for `query` alone. For more queries, measure `influence` and give its result.
 
     Args:
         model: the model to measure, as in `path_bound`; or a result of `influence` or of this function, perhaps opened
@@ -231,18 +222,20 @@ def squash_map(
             count from the end.
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
             for no norms.
-        n_probes, norm: as in `jacobian_norms`.
-        n_replacements: number of random replacements of each token, as in `substitution_effect`; 0, the default,
-            measures no substitution effects.
+        n_probes, norm: as in `jacobian_norms`, but with 32 probes by default, which take half the time of 64.
+        knockout: way to knock out each token in turn, as `kind` of `knockout_effect`: the map then says why the first
+            answer is likelier than the other. By default tokens are knocked out if `target` is given.
+        target: answers whose log-odds are followed, as in `knockout_effect`; by default the two likeliest next tokens.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
-        seed: random seed of a sketch and of replacements; by default as in `jacobian_norms`.
+        seed: random seed of a sketch; by default as in `jacobian_norms`.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
         Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian` over (query, layer, position), NaN where not
-        measured; `effect` and `kl` over (query, position); what `influence` has by layer; and for prompts of up to
-        1,024 tokens, over (traced), the strongest paths and the most important ways of every cell.
+        measured; `readout_token` and `readout_probability` over (query, layer, rank); what `knockout_effect` has, over
+        (query, position); what `influence` has by layer; and for prompts of up to 1,024 tokens, over (traced), the
+        strongest paths, the most important ways of every cell, and the attention of each head.
 
     Raises:
         InputError: several prompts, a prompt of one token, a query that does not exist, or a result of another
@@ -259,15 +252,13 @@ def squash_map(
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
     if isinstance(model, xr.Dataset):
-        refuse_options(prompt, method, n_probes, norm, n_replacements, spans, seed)
+        refuse_options(prompt, method, n_probes, norm, knockout, target, spans, seed)
         result = of_result(model)
         return SquashMap(result, opened=None if query == -1 else find_query(result, query))
     if prompt is None:
         raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `influence`.")
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
-    chosen: dict[str, Any] = {
-        "norm": norm, "n_replacements": n_replacements, "spans": spans,
-    }  # fmt: skip
+    chosen: dict[str, Any] = {"norm": norm, "knockout": knockout, "target": target, "spans": spans}
     began = time.perf_counter()
     held = measure(model, prompt, query=query, way=way, **chosen)
 

@@ -52,7 +52,7 @@ def measurement(
         figures: names of functions of `squashlens.figures` that draw its result, the usual one first.
         captured: whether it measures a capture of a sequence, beside which it refuses the keywords of `capture`.
         prompts: the prompts that the function takes: all as they are given; ``"one"``; ``"equal"``, several of equal
-            length, which a scan uses; or ``"dependent"``, where the numbers of each depend on the others.
+            length; or ``"dependent"``, where the numbers of each depend on the others.
         cheaper: a sentence that says which arguments take less time, for calls of more than ten seconds.
     """
     said = Registration(figures, captured, prompts, cheaper)

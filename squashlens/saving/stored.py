@@ -131,11 +131,11 @@ def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
     if digest is None:
         raise InputError(
             f"{str(name)!r} was not written by `squashlens.results.save`, or a part of it is missing.",
-            "Open the files of other programs with xarray: the provenance of a result is in its attributes.",
+            "Delete it and measure again, if it is one of `save`. Open the files of other programs with xarray.",
         )
     body = content[: digest.start()] if ending == ".nc" else content[digest.end() :]
     if hashlib.sha256(body).hexdigest().encode() != digest[1]:
-        raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Measure again.")
+        raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Delete it and measure again.")
     if ending == ".json":
         return _of_json(json.loads(content))
     with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:

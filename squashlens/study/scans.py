@@ -1,9 +1,9 @@
 """Scans: one measurement of every prompt of a JSONL file, stored as Parquet shards.
 
-    {"file": "prompts.jsonl", "column": "prompt", "shard": 256, "limit": 100000}
+    {"file": "prompts.jsonl", "column": "prompt", "shard": 256}
 
 A prompt is text or a list of token ids. Rows are read in spans, of which each becomes one shard; no more than a span is
-in memory. `limit` reads the first rows only. A shard has a row for each prompt and a column for each variable of its
+in memory. A shard has a row for each prompt and a column for each variable of its
 result. A variable with dimensions is a list, flattened in the order of its dimensions. `token` and other coordinates
 along a dimension are lists too. A row that has no prompt, or whose prompt cannot be measured, has its reason in
 `error`, and nothing in the other columns; the others have their numbers.
@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -27,7 +26,6 @@ from squashlens.saving.stored import Result, as_dataset
 from squashlens.study.describing.measurements import call
 from squashlens.study.store import extra
 
-TOGETHER, TOKENS = 32, 4096  # most prompts of equal length in one call, and most tokens
 LOOKED_AT = 100  # rows, of which one must have a prompt
 
 
@@ -39,7 +37,6 @@ class Over:
     file: str
     column: str = "prompt"
     shard: int = 256
-    limit: int | None = None
 
     @property
     def path(self) -> Path:
@@ -80,11 +77,10 @@ def source_of(described: Mapping[str, Any]) -> Source:
     """The source that a description names, after one pass over the file."""
     over: Over = call(Over, described, "over")
     positive(over.shard, "over: shard", "a number of rows", most=2**53)
-    positive(1 if over.limit is None else over.limit, "over: limit", "a number of rows", most=2**53)
     identity, rows = _look(over.path)
     if not rows:
         raise InputError(f"{over.file!r} has no rows.", "Give another file.")
-    source = Source(over, identity, min(rows, over.limit or rows))
+    source = Source(over, identity, rows)
     first = [prompt for _, prompt in source.prompts(0, min(LOOKED_AT, source.rows))]
     if all(isinstance(prompt, InputError) for prompt in first):
         raise InputError(f"{over.file!r} has no prompt in its first rows. {first[0].cause}", first[0].remedy)
@@ -134,52 +130,15 @@ def _object(line: bytes) -> dict[str, Any] | InputError:
     return row if isinstance(row, dict) else InputError(f"The line is {short_repr(row)}, no JSON object.", WANTED)
 
 
-def shard(
-    rows: Iterator[tuple[int, Any]],
-    measure: Callable[[Any], Result],
-    length: Callable[[Any], int] | None = None,
-) -> bytes:
-    """The Parquet file of some rows. `measure` is called with each prompt.
-
-    With `length`, the number of tokens of a prompt, it is called with lists of prompts of equal length.
-    """
+def shard(rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result]) -> bytes:
+    """The Parquet file of some rows. `measure` is called with each prompt."""
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
-    done: dict[int, dict[str, Any]] = {}
-    for together in _groups(list(rows), length):
-        done |= _rows(together, measure)
-    in_order = [done[number] for number in sorted(done)]
-    names = dict.fromkeys(name for row in in_order for name in row)
-    table = pa.table({name: _column(pa, [row.get(name) for row in in_order]) for name in names})
+    done = [_row(number, prompt, measure) for number, prompt in rows]
+    names = dict.fromkeys(name for row in done for name in row)
+    table = pa.table({name: _column(pa, [row.get(name) for row in done]) for name in names})
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()
-
-
-def _groups(rows: list[tuple[int, Any]], length: Callable[[Any], int] | None) -> Iterator[list[tuple[int, Any]]]:
-    """The rows whose prompts are measured in one call: several of one length, or one."""
-    by_length: dict[int, list[tuple[int, Any]]] = {}
-    for number, prompt in rows:
-        try:
-            own = 0 if length is None or isinstance(prompt, InputError) else length(prompt)
-        except Exception:  # which measuring the prompt will raise again
-            own = 0
-        by_length.setdefault(own, []).append((number, prompt))
-    for tokens, group in by_length.items():
-        size = max(1, min(TOGETHER, TOKENS // tokens)) if tokens else 1
-        yield from (group[start : start + size] for start in range(0, len(group), size))
-
-
-def _rows(together: list[tuple[int, Any]], measure: Callable[[Any], Result]) -> dict[int, dict[str, Any]]:
-    """Rows from one call, or from a call for each if there is one prompt, or if some prompt cannot be measured."""
-    if len(together) > 1:
-        with suppress(Exception):  # each prompt has its own reason
-            whole = measure([prompt for _, prompt in together])
-            parts = [whole.isel(prompt=place, drop=True) for place in range(len(together))]
-            return {
-                number: _row(number, prompt, lambda _, part=part: part)
-                for (number, prompt), part in zip(together, parts, strict=True)
-            }
-    return {number: _row(number, prompt, measure) for number, prompt in together}
 
 
 def failed_rows(content: bytes) -> dict[int, str]:

@@ -141,11 +141,11 @@ class Store:
 
     def journal(self, key: str) -> Path:
         """Where a long measurement keeps what it has found so far."""
-        return self._beneath(f"journals/{key}.sqlite")
+        return self._beneath(f"journals/{key}.jsonl")
 
     def end_journal(self, key: str) -> None:
         """Remove the journal of a cell that is done or has failed."""
-        self._remove(f"journals/{key}.sqlite")
+        self._remove(f"journals/{key}.jsonl")
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""

@@ -42,7 +42,7 @@ from squashlens.study.describing.measurements import (
 from squashlens.study.scans import reason_of, shard
 from squashlens.study.store import Store
 
-DEATHS = 5  # workers that may die while they compute a cell, by its fault or not, before it counts as failed
+DEATHS = 5  # workers that may die while they compute a cell, also by pre-emption, before it counts as failed
 PAUSE = 0.2  # seconds between two looks at cells that other workers hold
 
 
@@ -95,7 +95,8 @@ class Worker:
     def _compute(self, cell: Cell, deaths: int) -> None:
         """Compute and store a cell, or store why it failed. Errors of the store itself are raised."""
         if deaths >= DEATHS:
-            self._fail(cell, f"{deaths} workers died while they computed it. To see why, run it with workers=1.")
+            remedy = "Use retry=True if they were pre-empted, and workers=1 to see why they crash."
+            self._fail(cell, f"{deaths} workers died while they computed it. {remedy}")
             return
         try:
             with quiet():
@@ -118,7 +119,6 @@ class Worker:
 
     def _measure(self, cell: Cell) -> Any:
         from squashlens.engine.applied import applied
-        from squashlens.engine.text.tokens import rows_of
 
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
@@ -143,9 +143,7 @@ class Worker:
                 grows = scanned_argument(cell.measurement) == "sequence"
                 return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
 
-            several = getattr(getattr(function_of(cell.measurement), "__measures__", None), "prompts", "") == "equal"
-            length = (lambda prompt: len(rows_of(model, prompt)[0])) if several and model is not None else None
-            return shard(cell.source.prompts(*cell.span), measure, length)
+            return shard(cell.source.prompts(*cell.span), measure)
 
     def _model(self, wanted: Model) -> Any:
         """The model, which stays loaded until a cell needs another."""

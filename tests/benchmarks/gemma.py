@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from squashlens.engine.loading.sources import resolve
+from squashlens.engine.loading.sources import source_of
 
 PAGE = Path("docs/gemma.md")
 HEAD = "| call | seconds | forward passes |"
@@ -55,7 +55,7 @@ def main() -> None:
 def in_this_process() -> dict[str, Callable[[], Any]]:
     """The calls by name, on one model that has been measured before."""
     model = sl.load(NAME, device="cpu")
-    plain = AutoModelForCausalLM.from_pretrained(resolve(NAME), dtype=torch.float32).eval()
+    plain = AutoModelForCausalLM.from_pretrained(source_of(NAME).path, dtype=torch.float32).eval()
     ids = model.to_tokens(PROMPT)
     ones = sl.prompts.repeated(model, "1", 32)
     sl.path_bound(model, ids)

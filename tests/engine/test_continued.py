@@ -33,14 +33,13 @@ ALONG_KEYS: dict[str, Callable[[], Any]] = {
     "sliding_window": lambda: sl.hooks.sliding_window(3, sink=1, heads=[0]),
     "scale_attention": lambda: sl.hooks.scale_attention(0.5, [1]),
     "zero_pattern": lambda: sl.hooks.zero_pattern([1]),
-    "log_scaling by position": lambda: sl.hooks.log_scaling("qwen", 2),
 }
 ANYWHERE: dict[str, Callable[[], Any]] = {
     "zero_heads": lambda: sl.hooks.zero_heads([0]),
     "mean_heads": lambda: sl.hooks.mean_heads([0], OTHERS, over="positions"),
     "sliding_window": lambda: sl.hooks.sliding_window(3),
     "attention_temperature": lambda: sl.hooks.attention_temperature(2.0),
-    "log_scaling by keys": lambda: sl.hooks.log_scaling("log", 2),
+    "log_scaling": lambda: sl.hooks.log_scaling(2),
     "adaptive_temperature": lambda: sl.hooks.adaptive_temperature(coefficients=(1.0, 0.5)),
     "uniform_attention": lambda: sl.hooks.uniform_attention(),
     "rounding": lambda: sl.hooks.rounding("bfloat16"),

@@ -110,6 +110,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda p: _gemma(p, lambda whole: whole.replace(b"gemma2", b"mamba3")),
         "architecture 'mamba3', whose GGUF files are not supported. Supported are gemma2",
     ),
+    "an entry that is not said": (
+        lambda p: _gemma(p, lambda whole: whole.replace(b"gemma2.context_length", b"gemma2.context_lenght")),
+        r"does not say context_length. Convert the model again",
+    ),
     "text": (lambda p: _gemma(p, lambda _: b"hello" * 9), "it is not a GGUF file"),
     "windows in other blocks": (
         lambda p: _other(p, Gemma3TextConfig(**GEMMA), "gemma3", also={"attention.sliding_window_pattern": 4}),

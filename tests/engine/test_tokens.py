@@ -195,7 +195,7 @@ def test_a_second_bos_gives_a_warning_in_every_form(tiny: Any) -> None:
 def test_only_text_gets_a_start(tiny: Any) -> None:
     with pytest.raises(InputError, match="is for text"):
         sl.prompts.tokenize(tiny, [5, 6], bos="none")
-    with pytest.raises(InputError, match="'family', 'one', 'none'"):
+    with pytest.raises(InputError, match="'family', 'none'"):
         raw(sl.prompts.tokenize)(tiny, "1", bos="two")
 
 
@@ -281,7 +281,6 @@ def test_ids_of_another_start_are_measured_with_a_warning(tmp_path: Path) -> Non
     none = load(folder)
     assert sl.results.provenance(sl.path_bound(none, torch.tensor([5, 6])))["bos_count"] == 0
     assert sl.results.provenance(sl.path_bound(none, torch.tensor([2, 5, 6])))["bos_count"] == 1
-    assert sl.prompts.tokenize(none, "1", bos="one").tolist() == [[2, 5]]
 
 
 def test_without_a_tokenizer_the_table_is_stated(bridge_of: Callable[..., Any]) -> None:

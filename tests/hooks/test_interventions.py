@@ -93,9 +93,11 @@ def test_what_hides_nothing_changes_no_bit(family: str, bridge_of: Callable[...,
     model = bridge_of(family)
     plain = logits(model)
     for hook in (change.sliding_window(N), change.sliding_window(1, sink=N), change.mask_attention((3,), (3, 4)),
-                 change.attention_temperature(1.0), change.zero_residual((N,)),
-                 change.zero_pattern((N - 1,))):  # fmt: skip
+                 change.attention_temperature(1.0), change.zero_pattern((N - 1,))):  # fmt: skip
         assert torch.equal(logits(model, hook), plain)
+    for beyond in (change.zero_residual([N, N + 2]), change.mask_tokens([N]), change.zero_mlp(positions=[N])):
+        with pytest.raises(InputError, match=f"the longest prompt has {N} tokens"):
+            logits(model, beyond)
     with contextlib.suppress(ZeroDivisionError), sl.applied(model, change.sliding_window(2)):
         assert not torch.equal(logits(model), plain)
         raise ZeroDivisionError
@@ -166,8 +168,7 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: change.mask_tokens((1,), heads=()), "are not heads"),
     (lambda _: raw(change.zero_heads)([-1]), "zero_heads: .* are not heads"),
     (lambda _: change.scale_attention(-1.0, [2]), "factor=-1.0 is not a factor"),
-    (lambda _: change.log_scaling("log", 1), "has a logarithm of 0"),
-    (lambda _: change.log_scaling("llama4", 0), "trained_length=0 is not a number of tokens"),
+    (lambda _: change.log_scaling(1), "trained_length=1 has no scale"),
     (lambda _: change.adaptive_temperature(coefficients=()), "are not coefficients"),
     (lambda _: change.patch_residual([2, 2], OTHER), "names a position twice"),
     (lambda _: change.patch_residual([2], OTHER, from_positions=[1, 2]), "1 positions and 2 from_positions"),

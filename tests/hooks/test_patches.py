@@ -210,7 +210,6 @@ def test_a_prompt_in_its_own_place_changes_nothing(family: str, bridge_of: Calla
         change.mean_heads([1], IDS, positions=[0, 9]),
         change.scale_attention(1.0, [2, 3]),
         change.scale_attention(7.5, [9]),  # no later token
-        change.zero_heads([0], positions=[10]),
     ):
         with sl.applied(model, hook):
             torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-5)
@@ -245,8 +244,12 @@ def test_factors_multiply_and_none_is_a_mask(bridge_of: Callable[..., Any]) -> N
 def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
     """Positions that a prompt does not reach are not there; means at every position want a reference as long."""
     model, short = bridge_of("llama"), IDS[:, :4]
-    before, none = logits(model, ids=short), (change.patch_residual([6], OTHER), change.zero_heads([1], positions=[5]))
-    assert torch.equal(logits(model, *none, ids=short), before)
+    partly = [logits(model, change.patch_residual(places, OTHER), ids=short) for places in ([2], [2, 6])]
+    before = logits(model, ids=short)
+    assert torch.equal(*partly)
+    for beyond in (change.patch_residual([6], OTHER), change.zero_heads([1], positions=[5])):
+        with pytest.raises(InputError, match="the longest prompt has 4 tokens"):
+            logits(model, beyond, ids=short)
     assert not torch.equal(logits(model, change.patch_heads([0], OTHER[:, :4]), ids=short), before)
     with pytest.raises(InputError, match="the prompt has 10 positions, .* insert have 4"):
         logits(model, change.patch_heads([0], OTHER[:, :4]))

@@ -99,21 +99,7 @@ test("groups cover the prompt once, in order", () => {
   }
 });
 
-test("groups take time in proportion to the text", () => {
-  const many = Array.from({ length: 30_000 }, (_, k) => (k % 2 ? "ly" : " x"));
-  const long = Array.from({ length: 20 }, () => "\n".repeat(50_000) + "x");
-  for (const [tokens, number] of [
-    [many, 15_000],
-    [long, 20],
-  ]) {
-    const began = performance.now();
-    assert.equal(grouped(tokens, "word").length, number);
-    grouped(tokens, "line");
-    assert.ok(performance.now() - began < 3000, `${performance.now() - began} ms`);
-  }
-});
-
-test("scales are logarithmic; that of a ratio is centred at 1", () => {
+test("scales are logarithmic, that of a ratio centred at 1; that of changes is linear", () => {
   const one = scale([1, 100, null, 0], false);
   assert.deepEqual([one.low, one.high], [1, 100]);
   assert.ok(Math.abs(one.at(10) - 0.5) < 1e-12);
@@ -121,6 +107,8 @@ test("scales are logarithmic; that of a ratio is centred at 1", () => {
   const ratio = scale([0.5, 8], true);
   assert.ok(Math.abs(ratio.at(1) - 0.5) < 1e-12);
   assert.deepEqual([ratio.low, ratio.high], [1 / 8, 8]);
+  const changes = scale([-4, 1, null], true, true);
+  assert.deepEqual([changes.low, changes.high, changes.at(0), changes.at(-4)], [-4, 4, 0.5, 0]);
   assert.equal(scale([null, 0], false).any, false);
 });
 

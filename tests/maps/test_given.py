@@ -49,7 +49,7 @@ def test_missing_parts_are_refused_or_said(found: Any) -> None:
     for name in ("path_weight", "way_head"):
         data = sl.squash_map(found.drop_vars(name))._data()
         assert data["traces"] is None
-        assert "Strongest paths: not traced." in data["notes"]
+        assert "Strongest paths: not measured." in data["notes"]
 
 
 def test_the_query_of_a_result(tiny: Any, found: Any) -> None:
@@ -67,7 +67,7 @@ def test_the_query_of_a_result(tiny: Any, found: Any) -> None:
 
 def test_options_of_a_measurement_are_refused(found: Any) -> None:
     for name, value in (
-        ("method", "none"), ("norm", "frobenius"), ("n_replacements", 1), ("spans", "words"), ("seed", 1),
+        ("method", "none"), ("norm", "frobenius"), ("target", "3"), ("spans", "words"), ("seed", 1),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"{name}=.* is given with a result"):
             sl.squash_map(found, **{name: value})

@@ -51,7 +51,7 @@ def test_a_query_is_measured_and_joined(live: Any, shown: Any, tiny: Any) -> Non
     assert sl.results.provenance(live.result)["further_queries"] == [2]
     assert live.data["opened"] == 2
     assert shown.result.identical(before)  # the map that the widget was made of has what it had
-    assert "The Jacobian was measured for queries 2, 4 only." in live.data["notes"]
+    assert "Jacobian: measured for query 2, 4 only." in live.data["notes"]
 
 
 def test_it_can_be_cancelled_and_goes_on(live: Any) -> None:

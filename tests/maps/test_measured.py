@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.maps.cells import joined, measure, spread
 from squashlens.measure.squashing.jacobians.sketch import Estimation
-from squashlens.measure.squashing.map_cells import joined, measure, spread
 
 PROMPT = "How many ones are in the following sequence? 1101 ="
 FAMILIES = ("llama", "gpt2", "gemma2", "neox")
@@ -21,13 +21,13 @@ FAMILIES = ("llama", "gpt2", "gemma2", "neox")
 
 @pytest.fixture(scope="module")
 def found(tiny: Any) -> Any:
-    return sl.squash_map(tiny, PROMPT, n_replacements=2, seed=0).result
+    return sl.squash_map(tiny, PROMPT, target=("3", "4")).result
 
 
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None:
     last = found.sizes["position"] - 1
-    whole = sl.influence(tiny, PROMPT, method="none", seed=0)
+    whole = sl.influence(tiny, PROMPT, method="none")
     for name in ("path_bound", "null"):
         np.testing.assert_allclose(found[name], whole[name], rtol=1e-12)
     np.testing.assert_allclose(found["bound_over_null"].sel(query=5, layer=0)[:6], (
@@ -35,22 +35,16 @@ def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None
     )[:6], rtol=1e-5)  # fmt: skip
     norms = sl.jacobian_norms(tiny, PROMPT)
     np.testing.assert_allclose(found["jacobian"].sel(query=last, layer=0), norms, rtol=1e-4)
-    effect = sl.substitution_effect(tiny, PROMPT, n_replacements=2)
-    np.testing.assert_allclose(found["effect"].sel(query=last), effect["effect"], rtol=1e-4, equal_nan=True)
-
-
-def test_norms_can_be_sketched(tiny: Any) -> None:
-    found = sl.squash_map(tiny, PROMPT, method="sketch", seed=0).result.isel(query=-1)
-    exact = sl.jacobian_norms(tiny, PROMPT, method="exact")
-    one = sl.jacobian_norms(tiny, PROMPT, method="sketch", seed=0)
-    np.testing.assert_allclose(found["jacobian"].sel(layer=0), one, rtol=1e-4)
-    assert ((found["jacobian_low"].sel(layer=0) <= exact) & (exact <= found["jacobian_high"].sel(layer=0))).all()
-    assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
+    knocked = sl.knockout_effect(tiny, PROMPT, target=("3", "4"))
+    for name in ("log_odds_change", "log_odds"):
+        np.testing.assert_allclose(found[name].sel(query=last), knocked[name], atol=1e-4)
+    assert [found[name].values[last] for name in ("target", "against")] == ["3", "4"]
 
 
 def test_what_was_not_measured_is_not_a_number(found: Any) -> None:
     assert found["jacobian"].sel(query=slice(0, found.sizes["query"] - 2)).isnull().all()
-    assert found["effect"].sel(query=3).isnull().all()
+    assert found["log_odds_change"].sel(query=3).isnull().all()
+    assert {*found["readout_token"].sel(query=3).values.ravel()} == {""}
     assert found["bound_over_null"].sel(query=3, position=4).isnull().all()
 
 
@@ -98,11 +92,34 @@ def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
                 weights = patterns[block][:, int(to), start]
                 heads = weights * sizes.repeat_interleave(len(weights) // len(sizes))
                 assert float(heads[int(head)]) == pytest.approx(float(heads.max()), rel=1e-4)
+                np.testing.assert_allclose(found["head_attention"].sel(traced=to, block=block, position=start), weights)
+    path = found.sel(traced=4, path=0)
+    for block, (start, to) in enumerate(itertools.pairwise(path["path_position"].values)):
+        sizes = cache[f"blocks.{block}.attn.hook_v"][0, start].double().norm(dim=-1)
+        moved = patterns[block][:, to, start] * sizes.repeat_interleave(len(patterns[block]) // len(sizes))
+        assert int(path["path_head"][block]) == (-1 if to == start else int(moved.argmax()))
+
+
+@pytest.mark.parametrize("family", ["llama", "neox"])
+def test_a_layer_is_read_by_the_models_own_norm_and_head(bridge_of: Any, family: str) -> None:
+    model, ids = bridge_of(family), torch.tensor([[3, 5, 7, 5, 9]])
+    found = sl.squash_map(model, ids, method="none", query=3).result.sel(query=3)
+    plain = model.original_model
+    norm = plain.model.norm if family == "llama" else plain.gpt_neox.final_layer_norm
+    streams = plain(ids, output_hidden_states=True).hidden_states[:-1]  # of which the last one is normed already
+    for layer, stream in enumerate(streams):
+        chances = plain.get_output_embeddings()(norm(stream[0, 3])).softmax(dim=-1)
+        np.testing.assert_allclose(
+            found["readout_probability"].sel(layer=layer), chances.topk(3)[0].detach(), rtol=1e-4
+        )
+    last = found.isel(layer=-1, rank=0)
+    assert last["readout_token"].item() == found["next_token"].item()
+    assert float(last["readout_probability"]) == pytest.approx(float(found["next_probability"]), rel=1e-4)
 
 
 @pytest.mark.parametrize("sink", [False, True])
 def test_paths_are_the_strongest_of_other_tokens(tiny: Any, sink: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("squashlens.measure.squashing.map_cells.first_has_nearly_all", lambda _: sink)
+    monkeypatch.setattr("squashlens.maps.traces.first_has_nearly_all", lambda _: sink)
     found = sl.squash_map(tiny, PROMPT, method="none").result
     for query in (4, 9, found.sizes["position"] - 1):
         best = sl.paths.strongest_paths(tiny, PROMPT, k=6, query=query, avoid=[0] if sink else [])
@@ -163,7 +180,7 @@ def test_refusals(tiny: Any) -> None:
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             sl.squash_map(*arguments)
-    for options in ({"method": "sketch_upper"}, {"norm": "l2"}, {"n_replacements": -1}, {"query": 99}):
+    for options in ({"method": "sketch_upper"}, {"norm": "l2"}, {"knockout": "none"}, {"query": 99}):
         with pytest.raises(InputError):
             sl.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
 
@@ -190,10 +207,12 @@ def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) ->
 
 def test_a_sketched_map_takes_another_row(bridge_of: Any) -> None:
     model, ids = bridge_of("llama"), [[2, 7, 11, 30, 7]]
-    way = Estimation(method="sketch", n_probes=4)
-    rest: Any = {"norm": "frobenius", "n_replacements": 0, "way": way}
+    way = Estimation(method="sketch", n_probes=4, seed=0)
+    rest: Any = {"norm": "frobenius", "way": way}
     held, more = measure(model, ids, query=-1, **rest), measure(model, ids, query=2, alone=True, **rest)
     whole = joined(held, more, 2)
     np.testing.assert_array_equal(whole["jacobian_low"].sel(query=2), more["jacobian_low"].sel(query=2))
     np.testing.assert_array_equal(whole["jacobian_low"].sel(query=4), held["jacobian_low"].sel(query=4))
+    norms = sl.jacobian_norms(model, ids, method="sketch", n_probes=4, norm="frobenius", seed=0, query=2)
+    np.testing.assert_allclose(whole["jacobian"].sel(query=2, layer=0), norms, rtol=1e-4)
     assert sl.results.provenance(whole)["sketch"]["failure_probability"] == 0.1

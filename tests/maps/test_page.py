@@ -17,7 +17,7 @@ WIDTHS = (390, 900, 1600)
 
 @pytest.fixture(scope="module")
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    found = sl.squash_map(tiny, PROMPT, n_replacements=2)
+    found = sl.squash_map(tiny, PROMPT, knockout="attention")
     return found.save(tmp_path_factory.mktemp("map") / "map.html"), found.result
 
 
@@ -150,7 +150,8 @@ def layer_of(page: Any) -> Any:
 
 
 def percent(share: float) -> str:
-    return f"{float(f'{100 * share:.2g}'):g} %" if share <= 0.999 else "over 99.9 %"
+    within = "over 99 %" if share > 0.99 else f"{float(f'{100 * share:.2g}'):g} %"
+    return "under 0.01 %" if 0 < share < 1e-4 else within
 
 
 def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> None:
@@ -163,11 +164,42 @@ def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> N
     assert all(text.startswith("layer 0: ") for text in texts)
     picture = "document.querySelector('.sl-heat').toDataURL()"
     whole = page.evaluate(picture)
-    page.locator(".sl-paths button").nth(1).click()
+    page.locator(".sl-paths [aria-pressed]").nth(1).click()
     assert page.locator(".sl-paths button[aria-pressed=true]").inner_text() == "2"
     assert page.evaluate(picture) != whole
-    page.locator(".sl-paths button").nth(1).click()
+    page.locator(".sl-paths [aria-pressed]").nth(1).click()
     assert page.evaluate(picture) == whole
+
+
+def test_heads_readouts_and_the_reason_of_an_answer(watched: Any, written: tuple[Path, Any]) -> None:
+    path, found = written
+    page, last = watched().open(path), found.sizes["position"] - 1
+    here, why = found.sel(query=last), page.locator(".sl-why")
+    names, most = [here[name].item() for name in ("target", "against")], int(here["log_odds_change"].argmin())
+    lead, change = number(float(here["log_odds"])), float(here["log_odds_change"][most])
+    assert change < 0
+    reason = f"Why “{names[0]}” and not “{names[1]}”: log-odds {lead:g}; without “{found['token'].values[most]}”"
+    assert why.inner_text().startswith(f"{reason} ({most}) −{-change:.2g}")
+    first = page.locator(".sl-readout tbody tr").nth(1).inner_text().split("\t")
+    read = here.isel(layer=-2, rank=0)
+    assert first[:2] == [
+        str(found.sizes["layer"] - 2),
+        f"“{read['readout_token'].item()}” {percent(float(read['readout_probability']))}",
+    ]
+    trace = found.sel(traced=last, path=0)
+    places = trace["path_position"].values
+    block = int((places[1:] != places[:-1]).argmax())
+    head, reader = int(trace["path_head"][block]), int(places[block + 1])
+    attention = found["head_attention"].sel(traced=reader, block=block, head=head)
+    named = page.locator(".sl-paths .sl-head").first
+    named.focus()
+    assert named.inner_text() == f"head {head}"
+    said = page.locator(".sl-hover").inner_text()
+    assert f"Head {head} of block {block} attends from token {reader} " in said
+    assert f"({int(attention.argmax())}) {percent(float(attention.max()))}" in said
+    page.click("[data-start='9']")  # of which neither was measured
+    assert not why.is_visible()
+    assert not page.locator(".sl-readout").is_visible()
 
 
 def test_two_maps_stand_side_by_side(watched: Any, tmp_path: Path) -> None:
@@ -205,14 +237,10 @@ def test_groups_of_tokens_show_the_largest_number(watched: Any, written: tuple[P
     assert groups.count() == -(-found.sizes["position"] // 8)
     largest = float(found["jacobian"].sel(query=found.sizes["position"] - 1, layer=0)[8:16].max())
     assert f"{number(largest):.4g}" in groups.nth(1).get_attribute("aria-label")
-    for length in (3, 1):
-        page.get_by_label("Tokens of a span").fill(str(length))
+    for length, tokens in (("3", 3), ("1", 1), ("0", 1), ("1.5", 1)):
+        page.get_by_label("Tokens of a span").fill(length)
         page.keyboard.press("Enter")
-        assert groups.count() == -(-found.sizes["position"] // length)
-    for wrong in ("0", "-3", "1.5", ""):
-        page.get_by_label("Tokens of a span").fill(wrong)
-        page.keyboard.press("Enter")
-        assert groups.count() == found.sizes["position"]
+        assert groups.count() == -(-found.sizes["position"] // tokens)
     assert page.locator("option[value=span]").count() == 0  # this map has no spans
 
 
@@ -221,7 +249,7 @@ def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
     spans = {"</b>question": range(1, 6), "ones": [8, 6], "\u202eone more": [10]}
     found = sl.squash_map(tiny, PROMPT, method="none", spans=spans)
     data = found._data()["spans"]
-    assert data["names"] == ["</b>question", "ones", "\\u202eone more"]
+    assert [data["names"][at] for at in (1, 6, 10)] == ["</b>question", "ones", "\\u202eone more"]
     assert data["of"][:11] == [-1, 0, 0, 0, 0, 0, 1, -1, 1, -1, 2]
     again = sl.squash_map(sl.results.open(sl.results.save(found.result, tmp_path / "map.nc")))
     one = watched()
@@ -251,7 +279,7 @@ def test_csv_has_all_numbers_of_the_query(watched: Any, written: tuple[Path, Any
         query, layer, position, _, *values = row.split(",")
         assert query == "3"
         for name, value in zip(names, values, strict=True):
-            if name in ("effect", "kl", "jacobian"):
+            if name in ("log_odds_change", "jacobian"):
                 assert value == ""
             else:
                 expected = found[name].sel(query=3, layer=int(layer), position=int(position))
@@ -328,7 +356,7 @@ def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], sys
     assert paper == ("rgb(255, 255, 255)" if theme == "light" else "rgb(20, 24, 31)")
     for summary in page.locator("summary").all():
         summary.click()
-    for name in ("jacobian", "bound_over_null"):
+    for name in ("jacobian", "bound_over_null", "log_odds_change"):
         page.get_by_label("Colour").select_option(name)
         violations = axe.Axe().run(page).response["violations"]
         assert not violations, json.dumps(violations, indent=1)[:3000]

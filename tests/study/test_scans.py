@@ -1,6 +1,5 @@
-"""Scans of prompts: what is read from each kind of file, what is stored, and questions in SQL."""
+"""Scans of prompts: what is read from each kind of file, what is stored, and the rows."""
 
-import inspect
 import json
 import re
 import sys
@@ -14,8 +13,6 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.registration import Registration
-from squashlens.study import work
 from squashlens.study.scans import source_of
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +49,6 @@ def test_every_prompt_is_in_one_shard(size: int, tmp_path: Path) -> None:
         [(row, PROMPTS[row]) for row in range(start, stop)] for start, stop in spans
     ]
     assert sum(stop - start for start, stop in spans) == 25
-    assert source_of(vars(source.given) | {"limit": 3}).rows == 3
 
 
 # Lines that are no prompt, or one that cannot be measured, with what their reasons say.
@@ -83,34 +79,6 @@ def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(tmp_path: P
     assert measured["prompt"].tolist() == [*good[:-1], r"half \ud83d"]
     with pytest.raises(InputError, match="Use `rows`"):
         one.combine()
-
-
-def test_prompts_of_equal_length_are_measured_in_one_call(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-
-    def counted(model: Any, prompt: Any, **options: Any) -> xr.DataArray:
-        calls.append(len(prompt) if isinstance(prompt[0], list) else 1)
-        return sl.path_bound(model, prompt, **options)
-
-    counted.__signature__ = inspect.signature(sl.path_bound)  # type: ignore[attr-defined]
-    counted.__measures__ = Registration(prompts="equal")  # type: ignore[attr-defined]
-    monkeypatch.setattr(work, "function_of", lambda _: counted)
-    prompts = [[2, 5, 7 + row] if row % 2 else [2, 9, 5, 7 + row] for row in range(9)]
-    prompts[4] = [2, 10**9, 3]  # not a token: it has an error, and the others of its length their numbers
-    over = written(tmp_path, prompts)
-    one = sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "over": over, "name": "bounds"},
-                   store=tmp_path / "store")  # fmt: skip
-    one.run()
-    table = one.rows()
-    assert sorted(calls) == [1, 4, 4]
-    assert [row for row in range(9) if table["error"].notna()[row]] == [4]
-    assert "10" in table["error"][4]
-    for row in {*range(9)} - {4}:
-        alone = sl.path_bound(tiny, prompts[row])
-        np.testing.assert_allclose(table["path_bound"][row], alone, rtol=1e-5)
-        assert list(table["token_id"][row]) == alone["token_id"].values.tolist()
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it(tiny: Any, tmp_path: Path) -> None:
@@ -211,7 +179,6 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
         ({"file": "empty.jsonl"}, "no rows"),
         ({"file": "lines.jsonl"}, "no prompt in its first rows. .* not JSON: Expecting value"),
         ({"file": "good.jsonl", "shard": 0}, "shard"),
-        ({"file": "good.jsonl", "limit": 0}, "limit"),
         ({"file": "good.jsonl", "column": "text"}, "It has: n, prompt"),
     ],
 )

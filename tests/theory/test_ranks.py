@@ -70,5 +70,6 @@ def test_shares_have_clopper_and_pearsons_interval(n: int, data: st.DataObject) 
     assert (low.item(), high.item()) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_a_share_of_something_unknown_is_unknown() -> None:
-    assert all(end.isnan() for end in share_interval(torch.tensor([0.0] * 8 + [torch.nan])))
+def test_what_is_unknown_is_no_part_of_a_share() -> None:
+    assert share_interval(torch.tensor([0.0] * 8 + [torch.nan])) == share_interval(torch.tensor([0.0] * 8))
+    assert all(end.isnan() for end in share_interval(torch.tensor([torch.nan])))

@@ -51,9 +51,9 @@ class Hook:
         edit: called as ``edit(tensor)`` or ``edit(tensor, hook=point)``, as its signature allows. It returns the
             replacement, a tensor of the same shape, dtype and device, or None to keep the activation.
         blocks: block numbers for a site with ``{block}``; all blocks by default.
-        positional: True if `edit` counts positions from the start of the prompt. A pass that continues a cache then
-            raises an error, since it has only the new tokens. Attention logits and patterns may be edited there if the
-            cache keeps every key, since their keys begin with the prompt's first token.
+        positional: True if `edit` counts positions from the start of the prompt, or the positions where it acts. A pass
+            that continues a cache then raises an error, since it has only the new tokens. Attention logits and patterns
+            may be edited there if the cache keeps every key, since their keys begin with the prompt's first token.
 
     Raises:
         InputError: an argument is not of this kind; or, during a forward pass, `edit` returns something else than
@@ -67,8 +67,9 @@ class Hook:
     site: str
     edit: Callable[..., Any]
     blocks: Iterable[int] | None = None
-    positional: bool = False
+    positional: bool | tuple[int, ...] = False
     _with_point: bool = field(init=False, repr=False, compare=False)
+    _lengths: list[int] = field(init=False, repr=False, compare=False)  # of the prompts that it was called for
 
     def __post_init__(self) -> None:
         blocks = None if self.blocks is None else tuple(dict.fromkeys(whole(block) for block in self.blocks))
@@ -79,9 +80,11 @@ class Hook:
                 f"{self.name}: blocks= is given, but the site {self.site!r} is a single hook point.",
                 "Write {block} in the site in place of the block number, or leave blocks= out.",
             )
-        vars(self).update(blocks=blocks, _with_point=takes_point(self.edit, self.name))
+        vars(self).update(blocks=blocks, _with_point=takes_point(self.edit, self.name), _lengths=[])
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
+        if isinstance(self.positional, tuple):
+            self._lengths.append(tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1])
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
         if result is not None:
             site = getattr(hook, "name", None) if "{block}" in self.site else self.site
@@ -103,11 +106,6 @@ class Hook:
                 f"Use blocks 0 to {n_blocks - 1}.",
             )
         return [self.site.replace("{block}", str(b)) for b in blocks]
-
-
-@dataclass(frozen=True, repr=False)
-class FilteredHook(Hook):
-    """A hook at a point that was chosen by a filter of names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,12 +175,6 @@ _LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")  # points of latent atte
 
 def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
     """The error for a hook point that the model does not have."""
-    with_attention = [number for number, block in enumerate(model.blocks) if "attn" in block._modules]
-    if ".attn." in name and with_attention and f"blocks.{with_attention[0]}.{name.split('.', 2)[2]}" in model.hook_dict:
-        return InputError(
-            f"{hook.name}: block {name.split('.')[1]} of this model has no attention.",
-            f"Blocks with attention are {', '.join(map(str, with_attention))}.",
-        )
     near = get_close_matches(name, model.hook_dict, n=1)
     return InputError(
         f"{hook.name}: this model has no hook point {name!r}.",
@@ -262,7 +254,7 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
             f"{name}: the filter {function_name(where)} accepts no hook point of this model.",
             "`model.hook_dict` lists the names.",
         )
-    return [FilteredHook(name, site, function) for site in chosen.values()]
+    return [Hook(name, site, function) for site in chosen.values()]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from squashlens._typing import listed
 from squashlens.engine.memory import require_room
 from squashlens.engine.reader import require_finite
 from squashlens.errors import CapacityError, ModelAccessError
@@ -45,7 +46,7 @@ THETA, SCALING, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.fa
 WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
 NEEDED = (
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
-    "context_length", "attention.key_length", "attention.sliding_window",
+    "context_length", "attention.key_length", "attention.sliding_window", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 PLAIN = ("F32", "F16", "BF16", "F64")
 ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
@@ -182,7 +183,8 @@ def _describe(config: Any, header: Header, file: Path) -> None:
         for key, value in header.values.items()
         if key.startswith(f"{architecture}.")
     }
-    _require_said(said, header, file)
+    if absent := [key for key in NEEDED if key not in said]:  # transformers would take another value, silently
+        raise ModelAccessError(f"{file} does not say {listed(absent)}.", "Convert the model again.")
     config.vocab_size = next(
         (int(t.shape[-1]) for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size
     )
@@ -212,26 +214,6 @@ def _has_a_place(config: Any, key: str, said: Mapping[str, Any]) -> bool:
     if SAYS[key] == "_sliding_window_pattern":  # the kinds of blocks follow from it, and are set already
         return said[key] == getattr(config, SAYS[key], None)
     return hasattr(config, SAYS[key])
-
-
-def _require_said(said: Mapping[str, Any], header: Header, file: Path) -> None:
-    """Raise an error for an entry that is absent or impossible: transformers would take another value, silently."""
-    for key in NEEDED:
-        if type(said.get(key)) is not int or said[key] < 1:
-            raise _impossible(file, key, said.get(key), "a positive whole number")
-    eps = said.get("attention.layer_norm_rms_epsilon")
-    if not isinstance(eps, float) or not 0 < eps < 1:
-        raise _impossible(file, "attention.layer_norm_rms_epsilon", eps, "a number between 0 and 1")
-    blocks = len({tensor.name.split(".")[1] for tensor in header.tensors if tensor.name.startswith("blk.")})
-    if said["block_count"] != blocks:  # also before a model of a damaged size is built
-        raise _impossible(file, "block_count", said["block_count"], f"{blocks}, of which it has tensors")
-    largest = max(int(tensor.n_elements) for tensor in header.tensors)
-    if said["embedding_length"] * said["feed_forward_length"] > largest:
-        raise _impossible(file, "embedding_length", said["embedding_length"], "the width of its tensors")
-
-
-def _impossible(file: Path, key: str, value: object, wanted: str) -> ModelAccessError:
-    return ModelAccessError(f"{file} has {key} = {value!r}, not {wanted}.", "Convert the model again.")
 
 
 def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:

@@ -62,11 +62,6 @@ def source_of(name: str | Path) -> Source:
     return Source(text, text)
 
 
-def resolve(name: str | Path) -> str:
-    """The path of a bundled model, of a folder, or of what a file was converted to; any other name is unchanged."""
-    return source_of(name).path
-
-
 def require_revisions(name: str | Path, source: str, revision: str | None) -> None:
     """An error for a revision of something that has none."""
     if revision is not None and Path(source).is_dir():
@@ -125,16 +120,6 @@ def _remedy(folder: Path) -> str:
     )
 
 
-def unreachable(source: str, near: str) -> ModelAccessError:
-    """The error for a model that is not on this machine while the hub is unreachable; `near` suggests other names."""
-    return ModelAccessError(
-        f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
-        f"{near} Otherwise connect to the internet, or give a local folder."
-        if near.startswith("Did you mean")
-        else "Connect to the internet, or give a local folder or a bundled name (tiny-gemma).",
-    )
-
-
 def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
     """The error that explains why a model could not be opened, from the exceptions of the libraries."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
@@ -165,7 +150,10 @@ def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
             f"The installed transformers does not know the architecture of {source}.", "Update transformers."
         )
     if "connect" in messages or "offline" in messages or "resolve" in messages or "timed out" in messages:
-        return unreachable(source, near)
+        return ModelAccessError(
+            f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
+            f"{near} A Hugging Face name needs a connection to the internet.",
+        )
     if Path(source).is_dir():
         reason = " ".join(str(error).split())[:300]
         return ModelAccessError(
@@ -182,7 +170,7 @@ def identity(name: str, revision: str | None = None) -> str:
     A folder's digest covers the weights, the configuration and the tokenizer. It is the same for every path to equal
     files, and is computed again only if a file was written or replaced.
     """
-    source = resolve(name)
+    source = source_of(name).path
     require_revisions(name, source, revision)
     if not Path(source).is_dir():
         return f"commit {hub_commit(source, revision)}"
@@ -213,13 +201,10 @@ def hub_commit(source: str, revision: str | None) -> str:
     """
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    cached = try_to_load_from_cache(source, "config.json", revision=revision)
-    if isinstance(cached, str):
-        return Path(cached).parent.name
     try:
-        commit = HfApi().model_info(source, revision=revision).sha
+        cached = try_to_load_from_cache(source, "config.json", revision=revision)
+        if isinstance(cached, str):
+            return Path(cached).parent.name
+        return str(HfApi().model_info(source, revision=revision).sha)
     except Exception as error:  # the many errors of networks, of the hub and of names
         raise access_error(source, error, nearest(source)) from error
-    if commit is None:
-        raise unreachable(source, nearest(source))
-    return commit

@@ -114,8 +114,8 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
             NumPy array or tensor of integers; or what a tokenizer of transformers returns, of which tokens that the
             attention mask leaves out are removed.
         bos: what a text begins with. ``"family"``: what the checkpoint's own tokenizer puts before it (one BOS for
-            Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"one"``: one BOS. ``"none"``: no BOS. Ids are taken
-            as they are. Results state the rule as `bos_rule`.
+            Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"none"``: nothing. Ids are taken as they are.
+            Results state the rule as `bos_rule`.
 
     Returns:
         Token ids (prompt, position), on the model's device.
@@ -180,15 +180,8 @@ def _instead_of(tokenizer: Any, token_id: int) -> str:
 
 
 def start_ids(model: Bridge, bos: Bos) -> tuple[int, ...]:
-    """The ids that are put before a text: those of the checkpoint's tokenizer, one BOS, or none."""
-    if bos == "family":
-        return start_of(model).ids
-    if bos == "none":
-        return ()
-    start = bos_id(model)
-    if start is None:
-        raise InputError("bos='one' is given, but this model has no BOS token.", "Use bos='family' or bos='none'.")
-    return (start,)
+    """The ids that are put before a text: those of the checkpoint's tokenizer, or none."""
+    return start_of(model).ids if bos == "family" else ()
 
 
 def bos_id(model: Bridge) -> int | None:

@@ -92,13 +92,12 @@ def answer_by_layer(
         scored[f"random weights {seed}"] = {name: values[rows, asked.right] for name, values in standing.items()}
     variables: dict[str, Variable] = {"chance": ((), 1 / asked.many, "share of first places by chance", "1")}
     for name, (text, units) in TEXTS.items():
-        each = np.stack([one[name] for one in scored.values()])
+        each = np.stack([standing[name] for standing in scored.values()])
         variables[name] = (("scored", "prompt", "layer"), each, text, units)
-        means = [mean_of(f"mean_{name}", ("layer",), one.T, f"mean over prompts: {text}", units) for one in each]
-        for full, (dims, _, label, _) in means[0].items():
-            variables[full] = (("scored", *dims), np.stack([mean[full][1] for mean in means]), label, units)
+        means = each.swapaxes(1, 2), f"mean over prompts: {text}", units
+        variables |= mean_of(f"mean_{name}", ("scored", "layer"), *means)
     layers = np.arange(n_blocks(session.model) + 1)
-    over = {"scored": [*scored], "prompt": rows, "layer": layers, "answer": ("prompt", list(answers))}
+    over = {"scored": [*scored], "prompt": rows, "layer": layers, "answer": ("prompt", asked.answers)}
     return session.dataset("answer by layer", over, variables)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, listed
@@ -15,6 +15,7 @@ from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.prompts import require_apart, tokenize_after
+from squashlens.remarks import remark
 from squashlens.sequences import Ids
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
@@ -25,6 +26,7 @@ class Choices:
     """The token ids of prompts, those of each prompt's choices, and the place of the right answer among them."""
 
     prompts: tuple[Ids, ...]
+    answers: list[str]
     tokens: tuple[tuple[Ids, ...], ...]
     right: Int[np.ndarray, " prompt"]
 
@@ -50,8 +52,8 @@ def of_choices(
     """The session and the choices of a measurement, all checked; by default they are the answers of all prompts."""
     texts, right = list(prompts), list(answers)
     require_an_answer_each(texts, right)
-    shared = list(dict.fromkeys(right)) if choices is None else list(choices)
-    each = [shared if isinstance(shared[0], str) else list(shared[k]) for k in range(len(texts))] if shared else [[]]
+    given = list(dict.fromkeys(right) if choices is None else choices)
+    each = [given] * len(texts) if given and isinstance(given[0], str) else [list(own) for own in given]
     if len(each) != len(texts) or min(map(len, each)) < 2 or len(set(map(len, each))) > 1:
         raise InputError(
             "choices= does not have two or more texts for each prompt, and as many for one as for another.",
@@ -63,14 +65,20 @@ def of_choices(
             f"The answer to prompt {missing}, {right[missing]!r}, is not one of its choices: {listed(each[missing])}.",
             "Write the answers as in choices=, with a space before them where the choices have one.",
         )
-    ids = tuple(tuple(tokenize(model, text)[0].tolist()) for text in texts)
-    tokens = tuple(tuple(tokenize_after(model, row[-1], c) for c in own) for row, own in zip(ids, each, strict=True))
-    for own, forms in zip(each, tokens, strict=True):
-        require_apart(own, forms)
-    places = np.array([own.index(answer) for own, answer in zip(each, right, strict=True)])
+    different = list(dict.fromkeys(zip(texts, right, map(tuple, each), strict=True)))
+    if len(different) < len(texts):
+        remark(
+            f"Only {len(different)} of {len(texts)} prompts are different. Equal ones are measured, and count, once."
+        )
+    ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
+    tokens = []
+    for row, (_, _, own) in zip(ids, different, strict=True):
+        tokens.append(tuple(tokenize_after(model, row[-1], choice) for choice in own))
+        require_apart(own, tokens[-1])
     facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
-    return session, Choices(ids, tokens, places)
+    places = np.array([own.index(answer) for _, answer, own in different])
+    return session, Choices(tuple(ids), [answer for _, answer, _ in different], tuple(tokens), places)
 
 
 def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> None:
@@ -89,9 +97,12 @@ def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
     return (total - (right[:, None] == np.arange(many))) / (len(right) - 1)
 
 
-def mean_of(name: str, dims: Sequence[str], values: np.ndarray, text: str, units: str = "1") -> Labelled:
-    """The mean over the last axis, prompts, with its 95 % interval: exact for shares, else Student's."""
+def mean_of(name: str, dims: Sequence[str], values: Float[np.ndarray, "..."], text: str, units: str = "1") -> Labelled:
+    """The mean over the last axis, prompts, with its 95 % interval: exact for shares, else Student's; without NaN.
+
+    Values are shares if all of an entry of the first axis are 0 or 1.
+    """
     given = torch.from_numpy(np.asarray(values, dtype=float))
-    exact = np.isin(values, (0, 1)).all() and given.shape[-1] > 0
-    ends = share_interval(given) if exact else mean_interval(given)
+    share = ((given == 0) | (given == 1) | given.isnan()).flatten(1).all(dim=1).view(-1, *[1] * (given.ndim - 2))
+    ends = [torch.where(share, *both) for both in zip(share_interval(given), mean_interval(given), strict=True)]
     return with_ends(name, dims, ends, text, units)

@@ -131,7 +131,7 @@ def evaluate(
             each question; 0, greedy decoding, by default.
         max_new_tokens: largest number of tokens in an answer; by default as many as an answer in this mode and length
             can need, within the context.
-        resume: file (SQLite, any name) that keeps every answer at once, so that the same call resumes from it, also
+        resume: file (any name) that keeps every answer at once, so that the same call resumes from it, also
             with more lengths and seeds; none by default. Several processes may share it.
 
     Returns:

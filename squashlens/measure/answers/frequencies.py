@@ -15,9 +15,11 @@ import pandas as pd
 import torch
 import xarray as xr
 
+from squashlens._typing import short_repr
 from squashlens.checks.results import takes
 from squashlens.errors import InputError
 from squashlens.records.results import Variable, provenance, signed
+from squashlens.remarks import remark
 from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
 from squashlens.tasks.task import SHORT
@@ -103,6 +105,13 @@ def score_answers(
         "prompts": (cell, different, "number of distinct prompts", "prompts"),
         **ability_variables(able, OVER[:1]),
     }
+    if not (why == "read").any():
+        asked, told = next(iter(answers.items()))
+        remark(
+            f"No answer to the task {task.name!r} could be read. After {short_repr(asked.prompt)} the model said "
+            f"{short_repr(told.text)}, which is read as: {WHY[readings[0].why]}. Use n_examples=, prefill=True, or "
+            "a task in the words that this model was trained on, of `squashlens.tasks.names()` or a `Task` of your own."
+        )
     coords: dict[str, Any] = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
     coords["able"] = ("mode", [one.able for one in able])
     return signed(f"answers to {task.name}", coords, found, {**facts, "task": describe(task)})

@@ -53,25 +53,16 @@ def probe(
     """How well a linear probe reads the right answer from the last token, and its gain over three baselines.
 
     The probe is a ridge regression of the right answer (a number) on v_n⁽⁰⁾ … v_n⁽ᴸ⁾ and y_n, at the token after which
-    the answer is given. The prompts are split 100 times: a probe is fitted to `n_train` distinct prompts and tested on
-    all others, resampled with replacement. No prompt is in both parts, however often it was drawn. Because R² depends
-    on the number of training prompts, that number is fixed: more samples make the intervals narrower, but do not change
-    the quantity. All intervals are the middle 95 % over the splits. They include the choice of training and test
-    prompts.
+    the answer is given. The prompts are split 100 times: a probe is fitted to `n_train` distinct prompts, since R²
+    depends on their number, and tested on all others, resampled with replacement. All intervals are the middle 95 %
+    over the splits. Three baselines are probed in the same splits:
 
-    Three baselines are probed in the same splits:
-
-    - **Random models**: models of the same class and configuration with random weights (seeds 0, 1, …), on the same
-      tokens and without the hooks of the model. Split s is compared with random model s mod `n_random_models`. They
-      are made one after the other; each needs the memory of a second model and one forward pass per prompt.
-    - **Control task**, after Hewitt and Liang (2019). Their control task gives each word *type* a random output, which
-      only a probe that memorises types can learn. Here the type is an item at its place, and the target of a prompt is
-      the sum over its items, Σ_i c(i, x_i), just as a count is a sum over items; each c(i, x) is drawn from N(0, 1),
-      anew in each split. (A random target for each prompt would not work: no prompt is in both parts, so that R² would
-      be at most 0 for any representation.) A representation from which any such sum can be read contains the prompt,
-      not its count. *Selectivity* is R² minus that of the control task.
-    - **Length**: the answer predicted from the number of tokens alone, as the mean answer of the prompts with that
-      number.
+    - **Random models** of the same class and configuration (seeds 0, 1, …), on the same tokens and without hooks. Split
+      s is compared with random model s mod `n_random_models`.
+    - **Control task**: a random sum over the items, Σ_i c(i, x_i), with each c(i, x) from N(0, 1), anew in each split.
+      A representation from which any such sum can be read contains the prompt, not its count. *Selectivity* is R² minus
+      that of the control task.
+    - **Length**: the mean answer of the prompts with this number of tokens.
 
     Args:
         model, lengths, template, n_examples: as in `evaluate`.

@@ -4,43 +4,86 @@ What a sublayer writes into the logits directly, and what the answer becomes wit
 may depend on it, or undo it.
 """
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Missing
+from squashlens._typing import Bridge, ChoicesOfPrompts, Missing, Parts, dtype_name
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site
-from squashlens.engine.applied import applied
-from squashlens.engine.budget import batch_memory, pass_bytes
 from squashlens.engine.hooking.hook import Hook
-from squashlens.engine.running.forward import forward, log_probabilities, logits_of, require_understood
+from squashlens.engine.running.forced import edited_copies, log_p
+from squashlens.engine.running.forward import forward, logits_of, require_understood
 from squashlens.engine.running.generate import empty_cache
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
-from squashlens.hooks.interventions import SUBLAYERS
-from squashlens.measure.answers.choices import Choices, mean_of, of_choices
+from squashlens.hooks.interventions import OUTPUTS, SUBLAYERS
+from squashlens.measure.answers.choices import mean_of, of_choices
+from squashlens.measure.collapse.mechanism import output_weights
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import streams_at
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.sequences import Ids
+from squashlens.theory.distances import ulp
 
 HALVES = ("select", "confirm")
 WITHOUT = {"zero": "output 0", "mean": "the mean output of the other prompts"}
-SCALE = "ln_final.hook_scale"
+SCALE, MIXED = "ln_final.hook_scale", "blocks.{block}.attn.hook_out"  # attention's output before a norm of its own
 CACHED = "the last token continues a cache"
 OVER = ("block", "sublayer")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sublayer of a block, or one head of its attention."""
+
+    block: int
+    name: str
+    head: int | None = None
+
+    @property
+    def site(self) -> str:
+        """The hook point of its output; heads share one."""
+        return (SUBLAYERS.get(self.name) or OUTPUTS).replace("{block}", str(self.block))
+
+    def of(self, values: Mapping[str, Tensor]) -> Float[Tensor, "*many out"]:
+        """Its output among activations by hook point."""
+        return values[self.site] if self.head is None else values[self.site][..., self.head, :]
+
+    def replaced(self, copied: int, place: Any, vector: Tensor) -> Hook:
+        """The hook that puts a vector in place of the output in one copy of the prompt."""
+        where = (copied, place) if self.head is None else (copied, place, self.head)
+
+        def edit(output: Tensor) -> Tensor:
+            changed = output.clone()
+            changed[where] = vector.to(output)
+            return changed
+
+        return Hook("sublayer_effect", self.site, edit)
+
+
+Edits = Sequence[tuple[Part, Tensor]]  # parts, and what takes the place of the output of each
+
+
+def _parts(model: Bridge, which: Parts) -> list[Part]:
+    """All parts, block by block: attention, MLP, and the heads if they are asked for."""
+    heads = range(int(model.cfg.n_heads) if which == "heads" else 0)
+    return [
+        part
+        for block in range(n_blocks(model))
+        for part in (*(Part(block, name) for name in SUBLAYERS), *(Part(block, f"head {h}", h) for h in heads))
+    ]
 
 
 @measurement("sublayer_repairs")
@@ -51,35 +94,40 @@ def sublayer_effect(
     *,
     choices: ChoicesOfPrompts = None,
     missing: Missing = "zero",
+    parts: Parts = "sublayers",
     texts: Sequence[str] = (),
     seed: int = 0,
 ) -> xr.Dataset:
     """What each attention and MLP writes into the answer at the last token, and what changes without its output there.
 
     The output is what the sublayer adds to the residual stream of the last token, after a norm of its own if it has
-    one. It *repairs* an answer that was wrong to leave it out, if the right choice then leads, and *breaks* one that
-    was right if it no longer does. Of many sublayers one repairs something by chance. So half of the prompts, drawn
-    with `seed`, are there to select a sublayer, and the other half to confirm it.
+    one; that of a head is z, its weighted sum of values. It *repairs* an answer that was wrong to leave it out, if the
+    right choice then leads, and *breaks* one that was right if it no longer does. Of many sublayers one repairs
+    something by chance. So half of the prompts, drawn with `seed`, are there to select a sublayer, and the other half
+    to confirm it. Equal prompts are one, and are measured once.
 
     Args:
         model, prompts, answers, choices: as in `answer_by_layer`, but the first tokens of a prompt's choices must
             differ, since only the last token of the prompt is changed. Use 48 prompts or more.
         missing: what takes the place of the output: ``"zero"``, the default, or ``"mean"``, its mean over the last
             tokens of the other prompts.
+        parts: ``"sublayers"``, the default, or ``"heads"``, each head of attention as well.
         texts: other texts, whose loss is measured with the output replaced at all their tokens, by 0 or by its mean
             over all tokens of these texts; none by default.
         seed: random seed of the two halves; 0 by default.
 
     Returns:
         Dataset. Over (prompt), with the coordinates `of_half` and `answer`: `log_odds`, the logit of the right choice
-        minus the largest other one. Over (prompt, block, sublayer), with `sublayer` ``"attention"`` or ``"mlp"``:
-        `log_odds_without`; `written`, what the output adds to this difference by itself, through a final norm with its
-        scale held constant, before a scale or soft cap of the logits (NaN if outputs do not add up to the stream). Over
-        (half, block, sublayer): `repaired`, the share of wrong answers that become right; `broken`, the share of right
-        ones that become wrong; `change`, the mean change of the difference; each with the ends `…_low` and `…_high` of
-        a 95 % interval. Over (half): `wrong` and `right`, numbers of prompts. With `texts`, over (block, sublayer):
-        `loss_change`, in nats per token, with an interval over texts. The scalars `selected_block` and
-        `selected_sublayer` name the one that repairs most, less what it breaks, in the half that selects.
+        minus the largest other one, and `log_odds_noise`, how far it is from that of another batch. Over (prompt,
+        block, sublayer), with `sublayer` ``"attention"``, ``"mlp"`` or ``"head 0"``, …: `log_odds_without`; `written`,
+        what the output adds to this difference by itself, before a scale or soft cap of the logits (NaN if outputs do
+        not add up to the stream). The final norm has its scale held constant, and so does a norm that follows attention
+        where a head writes through it. Over (half, block, sublayer): `repaired`, the share of wrong answers that
+        become right; `broken`, the share of right ones that become wrong; `change`, the mean change of the difference;
+        each with the ends `…_low` and `…_high` of a 95 % interval. Over (half): `wrong` and `right`, numbers of
+        prompts. With `texts`, over (block, sublayer): `loss_change`, in nats per token, with an interval over texts.
+        The scalars `selected_block` and `selected_sublayer` name the one that repairs most, less what it breaks, in the
+        half that selects.
 
     Raises:
         InputError: the cases of `answer_by_layer`; choices with equal first tokens; fewer than four prompts.
@@ -92,65 +140,87 @@ def sublayer_effect(
     >>> float(found["broken"].sel(half="confirm", sublayer="attention").max())  # four of five
     0.8
     """
-    if len(prompts) < 4:
-        raise InputError(f"{len(prompts)} prompts are too few for two halves.", "Give at least 4, better 48 or more.")
     session, asked = of_choices(
-        model, prompts, answers, choices, "sublayer_effect", missing=missing, texts=list(texts), seed=seed
+        model, prompts, answers, choices, "sublayer_effect", missing=missing, parts=parts, texts=list(texts), seed=seed
     )
-    first, sound = asked.first_tokens(), session.model
+    if (many := len(asked.prompts)) < 4:
+        raise InputError(f"{many} different prompts are too few for two halves.", "Give at least 4, better 48 or more.")
+    first, sound, rows = asked.first_tokens(), session.model, np.arange(len(asked.prompts))
     require_understood(sound)
-    outputs, written = _outputs(sound, asked, first)
-    others = (outputs.sum(dim=1, keepdim=True) - outputs) / (len(prompts) - 1)
-    put = torch.zeros_like(outputs) if missing == "zero" else others
-    rows = np.arange(len(prompts))
-    logits = np.stack(
-        [_logits(sound, ids, put[:, row], first[row]) for row, ids in enumerate(bar(asked.prompts, desc="prompts"))]
-    )  # (prompt, variant, choice)
-    right = logits[rows, :, asked.right]
-    logits[rows, :, asked.right] = -np.inf
-    odds = right - logits.max(axis=-1)
-    order = np.random.default_rng(seed).permutation(len(rows))
-    halves = np.where(np.isin(rows, order[: len(rows) // 2]), *HALVES)
-    shape = (len(rows), n_blocks(sound), len(SUBLAYERS))
+    every = _parts(sound, parts)
+    values = at_last_tokens(sound, asked.prompts, _sites(sound, every)).values
+    y = values[residual_site("y", sound)]
+    put = [part.of(values) for part in every]
+    put = [(own.sum(dim=0) - own) / (many - 1) if missing == "mean" else torch.zeros_like(own) for own in put]
+    runs = []
+    for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
+        edits = [(part, own[row]) for part, own in zip(every, put, strict=True)]
+        each = torch.cat([y[row, None], _without(sound, ids, y[row, None], edits).to(y.device)])
+        with torch.inference_mode(False), torch.no_grad():
+            runs.append(logits_of(sound, each)[:, first[row].to(device_of(sound))].double().cpu())
+    logits = torch.stack(runs).numpy()  # (prompt, run, choice); the prompt as it is comes first, in two batches
+    leads, noise, against = _leads(logits, asked.right, dtype_of(sound))
+    pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
+    odds, written = leads[:, 1:], _written(sound, values, every, pairs)
+    halves = np.where(np.isin(rows, np.random.default_rng(seed).permutation(many)[: many // 2]), *HALVES)
+    shape = (n_blocks(sound), len(every) // n_blocks(sound))
     text = f"with {WITHOUT[missing]} at the last token"
     variables: dict[str, Variable] = {
         "log_odds": (("prompt",), odds[:, 0], "logit of the right choice minus the largest other one", "1"),
-        "log_odds_without": (("prompt", *OVER), odds[:, 1:].reshape(shape), f"the same {text}", "1"),
-        "written": (("prompt", *OVER), written.reshape(shape), "what the output adds to the difference directly", "1"),
-    }
-    variables |= _by_half(odds, halves, shape[1:], text)
+        "log_odds_noise": (("prompt",), noise, "how far rounding moves this difference", "1"),
+        "log_odds_without": (("prompt", *OVER), odds[:, 1:].reshape(-1, *shape), f"the same {text}", "1"),
+        "written": (
+            ("prompt", *OVER), written.reshape(-1, *shape), "what the output adds to the difference directly", "1"
+        ),
+    }  # fmt: skip
+    variables |= _by_half(odds, halves, shape, text)
     if texts:
-        variables |= _losses(sound, [tokenize(sound, one) for one in texts], missing)
-    if (odds[halves == HALVES[0], 0] > 0).all():
+        variables |= _losses(sound, [tokenize(sound, one) for one in texts], every, missing)
+    selecting = odds[halves == HALVES[0]]
+    if (selecting[:, 0] > 0).all():
         remark("No answer of the half that selects is wrong, so that no sublayer can repair any.")
-    chosen = _selected(odds[halves == HALVES[0]])
-    at = {"selected_block": chosen // 2, "selected_sublayer": [*SUBLAYERS][chosen % 2]}
-    labels = {"half": [*HALVES], "of_half": ("prompt", halves), "answer": ("prompt", list(answers))}
-    over = {"prompt": rows, "block": np.arange(n_blocks(sound)), "sublayer": [*SUBLAYERS]}
+    if unsure := int((np.abs(odds[:, 0]) <= noise).sum()):
+        name = dtype_name(dtype_of(sound))
+        remark(f"{unsure} of {many} answers are right or wrong by rounding in {name}: load a wider dtype to be sure.")
+    block, number = divmod(_selected(selecting), shape[1])
+    at = {"selected_block": block, "selected_sublayer": every[number].name}
+    labels = {"half": [*HALVES], "of_half": ("prompt", halves), "answer": ("prompt", asked.answers)}
+    over = {"prompt": rows, "block": np.arange(shape[0]), "sublayer": [part.name for part in every[: shape[1]]]}
     return session.dataset("sublayer effect", {**over, **labels, **at}, variables)
 
 
+def _leads(
+    logits: Float[np.ndarray, "prompt variant outcome"], right: Int[np.ndarray, " prompt"], dtype: torch.dtype
+) -> tuple[Float[np.ndarray, "prompt variant"], Float[np.ndarray, " prompt"], Int[np.ndarray, " prompt"]]:
+    """How far the right choice leads in each run, how far rounding moves that, and the choice that it leads.
+
+    The noise is the difference of the first two runs, but at least what rounding the two logits does.
+    """
+    rows, others = np.arange(len(right)), logits.copy()
+    others[rows, :, right] = -np.inf
+    own, rest = logits[rows, :, right], others.max(axis=-1)
+    rounded = sum(ulp(torch.from_numpy(each[:, 0]), dtype).numpy() / 2 for each in (own, rest))
+    leads = own - rest
+    return leads, np.maximum(np.abs(leads[:, 0] - leads[:, 1]), rounded), others[:, 0].argmax(axis=-1)
+
+
 def _by_half(
-    odds: Float[np.ndarray, "prompt variant"], halves: np.ndarray, shape: tuple[int, ...], text: str
+    odds: Float[np.ndarray, "prompt variant"], halves: np.ndarray, shape: tuple[int, int], text: str
 ) -> dict[str, Variable]:
     """Shares of repaired and broken answers, and the mean change, in each half."""
-    stacked: dict[str, list[np.ndarray]] = {}
-    labels: dict[str, tuple[str, str]] = {}
-    for half in HALVES:
-        own, without = odds[halves == half, :1], odds[halves == half, 1:]
-        wrong = own[:, 0] <= 0
-        parts = {
-            **mean_of("repaired", OVER, (without > 0)[wrong].T, f"share of wrong answers that are right {text}"),
-            **mean_of("broken", OVER, (without <= 0)[~wrong].T, f"share of right answers that are wrong {text}"),
-            **mean_of("change", OVER, (without - own).T, f"mean change of the difference of logits {text}"),
-        }
-        for name, (_, values, label, units) in parts.items():
-            stacked.setdefault(name, []).append(np.asarray(values).reshape(shape))
-            labels[name] = label, units
-    found: dict[str, Variable] = {n: (("half", *OVER), np.stack(each), *labels[n]) for n, each in stacked.items()}
-    for name, which in {"wrong": odds[:, 0] <= 0, "right": odds[:, 0] > 0}.items():
-        counts = [int(which[halves == half].sum()) for half in HALVES]
-        found[name] = (("half",), np.array(counts), f"number of {name} answers", "prompts")
+    here, own, without = np.stack([halves == half for half in HALVES])[:, None], odds[:, 0], odds[:, 1:].T
+    counts = {"wrong": own <= 0, "right": own > 0}
+    parts = {
+        "repaired": (without > 0, counts["wrong"], f"share of wrong answers that are right {text}"),
+        "broken": (without <= 0, counts["right"], f"share of right answers that are wrong {text}"),
+        "change": (without - own, True, f"mean change of the difference of logits {text}"),
+    }
+    found: dict[str, Variable] = {}
+    for name, (values, counted, label) in parts.items():
+        each = np.where(here & counted, values, np.nan).reshape(len(HALVES), *shape, -1)
+        found |= mean_of(name, ("half", *OVER), each, label)
+    for name, which in counts.items():
+        found[name] = (("half",), (here & which).sum(axis=(1, 2)), f"number of {name} answers", "prompts")
     return found
 
 
@@ -161,32 +231,43 @@ def _selected(odds: Float[np.ndarray, "prompt variant"]) -> int:
     return int(np.lexsort((without.sum(axis=0), gained))[-1])
 
 
-def _outputs(
-    model: Bridge, asked: Choices, first: Tensor
-) -> tuple[Float[Tensor, "variant prompt d"], Float[np.ndarray, "prompt variant"]]:
-    """The outputs of all sublayers at the last tokens, and what each adds to the right choice's lead directly."""
-    sites, (bottom, last, y) = _sites(model), (residual_site(layer, model) for layer in (0, n_blocks(model), "y"))
-    values = at_last_tokens(model, asked.prompts, [*sites, bottom, last, y, SCALE]).values
-    outputs, of_y = torch.stack([values[site] for site in sites]), values[y].to(device_of(model))
-    logits = logits_of(model, of_y).gather(1, first.to(of_y.device)).cpu().double()
-    rows = torch.arange(len(first))
-    right = torch.from_numpy(asked.right)
-    logits[rows, right] = -torch.inf
-    pairs = torch.stack([first[rows, right], first[rows, logits.argmax(dim=-1)]])
+def _sites(model: Bridge, parts: Sequence[Part]) -> list[str]:
+    """The hook points of the parts, and those that say what they write."""
+    ends = [residual_site(layer, model) for layer in (0, n_blocks(model), "y")]
+    mixed = [MIXED.replace("{block}", str(part.block)) for part in parts if part.head is not None]
+    return list(dict.fromkeys([*(part.site for part in parts), *mixed, *ends, SCALE]))
+
+
+def _written(
+    model: Bridge, values: Mapping[str, Tensor], parts: Sequence[Part], pairs: Int[Tensor, "prompt outcome"]
+) -> Float[np.ndarray, "prompt variant"]:
+    """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
+    bottom, last, y = (values[residual_site(layer, model)] for layer in (0, n_blocks(model), "y"))
     with torch.no_grad():
-        towards = model.W_U[:, pairs.to(model.W_U.device)].double().cpu()
+        towards = model.W_U[:, pairs.T.to(model.W_U.device)].double().cpu()
+    heads = {part.block: _by_head(model, part.block, values) for part in parts if part.head == 0}
+    added = [p.of(values).double() if p.head is None else heads[p.block][p.head] for p in parts]
     normed = partial(_normed, model, scale=values[SCALE].double())
-    written = torch.einsum("vpd,dp->pv", normed(outputs.double()), towards[:, 0] - towards[:, 1])
+    written = torch.einsum("vpd,dp->pv", normed(torch.stack(added)), towards[:, 0] - towards[:, 1])
     bias = getattr(model.ln_final, "bias", None)
-    whole = normed(values[last].double()) + (0 if bias is None else bias.detach().cpu().double())
-    added = values[bottom].double() + outputs.double().sum(dim=0)
-    known = agree(added, values[last], dtype_of(model)) and agree(whole, values[y], dtype_of(model))
-    return outputs, np.where(known, written.numpy(), np.nan)
+    whole = normed(last.double()) + (0 if bias is None else bias.detach().cpu().double())
+    total = bottom.double() + sum(own for part, own in zip(parts, added, strict=True) if part.head is None)
+    known = agree(total, last, dtype_of(model)) and agree(whole, y, dtype_of(model))
+    return np.where(known, written.numpy(), np.nan)
 
 
-def _sites(model: Bridge) -> list[str]:
-    """The hook points of the outputs: those of attention and MLP of block 0, then of block 1, and so on."""
-    return [site.replace("{block}", str(block)) for block in range(n_blocks(model)) for site in SUBLAYERS.values()]
+def _by_head(model: Bridge, block: int, values: Mapping[str, Tensor]) -> Float[Tensor, "head prompt d"]:
+    """What each head adds to the stream; NaN unless W_O and its bias give the attention's output.
+
+    A norm that follows attention multiplies each entry of a head's share as it multiplies that of the whole output.
+    """
+    sites = (site.replace("{block}", str(block)) for site in (OUTPUTS, MIXED, SUBLAYERS["attention"]))
+    z, mixed, output = (values[site].double() for site in sites)
+    each = torch.einsum("phe,hed->hpd", z, output_weights(model, block))
+    bias = model.blocks[block].attn.b_O
+    if not agree(each.sum(dim=0) + (0 if bias is None else bias.detach().cpu()), mixed, dtype_of(model)):
+        return torch.full_like(each, torch.nan)
+    return each * (output / mixed.masked_fill(mixed == 0, torch.inf))
 
 
 def _normed(model: Bridge, values: Float[Tensor, "*many prompt d"], scale: Float[Tensor, "prompt 1"]) -> Tensor:
@@ -197,77 +278,44 @@ def _normed(model: Bridge, values: Float[Tensor, "*many prompt d"], scale: Float
     return values / scale * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
 
 
-def _logits(model: Bridge, ids: Ids, put: Float[Tensor, "variant d"], first: Tensor) -> np.ndarray:
-    """The logits of the choices for a prompt as it is, and with each sublayer's output replaced at its last token.
+def _without(model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits) -> Float[Tensor, "variant d"]:
+    """The last y of a prompt as it is, and with each part's output replaced at its last token.
 
-    The other tokens are run once, if the last token on their cache is what it is in the whole prompt.
+    The other tokens are run once, if the last token on their cache is what it is in the `whole` prompt.
     """
-    y = None
+    row = torch.tensor(ids, device=device_of(model))
     if len(ids) > 1 and (cache := empty_cache(model)) is not None:
-        row = torch.tensor([ids], device=device_of(model))
         with torch.inference_mode(False), torch.no_grad(), patterns_written(CACHED):
-            forward(model, row[:, :-1], [], {"use_cache": True, "past_key_values": cache})
-            site = residual_site("y", model)
-            y = torch.cat([*_replaced(model, row[:, -1:], put, cache)])[:, -1]
-            whole = streams_at(model, row, [site], at=-1)[site]
-        if not agree(y[:1], whole, dtype_of(model)):
-            y = None
-    if y is None:
-        row = torch.tensor([ids], device=device_of(model))
-        y = torch.cat([part[:, -1].clone() for part in _replaced(model, row, put, None)])
-    with torch.inference_mode(False), torch.no_grad():
-        return logits_of(model, y)[:, first.to(y.device)].double().cpu().numpy()
+            forward(model, row[None, :-1], [], {"use_cache": True, "past_key_values": cache})
+            y = torch.cat([*_replaced(model, row[-1:], edits, -1, cache)])[:, -1]
+        if agree(y[:1], whole, dtype_of(model)):
+            return y
+    return torch.cat([part[:, -1].clone() for part in _replaced(model, row, edits, -1)])
 
 
 def _replaced(
-    model: Bridge, row: Tensor, put: Float[Tensor, "variant d"], cache: Any, *, everywhere: bool = False
+    model: Bridge, ids: Int[Tensor, " position"], edits: Edits, place: Any, cache: Any = None
 ) -> Iterator[Float[Tensor, "some position d"]]:
-    """y of a prompt as it is, and of a copy for each sublayer whose output is replaced at its last token, or at all."""
-    whole = row.shape[1] + (0 if cache is None else int(cache.get_seq_length()))
-    size = max(1, int(batch_memory(model) / pass_bytes(model, 1, whole)))
-    place = slice(None) if everywhere else -1
-    for numbers in torch.arange(len(put) + 1).split(size):
-        kept: list[Tensor] = []
-        hooks = [_hook(int(n) - 1, k, put[int(n) - 1], place) for k, n in enumerate(numbers) if n]
-        context = None
-        if cache is not None:
-            own = copy.deepcopy(cache)
-            own.batch_repeat_interleave(len(numbers))
-            context = {"use_cache": True, "past_key_values": own}
-        with torch.inference_mode(False), torch.no_grad(), applied(model, *hooks):
-            watch = [(residual_site("y", model), lambda y, kept=kept: kept.append(y.clone()))]
-            forward(model, row.expand(len(numbers), -1).clone(), watch, context)
-        yield kept[0]
+    """y of a prompt as it is, and of a copy for each part whose output is replaced at a place."""
+
+    def hooks(numbers: list[int]) -> list[Hook]:
+        chosen = [(copied, *edits[number - 1]) for copied, number in enumerate(numbers) if number]
+        return [part.replaced(copied, place, vector) for copied, part, vector in chosen]
+
+    return edited_copies(model, ids, len(edits) + 1, hooks, cache)
 
 
-def _hook(variant: int, copied: int, vector: Tensor, place: Any) -> Hook:
-    """A hook that puts a vector in place of one sublayer's output in one copy of the prompt."""
-
-    def edit(output: Tensor) -> Tensor:
-        changed = output.clone()
-        changed[copied, place] = vector.to(output)
-        return changed
-
-    site = [*SUBLAYERS.values()][variant % len(SUBLAYERS)]
-    return Hook("sublayer_effect", site, edit, (variant // len(SUBLAYERS),))
-
-
-def _losses(model: Bridge, texts: Sequence[Tensor], missing: Missing) -> dict[str, Variable]:
-    """How the loss on texts changes when a sublayer's output is replaced at every token."""
-    sites = _sites(model)
+def _losses(model: Bridge, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing) -> dict[str, Variable]:
+    """How the loss on texts changes when a part's output is replaced at every token."""
+    sites = {part.site for part in parts}
     seen = [streams_at(model, ids, sites) for ids in texts] if missing == "mean" else []
-    means = [torch.cat([one[site][0] for one in seen]).mean(dim=0) for site in sites] if seen else []
-    put = torch.stack(means) if means else torch.zeros(len(sites), int(model.cfg.d_model))
-    losses = []
+    means = [torch.cat([part.of(values)[0] for values in seen]).mean(dim=0) for part in parts] if seen else []
+    edits = list(zip(parts, means or [torch.zeros(())] * len(parts), strict=True))
+    changes = []
     for ids in bar(texts, desc="texts"):
-        following, own = ids[0, 1:, None].cpu(), []
-        for y in _replaced(model, ids, put, None, everywhere=True):
-            for variant in y:
-                logs: list[float] = []
-                for part in log_probabilities(model, variant[:-1]):
-                    logs += part.cpu().gather(1, following[len(logs) : len(logs) + len(part)])[:, 0].tolist()
-                own.append(-np.mean(logs))
-        losses.append(np.array(own[1:]) - own[0])
-    values = np.stack(losses, axis=-1).reshape(n_blocks(model), len(SUBLAYERS), len(texts))
+        variants = _replaced(model, ids[0], edits, slice(None))
+        losses = torch.cat([-log_p(model, y[:, :-1], ids[0, 1:]).mean(dim=-1) for y in variants])
+        changes.append(losses[1:] - losses[0])
+    values = torch.stack(changes, dim=-1).reshape(n_blocks(model), -1, len(texts)).numpy()
     text = f"change of the loss on texts with {'output 0' if missing == 'zero' else 'the mean output'} at every token"
-    return {**mean_of("loss_change", OVER, values, text, "nats")}
+    return mean_of("loss_change", OVER, values, text, "nats")

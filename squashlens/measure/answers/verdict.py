@@ -20,6 +20,7 @@ from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, n_blocks
 from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.engine.running.forced import log_p
 from squashlens.engine.running.forward import logits_of, require_understood
 from squashlens.engine.running.groupings import continued_streams, grouped_streams, groupings
 from squashlens.engine.text.tokens import display_tokens, tokenize
@@ -249,17 +250,12 @@ def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
 
 
 def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
-    log_p, rounding, rank, behind = [], torch.zeros(0), 0, 0.0
-    for number, run in enumerate(y):
-        with torch.inference_mode(False), torch.no_grad():
-            logits = logits_of(model, run).double().cpu()
-        own = torch.tensor(tokens)[:, None]
-        log_p.append(logits.log_softmax(dim=-1).gather(1, own)[:, 0])
-        if number == 0:
-            rounding = ulp(logits.gather(1, own)[:, 0], dtype_of(model)) / 2
-            rank = int((logits[0] > logits[0, tokens[0]]).sum()) + 1
-            behind = float((logits.amax(dim=-1) - logits.gather(1, own)[:, 0]).max())
-    return _Answer(tokens, torch.stack(log_p), rounding, rank, behind)
+    own = torch.tensor(tokens)
+    with torch.inference_mode(False), torch.no_grad():
+        logits = logits_of(model, y[0]).double().cpu()
+    said = logits.gather(1, own[:, None])[:, 0]
+    rank, behind = int((logits[0] > said[0]).sum()) + 1, float((logits.amax(dim=-1) - said).max())
+    return _Answer(tokens, log_p(model, y, own), ulp(said, dtype_of(model)) / 2, rank, behind)
 
 
 def _apart(own: Float[Tensor, "run layer prompt d"]) -> tuple[np.ndarray, np.ndarray]:

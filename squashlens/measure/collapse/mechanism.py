@@ -151,7 +151,7 @@ def _first_block(
     model: Bridge, pairs: PairCapture, variation: Float[Tensor, "head length"], own: Float[Tensor, "head length"]
 ) -> tuple[Float[Tensor, " length"], Float[Tensor, " length"]]:
     """The distance ‖o − o*‖₁ of block 0, and its bound by B.3."""
-    weights, v, star = _output_weights(model), pairs.v.others, pairs.star.others
+    weights, v, star = output_weights(model, 0), pairs.v.others, pairs.star.others
     _require_known_output(model, weights, v, star)
     new = largest = torch.maximum(_contribution(v[VALUE], weights), _contribution(star[VALUE], weights))
     if pairs.values is not None:
@@ -164,9 +164,9 @@ def _first_block(
     return distance(v[OUTPUT], star[OUTPUT], "l1"), bound
 
 
-def _output_weights(model: Bridge) -> Float[Tensor, "head value d"]:
-    """The output weights W_O of block 0 for each query head, dequantized if they are quantized."""
-    attention = model.blocks[0].attn
+def output_weights(model: Bridge, block: int) -> Float[Tensor, "head value d"]:
+    """The output weights W_O of a block for each query head, dequantized if they are quantized."""
+    attention = model.blocks[block].attn
     if stored_as(model) is None:
         return attention.W_O.detach().cpu().double()
     weight = attention.o.original_component.weight.dequantize().detach().cpu().double()

@@ -18,7 +18,6 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import windows
 from squashlens.engine.applied import applied
 from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
-from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import Answer, accuracy
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import Metric
@@ -126,18 +125,11 @@ class Comparison:
             found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
             found["bound"] = as_variable(self._bound(model, form, int(found["length"].values[-1])), "bound")
             if self.answer is not None:
-                found["accuracy"] = as_variable(self.right(model, form, lengths), "accuracy")
+                # Their content does not depend on the form's separators.
+                drawn = [form.unrelated(Random(f"asked {self.seed} {number}")) for number in range(self.n_samples)]
+                right = accuracy(model, drawn, self.answer, lengths=lengths, n_baseline=0)
+                found["accuracy"] = as_variable(right, "accuracy")
         return found
-
-    def right(self, model: Bridge, form: GrowingSequence, lengths: list[int]) -> xr.DataArray:
-        """The accuracy over random sequences of a form; their content is the same for every form."""
-        if self.answer is None:
-            raise InputError("Accuracy needs the right answers.", "Give answer=.")
-        return accuracy(model, self._drawn(form), self.answer, lengths=lengths, n_baseline=0)
-
-    def _drawn(self, form: GrowingSequence) -> list[GrowingSequence]:
-        """Random sequences of a form. Their content does not depend on the form's separators."""
-        return [form.unrelated(Random(f"asked {self.seed} {number}")) for number in range(self.n_samples)]
 
     def _bound(self, model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
         """The path bound of each content token of the longest prompt."""

@@ -8,16 +8,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Knockout, SpansOfTokens
-from squashlens.bars import bar
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, residual_site
-from squashlens.engine.applied import applied, probe_ids
-from squashlens.engine.budget import batch_memory, pass_bytes
+from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.applied import probe_ids
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.hooking.hook import Hook, Unchecked, attached
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.premises import require_attention_alone
-from squashlens.engine.running.forward import forward, log_probabilities, next_logits
+from squashlens.engine.running.forced import edited_copies, log_p
+from squashlens.engine.running.forward import next_logits
 from squashlens.engine.state import proved
 from squashlens.engine.text.tokens import display_tokens
 from squashlens.errors import UnsoundModelError
@@ -154,14 +153,13 @@ def _lead(
     `first` has those of the answers' first tokens, if they are known. Without `hidden`, of the prompt by itself.
     """
     totals = []
-    for number, tokens in enumerate(answers):
-        if first is not None and len(tokens) == 1:
+    for number, answer in enumerate(answers):
+        if first is not None and len(answer) == 1:
             totals.append(first[number])
             continue
-        y = _knock_out(model, torch.cat([ids, ids.new_tensor(tokens[:-1])]), hidden, kind, len(ids) - 1)
-        each = [torch.cat([logs[:, token].cpu() for logs in log_probabilities(model, y[:, k])])
-                for k, token in enumerate(tokens)]  # fmt: skip
-        totals.append(torch.stack(each).sum(dim=0))
+        tokens = ids.new_tensor(answer)
+        y = _knock_out(model, torch.cat([ids, tokens[:-1]]), hidden, kind, len(ids) - 1)
+        totals.append(log_p(model, y, tokens).sum(dim=-1))
     return totals[0] - totals[1] if len(totals) > 1 else totals[0]
 
 
@@ -169,18 +167,11 @@ def _knock_out(
     model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"] | None, kind: Knockout, start: int = -1
 ) -> Float[Tensor, "variant position d"]:
     """y from position `start` on, with the `hidden` positions of each variant knocked out, or of the prompt itself."""
-    kept: list[Tensor] = []
-    watch = [(residual_site("y", model), lambda y: kept.append(y[:, start:].clone()))]
-    with torch.inference_mode(False), torch.no_grad():
-        if hidden is None:
-            forward(model, ids[None], watch)
-            return kept[0]
-        size = max(1, int(batch_memory(model) / pass_bytes(model, 1, len(ids))))
-        hidden = torch.nn.functional.pad(hidden, (0, len(ids) - hidden.shape[1]))
-        for rows in bar(hidden.split(size), desc="variants", leave=False):
-            with applied(model, _hook(kind, rows.to(ids.device))):
-                forward(model, ids.expand(len(rows), -1).clone(), watch)
-    return torch.cat(kept)
+    if hidden is None:
+        return next(edited_copies(model, ids, 1, lambda _: []))[:, start:]
+    rows = torch.nn.functional.pad(hidden, (0, len(ids) - hidden.shape[1])).to(ids.device)
+    variants = edited_copies(model, ids, len(rows), lambda numbers: [_hook(kind, rows[numbers])])
+    return torch.cat([y[:, start:].clone() for y in variants])
 
 
 def _only_in_embeddings(model: Bridge) -> bool:

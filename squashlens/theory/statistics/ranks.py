@@ -74,12 +74,10 @@ def wilson(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def share_interval(right: Float[Tensor, "*many seed"]) -> tuple[Tensor, Tensor, Tensor]:
-    """The share of ones along the last axis, and its exact 95 % interval (Clopper and Pearson 1934)."""
-    n, tail = right.shape[-1], (1 - LEVEL) / 2
-    count = right.double().sum(dim=-1)
-    k = count.numpy()
-    low = torch.from_numpy(np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, tail), 0.0))
-    high = torch.from_numpy(np.where(k < n, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail), 1.0))
-    known = ~right.isnan().any(dim=-1)
-    found = [torch.where(known, end, torch.nan) for end in (count / n, low, high)]
-    return found[0], found[1], found[2]
+    """The share of ones along the last axis, NaN left out, and its exact 95 % interval (Clopper and Pearson 1934)."""
+    n, tail = (~right.isnan()).sum(dim=-1).numpy(), (1 - LEVEL) / 2
+    k = right.double().nansum(dim=-1).numpy()
+    low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, tail), 0.0)
+    high = np.where(k < n, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail), 1.0)
+    share, low, high = (torch.from_numpy(np.where(n > 0, end, np.nan)) for end in (k / np.maximum(n, 1), low, high))
+    return share, low, high

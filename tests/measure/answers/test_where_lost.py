@@ -15,7 +15,8 @@ import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, save_random
-from tests.references import frozen_model, last_streams, layers_of, passing
+from tests.hooks.test_patches import outputs_of
+from tests.references import final_norm, frozen_model, last_streams, layers_of, passing
 
 PROMPTS = ["What is the last digit ? 107 =", "How many ones ? 1 =", "110 =", "What ? 29 =", "The first digit of 4 ="]
 ANSWERS, CHOICES = ["12", "7", "30", "7", "12"], ["7", "12", "30"]
@@ -45,10 +46,6 @@ def ids_of(model: Any, text: str) -> list[int]:
     return sl.prompts.tokenize(model, text)[0].tolist()
 
 
-def final_norm(plain: Any) -> Any:
-    return plain.base_model.norm if hasattr(plain.base_model, "norm") else plain.base_model.ln_f
-
-
 def read_at_layers(plain: Any, ids: list[int], answer: list[int]) -> np.ndarray:
     """The log-probability of a whole answer in the readout of each layer, from one plain pass for each token."""
     total, cap = np.zeros(len(layers_of(plain)) + 1), getattr(plain.config, "final_logit_softcapping", None)
@@ -66,7 +63,7 @@ def test_every_layer_is_read_as_in_plain_transformers(family: str, speaking: Cal
     digit = {text: sl.prompts.one_token(model, text) for text in "0123456789"}
     each = [{c: read_at_layers(plain, ids_of(model, p), [digit[d] for d in c]) for c in CHOICES} for p in PROMPTS]
 
-    def standing(prompt: int, answer: str) -> list[np.ndarray]:
+    def standing(prompt: int, answer: str) -> list[Any]:
         own, rest = each[prompt][answer], np.stack([v for c, v in each[prompt].items() if c != answer])
         return [(own > rest).mean(axis=0), (own > rest).all(axis=0), own - rest.max(axis=0)]
 
@@ -109,74 +106,105 @@ def test_choices_of_each_prompt_stand_for_places(tiny: Any) -> None:
     np.testing.assert_allclose(own[0], (other[0] + second["rank"].sel(scored="right answer")[0]) / 2)
 
 
-def branches(plain: Any) -> list[Any]:
-    """The modules whose outputs are added to the stream: of each block that of attention, then that of the MLP."""
-    found = []
-    for layer in layers_of(plain):
+Part = tuple[Any, slice | None]  # a module whose output counts, or columns of what enters it
+
+
+def parts_of(plain: Any) -> list[Part]:
+    """Of each block: the modules whose outputs are added to the stream, and the heads, which enter W_O in a row."""
+    found: list[Part] = []
+    for layer, mixing in zip(layers_of(plain), outputs_of(plain), strict=True):
         after = [getattr(layer, name, None) for name in ("post_attention_layernorm", "post_feedforward_layernorm")]
-        attention = getattr(layer, "self_attn", None) or layer.attn
-        found += after if after[1] is not None else [attention, layer.mlp]
+        attention = next(getattr(layer, name) for name in ("self_attn", "attention", "attn") if hasattr(layer, name))
+        found += [(module, None) for module in (after if after[1] is not None else [attention, layer.mlp])]
+        found += [(mixing, slice(4 * head, 4 * head + 4)) for head in range(4)]
     return found
 
 
-def plain_logits(plain: Any, ids: list[int], module: Any, vector: torch.Tensor, place: Any = -1) -> torch.Tensor:
-    """The logits of a plain pass in which a module puts out a vector at a place."""
+def plain_logits(plain: Any, ids: list[int], part: Part, vector: torch.Tensor, place: Any = -1) -> torch.Tensor:
+    """The logits of a plain pass in which a part puts out a vector at a place."""
+    module, columns = part
 
-    def put(_module: Any, _args: Any, output: Any) -> Any:
-        whole = (output[0] if isinstance(output, tuple) else output).clone()
-        whole[:, place] = vector
-        return (whole, *output[1:]) if isinstance(output, tuple) else whole
+    def put(_module: Any, entering: Any, leaving: Any = None) -> Any:
+        values = leaving if columns is None else entering
+        whole = (values[0] if isinstance(values, tuple) else values).clone()
+        whole[:, place, columns or slice(None)] = vector
+        return (whole, *values[1:]) if isinstance(values, tuple) else whole
 
-    handle = module.register_forward_hook(put)
+    handle = (module.register_forward_hook if columns is None else module.register_forward_pre_hook)(put)
     try:
         return plain(torch.tensor([ids]), use_cache=False).logits[0].detach().double()
     finally:
         handle.remove()
 
 
+def added(plain: Any, number: int, part: Part, seen: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """What a part adds to the last token's stream; of a head W_O z, by a norm that follows with the scale it has."""
+    module, columns = part
+    if columns is None:
+        return seen[1][-1]
+    alone = torch.zeros_like(seen[0][-1:])
+    alone[:, columns] = seen[0][-1, columns]
+    share, layer = module(alone)[0] - module(0 * alone)[0], layers_of(plain)[number // 6]
+    if not hasattr(layer, "post_feedforward_layernorm"):
+        return share
+    gain = 1 + layer.post_attention_layernorm.weight
+    return share * gain / (seen[1][-1].square().mean() + plain.config.rms_norm_eps).sqrt()
+
+
 @pytest.mark.parametrize("missing", ["zero", "mean"])
 @pytest.mark.few(2)
-@pytest.mark.parametrize("family", ["gemma3", "gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gemma3", "neox", "gpt2", "llama"])
 def test_a_sublayer_is_left_out_as_by_plain_hooks(
     family: str, missing: Any, speaking: Callable[[str], tuple[Any, Any]]
 ) -> None:
+    """Heads too: with grouped keys and a norm after attention (Gemma 3), and beside an MLP (GPT-NeoX)."""
     model, plain = speaking(family)
     answers, choices = ["7", "1", "3", "7", "1"], ["7", "1", "3"]
     tokens = [sl.prompts.one_token(model, text) for text in choices]
-    found = sl.sublayer_effect(model, PROMPTS, answers, choices=choices, missing=missing, texts=PROMPTS[:2], seed=3)
-    ids, modules = [ids_of(model, text) for text in PROMPTS], branches(plain)
-    seen = [[out for _, out in passing(plain, row, *modules)] for row in ids]
-    without, written = np.zeros((2, len(ids), len(modules)))
+    options: Any = {"choices": choices, "missing": missing, "seed": 3, "parts": "heads"}
+    found = sl.sublayer_effect(model, PROMPTS, answers, texts=PROMPTS[:2], **options)
+    ids, parts = [ids_of(model, text) for text in PROMPTS], parts_of(plain)
+    seen = [dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True)) for row in ids]
+
+    def outputs(prompt: int, part: Part) -> torch.Tensor:
+        entered, left = seen[prompt][part[0]]
+        return left if part[1] is None else entered[:, part[1]]
+
+    without, written = np.zeros((2, len(ids), len(parts)))
     for k, row in enumerate(ids):
         right = choices.index(answers[k])
         rest = [token for place, token in enumerate(tokens) if place != right]
         own = plain(torch.tensor([row])).logits[0, -1]
         lead = own[tokens[right]] - own[rest].max()
         assert float(found["log_odds"][k]) == pytest.approx(lead.item(), abs=1e-3)
+        assert 0 < float(found["log_odds_noise"][k]) < 1e-3
         still, stream = frozen_model(plain, torch.tensor([row]), ["norms"]), last_streams(plain, row)[-2]
         start = stream.clone().requires_grad_()
         logits = still.get_output_embeddings()(final_norm(still)(start.expand(1, len(row), -1)))[0, -1]
         (slope,) = torch.autograd.grad(logits[tokens[right]] - logits[rest[int(own[rest].argmax())]], start)
-        for number, module in enumerate(modules):
-            others = torch.stack([seen[j][number][-1] for j in range(len(ids)) if j != k]).mean(dim=0)
-            logits = plain_logits(plain, row, module, torch.zeros_like(others) if missing == "zero" else others)[-1]
+        for number, part in enumerate(parts):
+            others = torch.stack([outputs(j, part)[-1] for j in range(len(ids)) if j != k]).mean(dim=0)
+            logits = plain_logits(plain, row, part, torch.zeros_like(others) if missing == "zero" else others)[-1]
             without[k, number] = logits[tokens[right]] - logits[rest].max()
-            written[k, number] = slope @ seen[k][number][-1]
+            written[k, number] = slope @ added(plain, number, part, seen[k][part[0]])
     shape = found["written"].shape
+    assert shape[2] == 6
     for name, truth in {"log_odds_without": without, "written": written}.items():
         np.testing.assert_allclose(found[name], truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name)
-    losses = np.zeros((2, len(modules) + 1))
+    losses = np.zeros((2, len(parts) + 1))
     for k, row in enumerate(ids[:2]):
-        for number, module in enumerate([None, *modules]):
-            mean = torch.cat([out[number - 1] for out in seen[:2]]).mean(dim=0)
-            vector, place = (torch.zeros_like(mean) if missing == "zero" else mean), slice(None)
-            logits = plain(torch.tensor([row])).logits[0].double() if module is None else plain_logits(
-                plain, row, module, vector, place
-            )  # fmt: skip
-            losses[k, number] = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(row[1:]))
+        for number, part in enumerate([None, *parts]):
+            logits = plain(torch.tensor([row])).logits[0].double()
+            if part is not None:
+                mean = torch.cat([outputs(j, part) for j in range(2)]).mean(dim=0)
+                vector = torch.zeros_like(mean) if missing == "zero" else mean
+                logits = plain_logits(plain, row, part, vector, slice(None))
+            losses[k, number] = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(row[1:])).detach()
     change = (losses[:, 1:] - losses[:, :1]).mean(axis=0)
     np.testing.assert_allclose(found["loss_change"], change.reshape(shape[1:]), atol=2e-3 * np.abs(change).max())
     assert (found["of_half"] == "select").sum() == 2
+    whole = sl.sublayer_effect(model, PROMPTS, answers, **options | {"parts": "sublayers"})
+    np.testing.assert_allclose(whole["written"], found["written"].sel(sublayer=["attention", "mlp"]), atol=1e-5)
 
 
 def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
@@ -198,6 +226,14 @@ def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
     with sl.applied(tiny, ("blocks.0.hook_resid_pre", lambda stream, hook: stream)):
         whole = sl.sublayer_effect(tiny, DIGITS, answers, choices=[*"0123456789"], seed=5)
     np.testing.assert_allclose(whole["log_odds_without"], found["log_odds_without"], atol=1e-3)
+
+
+def test_equal_prompts_count_once(tiny: Any) -> None:
+    digits = [*"0123456789"]
+    once = sl.sublayer_effect(tiny, DIGITS, digits)
+    with pytest.warns(UserWarning, match="Only 10 of 12 prompts are different"):
+        twice = sl.sublayer_effect(tiny, [*DIGITS, *DIGITS[:2]], [*digits, *"01"])
+    np.testing.assert_array_equal(twice["broken_high"], once["broken_high"])
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

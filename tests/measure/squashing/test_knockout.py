@@ -121,7 +121,7 @@ def test_a_span_is_knocked_out_at_once(bridge_of: Callable[..., Any], plain_of: 
 def test_several_prompts_and_batches(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model, other = bridge_of("gemma"), [*IDS[:4], *reversed(IDS[4:])]
     both = sl.knockout_effect(model, [IDS, other])
-    monkeypatch.setattr("squashlens.measure.squashing.knockout.batch_memory", lambda _: 0.0)  # one variant at a time
+    monkeypatch.setattr("squashlens.engine.running.forced.batch_memory", lambda _: 0.0)  # one variant at a time
     for number, ids in enumerate((IDS, other)):
         alone = sl.knockout_effect(model, ids)
         for name in ("effect", "kl", "total_variation"):
