@@ -102,6 +102,7 @@ def report(
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import squash_map
     from squashlens.measure.answers.accuracy import top_tokens
+    from squashlens.measure.squashing.jacobians.sketch import PROBES
     from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
@@ -114,7 +115,8 @@ def report(
     asked = given or _demonstration(counts)
     judged = _judge(bridge, asked)
     run = capture(bridge, asked.prompt, keep="residuals")
-    view = squash_map(bridge, run, norm=norm)  # first, since the sensitivity uses its vector–Jacobian products again
+    # First, with the probes of the sensitivity, which uses its vector–Jacobian products again.
+    view = squash_map(bridge, run, norm=norm, n_probes=PROBES)
     measured = sensitivity(bridge, run, norm=norm)
     knockout = or_why_not(lambda: knockout_effect(bridge, asked.prompt))
     evidence = Evidence(

@@ -154,7 +154,8 @@ def capture(
     Under other hooks, or after the model was changed and changed back, they run the passes again to compare.
     Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
 
-    Norms of the Jacobian are kept with the capture: a `sensitivity` after a `squash_map` takes half of its products.
+    Norms of the Jacobian are kept with the capture: a `sensitivity` after a `squash_map` with as many probes takes half
+    of its products.
 
     Args:
         prompt: a prompt, several prompts of equal length, or a growing sequence.

@@ -41,7 +41,7 @@ def test_the_map_of_a_capture_hands_on_its_products(method: Any, tiny: Any, monk
     passes: list[Any] = []
     monkeypatch.setattr(products, "record", lambda *of: passes.append(of) or record(*of))
     run, alone = sl.capture(tiny, SHORT), sl.sensitivity(tiny, SHORT, method=method)
-    sl.squash_map(tiny, run, method=method)
+    sl.squash_map(tiny, run, method=method, n_probes=64)
     passes.clear()
     shared = sl.sensitivity(tiny, run, method=method)
     assert len(passes) == 1, "of the Jacobian with frozen attention"
