@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target, dtype_name, short_repr
-from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks, stored_as
+from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks, residual_site, stored_as
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.digests import sha256, source_of
 from squashlens.engine.hooking.standing import ambient, standing
@@ -49,7 +49,7 @@ class Session:
     @classmethod
     def start(cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any) -> "Session":
         """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
-        given = tokens.each_of(prompts.ids if isinstance(prompts, Capture) else prompts)
+        given = prompts.prompts if isinstance(prompts, Capture) else tokens.each_of(prompts)
         recorded = given[0] if len(given) == 1 else given
         if not isinstance(prompts, Capture):  # whose prompts were checked before they were run
             prompts = tokens.tokenize(require_sound(model), prompts)
@@ -182,6 +182,16 @@ class Session:
             return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
         return position_coords(ids, tokens.display_tokens(self.model, self.ids))
+
+
+def streams_of(session: Session, layers: Sequence[Target], at: Any = slice(None)) -> list[Tensor]:
+    """The residual streams of a session's prompts at some layers: those of its capture, or from one forward pass."""
+    held = session.capture
+    if held is not None and held.y is not None and {*layers} <= {*held.residuals, "y"}:
+        return [(held.y if layer == "y" else held.residuals[layer])[:, at] for layer in layers]
+    sites = [residual_site(layer, session.model) for layer in layers]
+    seen = streams_at(session.model, session.ids, sites, at=at)
+    return [seen[site] for site in sites]
 
 
 def require_places(positions: Sequence[int], first: int, last: int, *, different: bool = False) -> None:

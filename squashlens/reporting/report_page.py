@@ -106,9 +106,11 @@ def report(
     >>> path.name
     'page.html'
     """
+    from squashlens.engine.capturing.capture import capture
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import squash_map
     from squashlens.measure.answers.accuracy import top_tokens
+    from squashlens.measure.squashing.jacobians.sketch import PROBES
     from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
@@ -120,13 +122,15 @@ def report(
     counts = given is None and _source(bridge) == "tiny-gemma"
     asked = given or _demonstration(counts)
     judged = _judge(bridge, asked)
-    measured = sensitivity(bridge, asked.prompt, norm=norm)
+    run = capture(bridge, asked.prompt, keep="residuals")
+    # First, with the probes of the sensitivity, which uses its vector–Jacobian products again.
+    view = squash_map(bridge, run, norm=norm, n_probes=PROBES)
+    measured = sensitivity(bridge, run, norm=norm)
     knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
     helped = _remedies(bridge, asked, judged)
     evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
     long = n or (None if given or counts else COPIED)
     parts = [*([_counting(bridge)] if counts else []), *([] if long is None else _growing(bridge, model, long))]
-    view = squash_map(bridge, asked.prompt, norm=norm)
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from squashlens.theory.fused_attention import row_times_pattern
+from squashlens.theory.fused_attention import failure, row_times_pattern
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
@@ -139,11 +139,16 @@ class Attention:
         if self.lse is not None and within.stop - within.start > LONGEST and len(flat) <= FEW:
             seen = self.reached(within)
             queries, keys, lse = self.queries[:, :, within], self.keys[:, :, seen], self.lse[:, :, within]
-            for into, row in zip(total, flat, strict=True):
-                into[:, seen] = row_times_pattern(
-                    row[:, within], queries, keys, lse, self.scale, self.window, self.cap, within.start - seen.start
-                )
-            return total.reshape(rows.shape)
+            how = lse, self.scale, self.window, self.cap, within.start - seen.start
+            try:
+                for into, row in zip(total, flat, strict=True):
+                    into[:, seen] = row_times_pattern(row[:, within], queries, keys, *how)
+                return total.reshape(rows.shape)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever compilers raise
+                warnings.warn(f"A fused kernel failed, and blocks of rows are used: {failure(error)}", stacklevel=2)
+                total.zero_()
         for block, keys in self.blocks(rows=within):
             pattern = self.weights(block, keys)[0].mean(dim=(1, 2))
             total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block].to(pattern.dtype), pattern)

@@ -9,7 +9,7 @@ weights are never rounded to half precision. The query heads of a group are furt
 part of the same logsumexp.
 
 PyTorch's flash attention computes blocks without window and cap, and its flex_attention all others and the exchanged
-attention. On the CPU flex_attention runs uncompiled, for tests.
+attention; its logsumexp needs PyTorch 2.9. On the CPU flex_attention runs uncompiled, for tests.
 """
 
 from collections.abc import Callable
@@ -62,6 +62,11 @@ def row_times_pattern(
     mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device, heads // groups)
     _, sums = _flex(keys, folded, folded[..., :UNUSED], _logits(queries, cap, _own(bias)), mask, scale)
     return sums.double().exp().sum(dim=1) / heads * largest
+
+
+def failure(error: Exception) -> str:
+    """What a kernel's error says in its first line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 def _logits(queries: Tensor, cap: float | None, bias: Tensor | None = None) -> Callable[..., Tensor]:
@@ -134,12 +139,14 @@ def _flex(
     queries: Tensor, keys: Tensor, values: Tensor, logits: Callable[..., Tensor], mask: Any, scale: float
 ) -> tuple[Tensor, Tensor]:
     """flex_attention with its logsumexp, compiled once for all lengths and windows where it is not on the CPU."""
-    flex, asked = _kernel(queries.device.type != "cpu")
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    flex = _kernel(queries.device.type != "cpu")
     factors, grouped = (_own(x) for x in (queries, keys, values)), queries.shape[1] != keys.shape[1]
     limit = torch._dynamo.config.patch(recompile_limit=GRAPHS)  # pyright: ignore[reportAttributeAccessIssue]
     with torch.inference_mode(False), torch.no_grad(), limit:  # one mode, since each is compiled for itself
-        output, more = flex(*factors, logits, mask, scale, grouped, **asked)
-    return output, more if isinstance(more, Tensor) else more.lse
+        output, more = flex(*factors, logits, mask, scale, grouped, return_aux=AuxRequest(lse=True))
+    return output, more.lse
 
 
 def _own(tensor: Tensor) -> Tensor:
@@ -149,11 +156,8 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 @cache
-def _kernel(compiled: bool) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """flex_attention, and how it is asked for the logsumexp, which PyTorch 2.9 renamed."""
-    from torch.nn.attention import flex_attention as module
+def _kernel(compiled: bool) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
 
-    aux, flex = getattr(module, "AuxRequest", None), module.flex_attention
-    asked = {"return_lse": True} if aux is None else {"return_aux": aux(lse=True)}
     # As one graph, since then a failure to compile is an error: uncompiled it would write all logits.
-    return torch.compile(flex, dynamic=True, fullgraph=True) if compiled else flex, asked
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True) if compiled else flex_attention

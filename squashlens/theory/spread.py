@@ -27,9 +27,10 @@ FEWEST = 4  # the smallest k with 1/k < SINK
 
 def received(pattern: Float[Tensor, "*prompt query key"] | Attention) -> Float[Tensor, " key"]:
     """The attention that each token gets from all later queries of one prompt together, as a mean over heads."""
-    total = torch.zeros(_length(pattern), dtype=torch.float64)
+    like = pattern if isinstance(pattern, Tensor) else pattern.queries
+    total = like.new_zeros(_length(pattern), dtype=torch.float64)
     for rows, keys, weights in by_rows(pattern):
-        total[keys] += weights.mean(dim=0).double().tril(rows.start - keys.start - 1).sum(dim=0).cpu()
+        total[keys] += weights.mean(dim=0).double().tril(rows.start - keys.start - 1).sum(dim=0)
     return total
 
 

@@ -48,7 +48,7 @@ def main() -> None:
         rows.append(f"| {name} | {two_digits(seconds)} | {two_digits(seconds / unit)} |")
         print(rows[-1], flush=True)
     table = [HEAD, "|---|---:|---:|", *rows]
-    before, after = halves(PAGE.read_text(encoding="utf-8"))
+    before, after = halves(PAGE.read_text(encoding="utf-8"), HEAD)
     PAGE.write_text("\n".join([*before, *table, *after]) + "\n", encoding="utf-8")
 
 
@@ -94,10 +94,10 @@ def two_digits(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}"
 
 
-def halves(page: str) -> tuple[list[str], list[str]]:
-    """The lines before the table and after it."""
+def halves(page: str, head: str) -> tuple[list[str], list[str]]:
+    """The lines before the table with this head and after it."""
     lines = page.splitlines()
-    start = lines.index(HEAD)
+    start = lines.index(head)
     stop = next(i for i in range(start, len(lines)) if not lines[i].startswith("|"))
     return lines[:start], lines[stop:]
 

@@ -2,8 +2,9 @@
 
 It runs every test marked `cuda`, and times the measurements on random weights with the shapes of Gemma-2B, Gemma-7B and
 Gemma-3-4B. Every shape has its own process and its own number of seconds: one that dies or takes too long is named with
-the work it was at, and the next one begins. `results.json` is written after each part. `--rehearse` does the same on
-the CPU with small shapes.
+the work it was at, and the next one begins. `results.json` is written after each part, and at the end the table of
+what is aimed at is printed and written into docs/cuda.md. `--rehearse` does the same on the CPU with small shapes, and
+writes no page.
 """
 
 import argparse
@@ -15,11 +16,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.gemma import halves
 from tests.cuda.works import MARK, MODELS
 from tests.programs import ROOT, printed
 
 SECONDS = 520.0  # of at most nine minutes
-TESTING = 150.0
+TESTING = 240.0  # of them: 20 kinds of kernels are compiled, two graphs of about four seconds each
+
+PAGE, HEAD = ROOT / "docs/cuda.md", "| what | before | now | aim |"
+# A model, a work and its tokens; what it is divided by, or "s"; what it was before attention was fused; what is aimed
+# at, at most. "plain" is the forward pass of transformers in the same run: fused, and eager with soft caps.
+AIMS: list[tuple[str, str, int, str, str, float]] = [
+    ("gemma-2b", "bound", 2048, "plain", "13.6", 1.6),
+    ("gemma-2b", "bound", 8192, "plain", "7.6", 1.35),
+    ("gemma-2b", "bound", 32_768, "plain", "5.2", 1.45),
+    ("gemma-3-4b", "bound", 8192, "plain", "4.9", 0.9),
+    ("gemma-2-2b", "bound", 2048, "plain", "–", 1.0),
+    ("gemma-2b", "bound", 2048, "obvious", "8.9", 1.1),
+    ("gemma-2b", "bound", 8192, "obvious", "2.4", 0.45),
+    ("gemma-2b", "call", 8, "s", "0.093 s", 0.006),
+    ("gemma-2b", "sketch", 2048, "plain", "82", 45.0),
+    ("gemma-2b", "sensitivity", 256, "s", "5.0 s", 0.8),
+    ("gemma-2b", "influence", 1024, "s", "4.8 s, with fits", 1.0),
+    ("gemma-2b", "collapse", 1024, "s", "1.9 s", 0.5),
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,9 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = [partial(test, held), *(partial(measure, held, model) for model in options.models)]
     for number, part in enumerate(parts):
         left = max(0.0, began + options.seconds - time.monotonic())
-        part(left / (len(parts) - number) if number else min(TESTING, left))
+        share = left if number == len(parts) - 1 else left / 2  # what a shape leaves is for the next ones
+        part(share if number else min(TESTING, left))
         held["seconds"] = time.monotonic() - began
         file.write_text(json.dumps(held, indent=1), encoding="utf-8")
+    table = table_of(held)
+    print(*table, sep="\n")
+    if not options.rehearse:
+        before, after = halves(PAGE.read_text(encoding="utf-8"), HEAD)
+        PAGE.write_text("\n".join([*before, *table, *after]) + "\n", encoding="utf-8")
     print(f"{file}: {len(held['failures'])} failures, {held['seconds']:.0f} s")
     return int(bool(held["failures"]))
 
@@ -82,6 +108,21 @@ def measure(held: dict[str, Any], model: str, seconds: float) -> None:
             print(json.dumps(held["parts"][-1]), flush=True)
     if reason:
         failed(held, f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
+
+
+def table_of(held: dict[str, Any]) -> list[str]:
+    """The rows of what is aimed at; a rehearsal has other numbers of tokens, and its numbers say nothing of a GPU."""
+    timed = {(part["model"], part["kind"], part["n"]): part for part in held["parts"] if "kind" in part}
+    rows = [HEAD, "|---|---:|---:|---:|"]
+    for model, kind, n, over, before, aim in AIMS:
+        part, other = (timed.get((model, name, 96 if held["rehearsal"] else n)) for name in (kind, over))
+        now, unit = "not run", " s" if over == "s" else ""
+        if part is not None:
+            divisor = {"s": 1.0, "plain": part["plain"]}.get(over) or (other or {}).get("seconds", float("nan"))
+            now = f"{part['seconds'] / divisor:.3g}{unit}"
+        name = f"{kind}, {n:,} tokens, {model}" + ("" if unit else f" ÷ {over}")
+        rows.append(f"| {name} | {before} | {now} | {aim:g}{unit} |")
+    return rows
 
 
 if __name__ == "__main__":

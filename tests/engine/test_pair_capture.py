@@ -94,7 +94,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
     assert ds["unrelated"].sizes["draw"] == 3
     assert ds["length"].values.tolist() == [2, 5, 8]
     assert sl.results.provenance(ds)["capture"] == {
-        "baselines": ["contrast", "unrelated"], "tokens_per_pass": None, "n_samples": 3, "passes": "auto",
+        "baselines": ["contrast", "unrelated"], "n_samples": 3, "passes": "auto",
         "noise_lengths": 4, "seed": 0,
     }  # fmt: skip
 
@@ -103,7 +103,7 @@ def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_c
     model = bridge_of("llama")
     how: dict[str, Any] = {
         "lengths": [2, 5, 8], "baselines": ["contrast", "unrelated"], "n_samples": 2, "noise_lengths": 2,
-        "passes": "separate", "tokens_per_pass": 64, "seed": 4,
+        "passes": "separate", "seed": 4,
     }  # fmt: skip
     pairs = sl.capture(model, tail(model), keep="residuals", **how)
     xr.testing.assert_identical(sl.collapse(model, tail(model), **how), sl.collapse(model, pairs))

@@ -34,7 +34,7 @@ def test_shared_passes_equal_the_plain_model(family: str, bridge_of: Any, plain_
         Branch(3, TRUNK[3:6]),
         Branch(18),
     ]
-    readings = read(model, TRUNK, branches, ["blocks.2.hook_resid_post", "ln_final.hook_out"], tokens_per_pass=3)
+    readings = read(model, TRUNK, branches, ["blocks.2.hook_resid_post", "ln_final.hook_out"])
     assert readings.route == "shared"
     for place, branch in enumerate(branches):
         expected = last_streams(plain, branch.ids(TRUNK))[-2:]
@@ -47,14 +47,16 @@ def test_shared_passes_equal_the_plain_model(family: str, bridge_of: Any, plain_
 @settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_routes_agree_on_anything(family: str, bridge_of: Any, data: st.DataObject) -> None:
-    """Any branches, any tokens_per_pass, positions with gaps or without: rows, heads and pattern rows are the same."""
+    """Any branches, tokens in a pass, positions with gaps or without: rows, heads and pattern rows are the same."""
     model = bridge_of(family)
     one = st.builds(Branch, st.integers(1, len(TRUNK)), st.lists(st.integers(3, 59), max_size=4).map(tuple))
     branches = data.draw(st.lists(one, min_size=1, max_size=6))
     tokens_per_pass = data.draw(st.integers(1, 8))
     gaps = data.draw(st.none() | st.lists(st.integers(1, 3), min_size=len(TRUNK), max_size=len(TRUNK)))
     positions = None if gaps is None else tuple(torch.tensor(gaps).cumsum(0).tolist())
-    shared = read(model, TRUNK, branches, SITES, positions=positions, tokens_per_pass=tokens_per_pass)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "_tokens_per_pass", lambda plan, n: tokens_per_pass)
+        shared = read(model, TRUNK, branches, SITES, positions=positions)
     separate = read(model, TRUNK, branches, SITES, positions=positions, passes="separate")
     for site in SITES:
         scale = max(1.0, separate.values[site].abs().max().item())
@@ -85,7 +87,8 @@ def test_how_many_passes(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     read(model, TRUNK, [Branch(4), Branch(9), Branch(3, TRUNK[3:9])], SITES)
     assert counted == [9]
     counted.clear()
-    read(model, TRUNK, [Branch(k, (FOREIGN,)) for k in range(1, 11)], SITES, tokens_per_pass=4)
+    monkeypatch.setattr(passes, "_tokens_per_pass", lambda plan, n: 4)
+    read(model, TRUNK, [Branch(k, (FOREIGN,)) for k in range(1, 11)], SITES)
     assert counted == [10, 4, 4, 2]
     counted.clear()
     given = [Branch(4), Branch(4), Branch(4, (FOREIGN,))]
@@ -135,8 +138,6 @@ def test_sharing_is_tried_before_it_is_believed(folder_of: Any, monkeypatch: pyt
 
 def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bridge_of("llama")
-    with pytest.raises(InputError, match="tokens_per_pass=0"):
-        read(model, TRUNK, [Branch(3)], SITES, tokens_per_pass=0)
     with pytest.raises(InputError, match="passes='fast'"):
         raw(read)(model, TRUNK, [Branch(3)], SITES, passes="fast")
     monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)

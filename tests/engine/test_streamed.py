@@ -1,5 +1,7 @@
 """Models run without patterns: the same numbers as with them, hooks that bite, and what is not streamed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,15 @@ def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(monkeypatch
     assert "comes out differently" in str(streamed._prove(model).reason)
 
 
+@contextmanager
+def fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fused kernels on the CPU, uncompiled, and in wide dtypes."""
+    with monkeypatch.context() as patch:
+        patch.setattr(fused, "DEVICES", {"cpu"})
+        patch.setattr(fused, "DTYPES", {torch.float32, torch.float64})
+        yield
+
+
 FUSED = ("gemma", "gemma2", "gemma3", "llama", "mistral", "gpt2")
 
 
@@ -140,7 +151,7 @@ def test_measurements_by_fused_attention_equal_those_by_blocks(
     ]
     for call in calls:
         by_blocks = call()
-        with fused.fused_anywhere():
+        with fused_anywhere(monkeypatch):
             found = call()
         assert sl.results.provenance(by_blocks)["attention_implementation"] == "streamed"
         assert sl.results.provenance(found)["attention_implementation"] == "fused"
@@ -151,7 +162,7 @@ def test_measurements_by_fused_attention_equal_those_by_blocks(
 def test_what_is_not_fused(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of one block of rows, learned sinks, hooks inside attention."""
     model = bridge_of("gemma2", torch.float32)
-    with fused.fused_anywhere():
+    with fused_anywhere(monkeypatch):
         assert implementation(model, (), module.LONGEST) == "streamed"
         assert implementation(model, (), module.LONGEST + 1) == "fused"
         assert implementation(bridge_of("gpt_oss", torch.float32), (), module.LONGEST + 1) == "streamed"
@@ -179,12 +190,27 @@ def test_a_kernel_with_other_numbers_is_not_used(
     monkeypatch.setattr(fused, "attend_with_lse", broken)
     model = bridge_of("gemma3", torch.float32)
     by_blocks = sl.path_bound(model, IDS[0])
-    fused._why_wrong.cache_clear()
-    with fused.fused_anywhere(), pytest.warns(UserWarning, match=reason):
+    monkeypatch.setattr(fused, "_reasons", {})
+    with fused_anywhere(monkeypatch), pytest.warns(UserWarning, match=reason):
         found = sl.path_bound(model, IDS[0])
-    fused._why_wrong.cache_clear()
     assert sl.results.provenance(found)["attention_implementation"] == "streamed"
     np.testing.assert_array_equal(found, by_blocks)
+
+
+@pytest.mark.parametrize("where", [(fused, "attend_with_lse"), (module, "row_times_pattern")], ids=["pass", "rows"])
+def test_a_kernel_that_fails_after_its_test_ends_in_blocks(
+    where: tuple[Any, str], bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", 4)
+    monkeypatch.setattr(fused, "_reasons", {})
+    model = bridge_of("gemma3", torch.float32)
+    by_blocks = sl.path_bound(model, IDS[0])
+    with fused_anywhere(monkeypatch):
+        sl.path_bound(model, IDS[0])
+        monkeypatch.setattr(*where, fails)
+        with pytest.warns(UserWarning, match="out of resource"):
+            found = sl.path_bound(model, IDS[0])
+    np.testing.assert_allclose(found, by_blocks, rtol=1e-5)
 
 
 def asked(**options: Any) -> Any:

@@ -25,15 +25,6 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture(params=["AuxRequest", "return_lse"])
-def _asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As PyTorch is asked for the logsumexp from 2.9 on, and before; rows are multiplied by it however few they are."""
-    monkeypatch.setattr(module, "LONGEST", 0)
-    fused_attention._kernel.cache_clear()
-    if request.param == "return_lse":
-        monkeypatch.delattr(flex, "AuxRequest")
-
-
 def fused(case: dict[str, Any], dtype: torch.dtype) -> tuple[Attention, Tensor, Tensor]:
     """Attention with its logsumexp, its outputs, and those of the pattern written out in float64."""
     attention, values = drawn(**{name: value for name, value in case.items() if name != "width"})
@@ -47,10 +38,12 @@ def fused(case: dict[str, Any], dtype: torch.dtype) -> tuple[Attention, Tensor, 
     return replace(wide, queries=parts[0], keys=parts[1], lse=lse), outputs, written(wide) @ values
 
 
-@pytest.mark.usefixtures("_asked")
 @pytest.mark.parametrize(("dtype", "rows"), [(torch.float64, 1e-13), (torch.bfloat16, 5e-5)], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_outputs_and_rows_equal_the_written_pattern(case: dict[str, Any], dtype: torch.dtype, rows: float) -> None:
+def test_outputs_and_rows_equal_the_written_pattern(
+    case: dict[str, Any], dtype: torch.dtype, rows: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LONGEST", 0)  # rows are multiplied by fused attention, however few they are
     attention, outputs, expected = fused(case, dtype)
     rounding = 1e-12 if dtype == torch.float64 else 0.02
     torch.testing.assert_close(outputs.double(), expected, rtol=rounding, atol=rounding)
@@ -86,7 +79,7 @@ def test_two_graphs_serve_all_lengths_and_windows(monkeypatch: pytest.MonkeyPatc
     """One for the pass and one for rows, for a number of heads: each takes seconds. The check's are the first."""
     counter = CompileCounter()
     flexing = torch.compile(flex.flex_attention, dynamic=True, fullgraph=True, backend=counter)
-    monkeypatch.setattr(fused_attention, "_kernel", lambda compiled: (flexing, {"return_lse": True}))
+    monkeypatch.setattr(fused_attention, "_kernel", lambda compiled: flexing)
     for n, window, start in ((TESTED, REACH, START), (700, 300, 0), (1000, 150, 300), (600, None, 10)):
         queries, keys = (torch.randn(1, n, heads, 4).transpose(1, 2) for heads in (4, 2))
         _, lse = attend_with_lse(queries, keys, keys, 0.5, window, 30.0)
@@ -99,13 +92,18 @@ def test_two_graphs_serve_all_lengths_and_windows(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("windowed", [False, True])
 @pytest.mark.parametrize("cap", [None, 50.0])
-@pytest.mark.parametrize(("heads", "groups", "width"), [(8, 1, 256), (8, 4, 256), (16, 16, 256), (32, 16, 128)])
+@pytest.mark.parametrize(("heads", "groups", "width", "dtype"), [
+    (8, 1, 256, torch.bfloat16), (8, 1, 256, torch.float16), (8, 4, 256, torch.bfloat16), (16, 16, 256, torch.bfloat16),
+    (32, 16, 128, torch.bfloat16),
+])  # fmt: skip
 def test_kernels_of_this_gpu_give_the_numbers(
-    heads: int, groups: int, width: int, cap: float | None, windowed: bool, dtype: torch.dtype
+    heads: int, groups: int, width: int, dtype: torch.dtype, cap: float | None, windowed: bool
 ) -> None:
-    """Heads of Gemma-2B, Gemma-3-4B, Gemma-7B and Gemma-3-27B; where one fails, blocks of rows are used."""
+    """Heads of Gemma-2B, Gemma-3-4B, Gemma-7B and Gemma-3-27B; where one fails, blocks of rows are used.
+
+    A dtype, heads and a cap take two graphs, whatever the window: compiling them is most of the time.
+    """
     kind = Kind(torch.device("cuda:0"), dtype, heads, groups, width, width, width**-0.5, cap, windowed, True)
     assert _why_wrong(kind) is None

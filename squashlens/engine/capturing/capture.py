@@ -32,7 +32,7 @@ from squashlens.engine.capturing.pairs import PairCapture, Pairs, capture_pairs
 from squashlens.engine.memory import human, require_room
 from squashlens.engine.running.forward import forward
 from squashlens.engine.state import measured
-from squashlens.engine.text.tokens import Prompts, display_tokens, tokenize
+from squashlens.engine.text.tokens import Prompts, display_tokens, each_of, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.records.results import MODEL_UNITS, signed
@@ -56,6 +56,8 @@ class Capture(CaptureBase):
         patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1,
             or to less in a block with a learned sink.
         y: the last residual stream after the final norm, (prompt, position, d); None without residuals.
+        prompts: the prompts as they were given, texts or token ids.
+        norms: what was measured of the capture by vector–Jacobian products, so that another function can use it again.
         fingerprint, ambient_hooks, dtype: the state of the model during the pass.
     """
 
@@ -63,6 +65,8 @@ class Capture(CaptureBase):
     residuals: Mapping[int, Float[Tensor, "prompt position d"]] = field(repr=False)
     patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
     y: Float[Tensor, "prompt position d"] | None = field(repr=False)
+    prompts: list[str] | list[list[int]] = field(repr=False)
+    norms: dict[tuple[Any, ...], Tensor] = field(default_factory=dict, repr=False, init=False)
 
     def contents(self) -> tuple[str, Iterable[Tensor]]:
         words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
@@ -119,8 +123,7 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 @overload
 def capture(
     model: Bridge, prompt: GrowingSequence, *, keep: Kept = ..., lengths: Iterable[int] | None = ...,
-    baselines: Baselines = ..., n_samples: int = ..., noise_lengths: int = ..., passes: Passes = ...,
-    tokens_per_pass: int | None = ..., seed: int = ...,
+    baselines: Baselines = ..., n_samples: int = ..., noise_lengths: int = ..., passes: Passes = ..., seed: int = ...,
 ) -> PairCapture: ...  # fmt: skip
 @overload
 def capture(
@@ -138,7 +141,6 @@ def capture(
     n_samples: int = 3,
     noise_lengths: int = 4,
     passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
     seed: int = 0,
 ) -> Capture | PairCapture:
     """Run the model once and keep activations, so that later measurements need no forward pass.
@@ -151,6 +153,9 @@ def capture(
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
     Under other hooks, or after the model was changed and changed back, they run the passes again to compare.
     Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
+
+    Norms of the Jacobian are kept with the capture: a `sensitivity` after a `squash_map` with as many probes takes half
+    of its products.
 
     Args:
         prompt: a prompt, several prompts of equal length, or a growing sequence.
@@ -171,7 +176,6 @@ def capture(
             prompt by itself, as ``"auto"`` does under hooks that edit, and where the position encoding depends on the
             length of the pass ("longrope", "dynamic"). ``"shared"`` raises an error in these cases. The provenance says
             which way was used, and why.
-        tokens_per_pass: number of branch tokens in one pass; by default, as many as fit into about one gigabyte.
         seed: random seed of the unrelated sequences; 0 by default.
 
     Returns:
@@ -194,7 +198,7 @@ def capture(
     """
     pairs = Pairs(
         lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
-        tokens_per_pass=tokens_per_pass, seed=seed,
+        seed=seed,
     )  # fmt: skip
     kept: set[Tensors] = set(several(keep))
     for one in kept:
@@ -245,7 +249,7 @@ def _of_prompt(model: Bridge, prompts: Prompts, kinds: Collection[Tensors], laye
     _read(model, ids, streams, blocks, keep)
     return Capture(
         ids=ids.cpu(), labels=display_tokens(model, ids), residuals=kept["residual"], patterns=kept["pattern"],
-        y=kept["y"].get(0), **model_state(model),
+        y=kept["y"].get(0), prompts=each_of(prompts), **model_state(model),
     ).signed(model)  # fmt: skip
 
 

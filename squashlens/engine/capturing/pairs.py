@@ -43,6 +43,11 @@ class Streams:
         others = {site: rows[places] for site, rows in self.others.items()}
         return replace(self, values=self.values[:, places], others=others)
 
+    def on(self, device: torch.device) -> "Streams":
+        """The same on a device, where many sorts and norms are fast."""
+        others = {site: rows.to(device) for site, rows in self.others.items()}
+        return replace(self, values=self.values.to(device), others=others)
+
 
 @dataclass(frozen=True)
 class PairRun:
@@ -53,7 +58,6 @@ class PairRun:
     lengths: tuple[int, ...]
     ids: Int[Tensor, "prompt position"]
     passes: Passes = "auto"
-    tokens_per_pass: int | None = None
 
     def __post_init__(self) -> None:
         require_same_vocabulary(self.model, self.sequence)
@@ -71,7 +75,7 @@ class PairRun:
     def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> Streams:
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
         own = residual_sites(self.model)
-        how = {"passes": self.passes, "tokens_per_pass": self.tokens_per_pass} | options
+        how: dict[str, Any] = {"passes": self.passes} | options
         readings = read(self.model, self.trunk, branches, [*own, *sites], **how)
         stacked = torch.stack([readings.values[site] for site in own])
         return Streams(stacked, {s: readings.values[s] for s in sites}, readings.route, readings.attention)
@@ -156,9 +160,16 @@ class PairCapture(CaptureBase):
     def layers(self) -> list[int]:
         return list(range(len(self.v.values) - 1))  # the last entry is y
 
+    def on(self, device: torch.device) -> "PairCapture":
+        """The same on a device; it is not checked again."""
+        replay = self.replay and replace(self.replay, v=self.replay.v.to(device), star=self.replay.star.to(device))
+        contrast, unrelated = self.contrast and self.contrast.on(device), tuple(s.on(device) for s in self.unrelated)
+        v, star = self.v.on(device), self.star.on(device)
+        return replace(self, v=v, star=star, contrast=contrast, unrelated=unrelated, replay=replay)
+
     def run(self, model: Bridge) -> PairRun:
         """The run of the same sequence at the same lengths, for running it again under hooks."""
-        return PairRun(model, self.sequence, self.lengths, self.ids, *passes_of(self))
+        return PairRun(model, self.sequence, self.lengths, self.ids, passes_of(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +181,6 @@ class Pairs:
     n_samples: int = 3
     noise_lengths: int = 4
     passes: Passes = "auto"
-    tokens_per_pass: int | None = None
     seed: int = 0
 
 
@@ -213,20 +223,12 @@ def sequence_of(given: object) -> GrowingSequence:
     return given
 
 
-def passes_of(given: SequenceOrCapture) -> tuple[Passes, int | None]:
+def passes_of(given: SequenceOrCapture) -> Passes:
     """How the passes of a capture were run, for running its sequence again in the same way."""
-    if isinstance(given, PairCapture):
-        return given.options["passes"], given.options["tokens_per_pass"]
-    return "auto", None
+    return given.options["passes"] if isinstance(given, PairCapture) else "auto"
 
 
-def prepare_run(
-    model: Bridge,
-    given: object,
-    lengths: Iterable[int] | None,
-    passes: Passes,
-    tokens_per_pass: int | None,
-) -> PairRun:
+def prepare_run(model: Bridge, given: object, lengths: Iterable[int] | None, passes: Passes) -> PairRun:
     """Check model, sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
     one_of(passes, Passes, "passes")
     sequence, sound = sequence_of(given), require_sound(model)
@@ -239,14 +241,14 @@ def prepare_run(
         raise InputError(f"lengths={chosen!r} has a number twice.", "Give each length once.")
     longest = [sequence.doubled(n) for n in chosen][-1]  # raises an error for a length outside the sequence
     ids = checked_prompts(sound, torch.tensor([longest.ids(sequence.trunk)]))
-    return PairRun(sound, sequence, chosen, ids, passes, tokens_per_pass)
+    return PairRun(sound, sequence, chosen, ids, passes)
 
 
 def capture_pairs(model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, patterns: bool) -> PairCapture:
     """Capture the pairs of a growing sequence, and attention patterns and head outputs if asked for."""
     positive(pairs.n_samples, "n_samples", "a number of sequences")
     positive(pairs.noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
-    run = prepare_run(model, sequence, pairs.lengths, pairs.passes, pairs.tokens_per_pass)
+    run = prepare_run(model, sequence, pairs.lengths, pairs.passes)
     baselines = sorted(several(pairs.baselines))
     contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
     v, star = run.pairs(_attention_sites(run.model) if patterns else ())

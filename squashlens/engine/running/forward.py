@@ -212,19 +212,25 @@ def attention_of(
 
 
 MOST, ROOM = 256, 2**28  # rows of logits at a time, and bytes that they may take: a vocabulary may have 262,144 tokens
-COPIES = 4 * 8  # bytes of a row for each token: logits, log-probabilities and what is computed from them, in float64
+CELLS = {"cpu": 2**18, "cuda": 2**23}  # log-probabilities at a time: on a CPU as many as its cache holds in float64
+
+
+def rows_together(model: Bridge) -> int:
+    """The number of rows of log-probabilities that are computed at a time."""
+    return max(1, CELLS["cpu" if device_of(model).type == "cpu" else "cuda"] // int(model.cfg.d_vocab))
 
 
 def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[Float[Tensor, "branch outcome"]]:
     """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
     require_understood(model)
-    for rows in y.split(max(1, min(MOST, ROOM // (COPIES * int(model.cfg.d_vocab))))):
-        with (
-            torch.inference_mode(False),
-            torch.no_grad(),
-        ):  # not around the yield, which must not change the caller's mode
-            found = logits_of(model, rows).double().log_softmax(dim=-1)
-        yield found
+    for rows in y.split(max(1, min(MOST, ROOM // (8 * int(model.cfg.d_vocab))))):
+        # Not around the yield, which must not change the caller's mode.
+        with torch.inference_mode(False), torch.no_grad():
+            logits = logits_of(model, rows)
+        for some in logits.split(rows_together(model)):
+            with torch.inference_mode(False), torch.no_grad():
+                found = some.double().log_softmax(dim=-1)
+            yield found
 
 
 def require_understood(model: Bridge) -> None:
@@ -249,7 +255,9 @@ def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "bra
     config, plain = text_config(model), cast(Any, model.original_model)
     head = plain.head if is_native(model) else plain.get_output_embeddings()
     logits = head(y[None].to(device_of(model), dtype_of(model)))[0]
-    logits = logits * (getattr(config, "logit_scale", None) or 1.0)  # Cohere
-    logits = logits / (getattr(config, "logits_scaling", None) or 1.0)  # Granite
-    cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2
-    return logits if cap is None else torch.tanh(logits / cap) * cap
+    # Of Cohere, Granite and Gemma 2. A factor of 1 would copy all logits.
+    names = ("logit_scale", "logits_scaling", "final_logit_softcapping")
+    scale, divisor, cap = (getattr(config, name, None) for name in names)
+    logits = logits * scale if scale else logits
+    logits = logits / divisor if divisor else logits
+    return torch.tanh(logits / cap) * cap if cap else logits

@@ -2,14 +2,11 @@
 
 PyTorch compiles the kernels on the machine, and has had faulty ones. So each kind is tested at its first use on random
 queries and keys: outputs, and a row times the pattern, must be those of the pattern written out in float64. A kind that
-fails runs in blocks of rows, with a warning. A prompt of at most one block of rows is not worth compiling for.
+fails then or later runs in blocks of rows, with a warning. A prompt of at most one block of rows is not worth compiling
+for.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,8 +14,8 @@ from torch import Tensor
 from squashlens.engine.agreement import agree
 from squashlens.remarks import remark
 from squashlens.theory import attention as theory
-from squashlens.theory.attention import Attention
-from squashlens.theory.fused_attention import attend_with_lse
+from squashlens.theory.attention import Attention, attention_output
+from squashlens.theory.fused_attention import attend_with_lse, failure, row_times_pattern
 
 # Tokens and the window of the test, and where its row begins: 7 blocks of queries and 5 of the row, the last ones
 # ragged. No model has as many heads, so that what is compiled serves every number of blocks.
@@ -26,7 +23,8 @@ TESTED, REACH, START = 830, 300, 260
 SPREAD = 2.0  # standard deviation of its logits
 ROWS = 2e-4  # by which an entry of a row may differ, of itself: a hundred times what float32 makes of such logits
 
-_anywhere: "ContextVar[bool]" = ContextVar("anywhere", default=False)
+DEVICES, DTYPES = {"cuda"}, {torch.float16, torch.bfloat16}  # where fused kernels are faster
+_reasons: "dict[Kind, str | None]" = {}  # why kinds that were tested must not be used; `None` if they may
 
 
 @dataclass(frozen=True)
@@ -56,25 +54,39 @@ class Kind:
 
 def is_fused(kind: Kind, n: int) -> bool:
     """Whether attention of this kind runs in fused kernels in a pass of n tokens."""
-    if not kind.understood or n <= theory.LONGEST:
+    if not kind.understood or n <= theory.LONGEST or kind.device.type not in DEVICES or kind.dtype not in DTYPES:
         return False
-    half = kind.device.type == "cuda" and kind.dtype in (torch.float16, torch.bfloat16)
-    return (half or _anywhere.get()) and _why_wrong(kind) is None
+    if kind not in _reasons:
+        _judge(kind, _why_wrong(kind))
+    return _reasons[kind] is None
 
 
-@contextmanager
-def fused_anywhere() -> Iterator[None]:
-    """Use fused kernels on every device and in every dtype in the body, uncompiled on the CPU: for tests."""
-    token = _anywhere.set(True)
-    try:
-        yield
-    finally:
-        _anywhere.reset(token)
+def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:
+    """The outputs, and the attention with its logsumexp if fused kernels computed it."""
+    kind = Kind.of(attention, values)
+    if is_fused(kind, attention.queries.shape[2]):
+        try:
+            parts = attention.queries, attention.keys, values
+            found, lse = attend_with_lse(*parts, attention.scale, attention.window, attention.cap)
+            return found, replace(attention, lse=lse)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever compilers raise
+            _judge(kind, failure(error))
+    return attention_output(attention, values), attention
 
 
-@cache
+def _judge(kind: Kind, reason: str | None) -> None:
+    _reasons[kind] = reason
+    if reason is not None:
+        remark(
+            f"Fused attention is not used on {kind.device} for heads of {kind.width} in {kind.dtype}, but blocks of "
+            f"rows, which are slower and give the same numbers: {reason}."
+        )
+
+
 def _why_wrong(kind: Kind) -> str | None:
-    """Why fused kernels must not be used, with a warning when it is found; `None` if they gave the right numbers."""
+    """Why fused kernels must not be used; `None` if they gave the right numbers."""
     generator, everything = torch.Generator().manual_seed(0), slice(0, TESTED)
 
     def drawn(heads: int, width: int) -> Tensor:
@@ -85,27 +97,21 @@ def _why_wrong(kind: Kind) -> str | None:
     keys, values = drawn(kind.groups, kind.width), drawn(kind.groups, kind.value_width)
     row = torch.rand(1, TESTED, generator=generator, dtype=torch.float64).to(kind.device)
     row[:, :START] = 0
+    late = slice(START, None)
     fused = Attention(queries, keys, kind.scale, kind.cap, REACH if kind.windowed else None)
     written = replace(fused, queries=queries.double(), keys=keys.double())
-    reason = None
     with torch.inference_mode(False), torch.no_grad():
         weights, _ = written.weights(everything, everything)
         try:
             outputs, lse = attend_with_lse(queries, keys, values, kind.scale, fused.window, kind.cap)
-            product = replace(fused, lse=lse).pushed(row, slice(START, TESTED))
+            parts = row[:, late], queries[:, :, late], keys, lse[:, :, late]
+            product = row_times_pattern(*parts, kind.scale, fused.window, kind.cap, START)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever compilers raise
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-        else:
-            off = (product / (row @ weights.mean(dim=(1, 2))[0]) - 1).abs().max().item()
-            if not off <= ROWS:  # NaN is wrong
-                reason = f"the product of a row differs by {off:.1e}"
-            elif not agree(outputs, (weights @ values.double()[:, :, None]).flatten(1, 2), kind.dtype):
-                reason = "its outputs are wrong"
-    if reason is not None:
-        remark(
-            f"Fused attention is not used on {kind.device} for heads of {kind.width} in {kind.dtype}, but blocks of "
-            f"rows, which are slower and give the same numbers: {reason}."
-        )
-    return reason
+            return failure(error)
+        off = (product / (row @ weights.mean(dim=(1, 2))[0]) - 1).abs().max().item()
+        if not off <= ROWS:  # NaN is wrong
+            return f"the product of a row differs by {off:.1e}"
+        right = agree(outputs, (weights @ values.double()[:, :, None]).flatten(1, 2), kind.dtype)
+        return None if right else "its outputs are wrong"

@@ -25,7 +25,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from squashlens._typing import Bridge, Passes, one_of, positive
+from squashlens._typing import Bridge, Passes, one_of
 from squashlens.bars import bar
 from squashlens.engine.agreement import SAME_OPERATIONS, agree
 from squashlens.engine.anatomy import device_of, dtype_of, why_lengths_differ, width
@@ -40,7 +40,7 @@ from squashlens.engine.state import proved
 from squashlens.errors import InputError
 from squashlens.sequences import Branch, Ids
 
-PASS_MEMORY = 1e9  # bytes for the attention of one pass over branches, unless tokens_per_pass= is given
+PASS_MEMORY = 1e9  # bytes for the attention of one pass over branches
 FEW = 256  # branch tokens whose pass takes little longer than a pass with one token
 MASK = 24  # bytes for one query and key while a mask is built
 
@@ -96,34 +96,31 @@ def read(
     hooks: OnTrunk = no_hooks,
     branch_hooks: Sequence[Hook] = (),
     passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
     copies: int = 1,
 ) -> Readings:
     """Read activations at the last token of every prompt, in as few forward passes as possible.
 
     `positions` are the trunk's position ids. ``hooks(k)`` are for a pass that starts with k tokens of the trunk,
-    `branch_hooks` for those that continue its cache. `passes` and `tokens_per_pass` are as in `capture`. With another
+    `branch_hooks` for those that continue its cache. `passes` is as in `capture`. With another
     number of `copies` in a separate pass, the same terms are added in another order.
     """
     one_of(passes, Passes, "passes")
-    if tokens_per_pass is not None:
-        positive(tokens_per_pass, "tokens_per_pass", "a number of tokens")
     branches_on_trunk = [branch.along(trunk, positions) for branch in branches]
     each = tuple(dict.fromkeys(branches_on_trunk))  # equal prompts are run once
     plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies)
     _require_room(plan, len(branches))
     with torch.inference_mode(False), torch.no_grad():
-        rows, route = _route(plan, passes, tokens_per_pass)
+        rows, route = _route(plan, passes)
     if len(each) < len(branches_on_trunk):
         number = {branch: i for i, branch in enumerate(each)}
         rows = {site: values[[number[b] for b in branches_on_trunk]] for site, values in rows.items()}
     return Readings(rows, route, implementation(model, sites, plan.longest))
 
 
-def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None) -> tuple[dict[str, Tensor], str]:
+def _route(plan: Plan, passes: Passes) -> tuple[dict[str, Tensor], str]:
     if passes == "separate":
         return _run_separately(plan), "separate"
-    rows, reason = _share(plan, tokens_per_pass)
+    rows, reason = _share(plan)
     if rows is not None and reason is None:
         return rows, "shared"
     if passes == "shared":
@@ -131,7 +128,7 @@ def _route(plan: Plan, passes: Passes, tokens_per_pass: int | None) -> tuple[dic
     return _run_separately(plan), f"separate, since {reason}"
 
 
-def _share(plan: Plan, tokens_per_pass: int | None) -> tuple[dict[str, Tensor] | None, str | None]:
+def _share(plan: Plan) -> tuple[dict[str, Tensor] | None, str | None]:
     """The rows from shared passes, and the reason if they must not be used."""
     reason = "hooks are on the model" if ambient(plan.model) else why_lengths_differ(plan.model, _pass_lengths(plan))
     alone = "its prompts cannot share a pass"
@@ -140,7 +137,7 @@ def _share(plan: Plan, tokens_per_pass: int | None) -> tuple[dict[str, Tensor] |
     if reason is not None:
         return None, reason
     try:
-        rows = _run_together(plan, tokens_per_pass)
+        rows = _run_together(plan)
     except (*FAILURES, IndexError):  # a model that does not accept such a mask or cache
         return None, alone
     return rows, _why_wrong(plan, rows)
@@ -232,7 +229,7 @@ def batches(kinds: Iterable[Kind], size: Callable[[Kind], int]) -> Iterator[tupl
         yield from ((kind, places[start : start + step]) for start in range(0, len(places), step))
 
 
-def _run_together(plan: Plan, tokens_per_pass: int | None) -> dict[str, Tensor]:
+def _run_together(plan: Plan) -> dict[str, Tensor]:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
     rows, model, device = _Rows(plan), plan.model, device_of(plan.model)
     on_trunk = [i for i, b in enumerate(plan.branches) if not b.tokens]
@@ -251,7 +248,7 @@ def _run_together(plan: Plan, tokens_per_pass: int | None) -> dict[str, Tensor]:
         with attached(model, *plan.hooks(n)):
             forward(model, torch.tensor([plan.trunk[:n]], device=device), rows.watch(on_trunk, ends, keys), extra)
         rows.take(on_trunk)
-    groups = list(_groups(plan, leaving, tokens_per_pass or _tokens_per_pass(plan, n)))
+    groups = list(_groups(plan, leaving, _tokens_per_pass(plan, n)))
     for group in bar(groups, desc="branches", unit="pass"):
         _on_cache(plan, rows, group, cache, trunk_positions)
     return rows.values

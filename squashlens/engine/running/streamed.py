@@ -29,11 +29,10 @@ from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.reader import points_of, reader_of
-from squashlens.engine.running.fused import Kind, is_fused
+from squashlens.engine.running.fused import Kind, attend, is_fused
 from squashlens.engine.state import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
-from squashlens.theory.attention import Attention, attention_output, differentiable_attention
-from squashlens.theory.fused_attention import attend_with_lse
+from squashlens.theory.attention import Attention, differentiable_attention
 
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
@@ -196,18 +195,14 @@ def _attend(
         attention_mask.size if windowed else None, s_aux,
         None if windowed else attention_mask,
     )  # fmt: skip
-    block, kind = stream.block_of[id(module)], Kind.of(attention, value)
-    stream.kinds.add((kind, attention_mask.native if windowed else None))
+    stream.kinds.add((Kind.of(attention, value), attention_mask.native if windowed else None))
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if needed:
         found = differentiable_attention(attention, value, stream.frozen, stream.reached)
-    elif is_fused(kind, query.shape[2]):
-        found, lse = attend_with_lse(query, key, value, attention.scale, attention.window, attention.cap)
-        attention = replace(attention, lse=lse)
     else:
-        found = attention_output(attention, value)
+        found, attention = attend(attention, value)
     if stream.on_attention is not None:
-        stream.on_attention(block, attention)
+        stream.on_attention(stream.block_of[id(module)], attention)
     return found.transpose(1, 2).contiguous(), None
 
 

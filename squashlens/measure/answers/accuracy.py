@@ -78,7 +78,7 @@ def accuracy(
             f"The {len(given)} sequences of sequence= do not have equal numbers of content tokens.",
             "Give at least one sequence, all with the same number of content tokens.",
         )
-    run = prepare_run(model, given[0], lengths, "separate", tokens_per_pass=None)
+    run = prepare_run(model, given[0], lengths, "separate")
     for one in given[1:]:
         require_same_vocabulary(run.model, one)
     session = sequence_session(run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline)

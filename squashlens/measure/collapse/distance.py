@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Baselines, Bridge, Distance, Heads, Passes, Scale, dtype_name
-from squashlens.engine.anatomy import dtype_of, windows
+from squashlens.engine.anatomy import device_of, dtype_of, windows
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, head_site
-from squashlens.engine.running.forward import log_probabilities
+from squashlens.engine.running.forward import logits_of, rows_together
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import (
     NOISE,
@@ -57,7 +57,7 @@ COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
         lambda p, q: p.argmax(dim=-1) == q.argmax(dim=-1), "whether the most likely next token is the same", "1",
     ),
 }  # fmt: skip
-TOGETHER = 16  # lengths whose next tokens are compared at once
+TOGETHER = 64  # lengths whose logits are computed at once
 MOVED = {"total_variation": ("total variation", "1"), "log_odds": ("log odds", "nats")}  # by rounding
 
 
@@ -75,7 +75,6 @@ def collapse(
     n_samples: int = 3,
     noise_lengths: int = 0,
     passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
     seed: int = 0,
 ) -> xr.Dataset:
     """The distance ``D_ℓ(n) = ‖v_n⁽ℓ⁾ − v*⁽ℓ⁾_{n+1}‖`` between a sequence and its pair, at each layer and length.
@@ -98,7 +97,7 @@ def collapse(
             over each head" may mean either. No distances per head by default.
         round_to: dtype to which representations are rounded before they are compared, such as ``"bfloat16"`` or
             `torch.bfloat16`; no rounding by default. To run the model itself in another dtype, load it in that dtype.
-        lengths, baselines, n_samples, passes, tokens_per_pass, seed: as in `capture`; for a sequence only.
+        lengths, baselines, n_samples, passes, seed: as in `capture`; for a sequence only.
         noise_lengths: as in `capture`, for a sequence only; 0, no noise floor, by default.
 
     Returns:
@@ -139,13 +138,14 @@ def collapse(
     metric = Metric(norm, scale, find_dtype(round_to))
     wanted = Pairs(
         lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
-        tokens_per_pass=tokens_per_pass, seed=seed,
+        seed=seed,
     )  # fmt: skip
     session, pairs = take_pairs(
         model, sequence, "collapse", wanted,
         patterns=by_head == "value", **metric.said, by_head=by_head, round_to=metric.form,
     )  # fmt: skip
-    gaps = metric.between(pairs)
+    pairs = pairs.on(device_of(session.model))
+    gaps = metric.between(pairs).cpu()
     found = with_y("distance", gaps, metric.distance("distance of v and v*"), metric.units)
     size = metric.stated("root mean square of the coordinates of v")
     found |= with_y("rms", metric.size(pairs.v.values), size, MODEL_UNITS)
@@ -223,9 +223,13 @@ def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
     parts: list[dict[str, Tensor]] = []
     for both in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         rows, numbers = torch.cat([part.double() for part in both]).unique(dim=0, return_inverse=True)
-        logs = torch.cat([*log_probabilities(model, rows)])
-        p, q = (logs[number] for number in numbers.to(logs.device).chunk(2))
-        parts.append({name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()})
+        with torch.inference_mode(False), torch.no_grad():
+            logits = logits_of(model, rows)  # log-probabilities of all rows in float64 would leave the cache
+        some, pairs = rows_together(model), numbers.to(logits.device).reshape(2, -1)
+        sums = torch.cat([part.double().logsumexp(dim=-1) for part in logits.split(some)])
+        for pair in pairs.split(some, dim=1):
+            p, q = logits[pair].double() - sums[pair][..., None]
+            parts.append({name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()})
     return {name: torch.cat([part[name] for part in parts]).cpu() for name in COMPARISONS}
 
 

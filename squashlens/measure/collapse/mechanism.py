@@ -55,7 +55,6 @@ def collapse_mechanism(
     lengths: Iterable[int] | None = None,
     noise_lengths: int = REPLAYED,
     passes: Passes = "auto",
-    tokens_per_pass: int | None = None,
 ) -> xr.Dataset:
     """The steps of the collapse proof on the model: attention differences, their bound, and each part's share of D.
 
@@ -63,7 +62,7 @@ def collapse_mechanism(
         model, norm: as in `collapse`.
         sequence: a growing sequence without suffix, because the proof compares the repeated token itself; or a
             `capture` of one with patterns, which is not run again.
-        lengths, noise_lengths, passes, tokens_per_pass: as in `capture`; for a sequence only.
+        lengths, noise_lengths, passes: as in `capture`; for a sequence only.
 
     Returns:
         Dataset. Over (block, head, length), dimensionless: `attention_tv`, δ(α_n, α*_{n+1}) = Σ_{i≤n} |α_ni −
@@ -100,7 +99,7 @@ def collapse_mechanism(
             "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
         )
     require_attention_alone(require_sound(model))
-    wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes, tokens_per_pass=tokens_per_pass)
+    wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes)
     session, pairs = take_pairs(model, sequence, "collapse_mechanism", wanted, patterns=True, norm=norm)
     blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
     variation, own = _attention(pairs)

@@ -81,7 +81,7 @@ def separation(
     (1.0, 0.0625)
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    run = prepare_run(model, sequence, lengths, "auto", None)
+    run = prepare_run(model, sequence, lengths, "auto")
     if len(run.lengths) < 2:
         raise InputError(f"lengths={run.lengths} has one length, and nothing to tell it from.", "Give at least two.")
     session = sequence_session(run.model, run, "separation", lengths=list(run.lengths), n_random_models=n_random_models)

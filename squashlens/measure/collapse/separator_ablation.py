@@ -122,7 +122,7 @@ def separator_ablation(
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     if lengths is None and isinstance(sequence, GrowingSequence):
         lengths = range(len(sequence), 0, len(sequence) // -LENGTHS)
-    run = prepare_run(model, sequence, lengths, *passes_of(sequence))
+    run = prepare_run(model, sequence, lengths, passes_of(sequence))
     if not run.sequence.separator_places(run.lengths[-1]):  # a separator after the last content token is not within
         raise InputError(
             "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."

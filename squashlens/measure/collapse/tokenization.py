@@ -135,7 +135,7 @@ def _run(model: Bridge, row: list[Ids]) -> PairRun:
     """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(row, key=len)
     sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
-    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto", None)
+    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto")
 
 
 BETWEEN = "·"  # separates tokens where several are displayed in a row

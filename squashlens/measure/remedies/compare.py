@@ -90,7 +90,7 @@ def compare(
     """
     every, metric = by_name(interventions), Metric(norm, scale)
     comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
-    chosen = list(prepare_run(model, sequence, lengths, "auto", None).lengths)
+    chosen = list(prepare_run(model, sequence, lengths, "auto").lengths)
     given = {"form": stated(comparison.sequence)}
     found = {
         name: restated(comparison.measured(model, parts, chosen, metric, noise_lengths), given)

@@ -105,7 +105,7 @@ def sensitivity(
     derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
     for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
         norms = jacobian_norms(
-            session.model, session.ids, norm=norm, freeze=freeze, query=n, spans=named, **how
+            session.model, session.capture or session.ids, norm=norm, freeze=freeze, query=n, spans=named, **how
         ).assign_coords(session.coords()[1])
         found[name] = norms.drop_vars(ENDS, errors="ignore")
         found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}

@@ -109,7 +109,7 @@ def substitution_effect(
         apart = torch.zeros_like(gaps)
         if to_layer == "y":
             parts = beside_the_first(session.model, moved)
-            apart = torch.cat([divergence(own, logs).cpu() for own, logs in parts])[1:]
+            apart = torch.cat([divergence(own, logs) for own, logs in parts])[1:].cpu()
         owners = owners[1:]
         before = [k for k, inside in together.items() if max(inside) < n]
         for ceiling, moves in zip(ceilings.values(), (gaps, apart), strict=True):

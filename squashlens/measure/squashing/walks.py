@@ -351,4 +351,5 @@ def shares_beyond_uniform(session: Session, patterns: Mapping[int, Pattern]) -> 
     """The share of every token in every block, from the patterns of a session with one prompt."""
     model, reach = session.model, windows(session.model, session.positions)
     sinks = {block: learned_sink(model, block) is not None for block in patterns}
-    return torch.stack([beyond_uniform(received(patterns[b]), reach[b], sinks[b]) for b in patterns])  # pyright: ignore
+    totals = to_cpu([received(pattern) for pattern in patterns.values()])  # pyright: ignore[reportArgumentType]
+    return torch.stack([beyond_uniform(t, reach[b], sinks[b]) for b, t in zip(patterns, totals, strict=True)])

@@ -144,7 +144,7 @@ MAKES = {
 WHERE = ("", "paths", "synthetic")  # the modules of squashlens that have measurements; the package itself if empty
 LOADING = ("dtype", "revision")  # options of `load` that change the numbers
 RUNS = {"separation": ("runs",)}  # need a model's name, and a study gives loaded models
-BATCHES = ("batch_size", "vjp_batch_size", "tokens_per_pass")  # how the work is divided: no part of a cell's name
+BATCHES = ("batch_size", "vjp_batch_size")  # how the work is divided: no part of a cell's name
 NOT_GIVEN = ("resume", "answer")  # set by the study, or known to Python only
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 GROUPS = 16  # contiguous groups of queries
 FEWEST = 4  # fewest groups of queries that have an interval
 RESAMPLES = 200
+CELLS = 2**17  # numbers of the resamples that are fitted together: as many as a CPU's cache holds
 SLOWEST, FASTEST, POINTS = 0.01, 16.0, 400  # exponents that are tried
 NEAR = 1e-3  # relative distance from an end of that range at which an exponent counts as being there
 GOLDEN = (5**0.5 - 1) / 2
@@ -79,7 +80,9 @@ class ByDistance:
         counts = torch.nn.functional.one_hot(drawn, groups).sum(dim=1).double()
         sums = torch.einsum("sg,gkr->skr", counts, self.sums)
         pairs = torch.einsum("sg,gkr->skr", counts, self.pairs)
-        again = fit(sums / pairs, pairs, steps=FEW)
+        size = max(1, CELLS // self.pairs[0].numel())
+        some = zip(sums.split(size), pairs.split(size), strict=True)
+        again = [torch.cat(part) for part in zip(*(fit(s / p, p, steps=FEW) for s, p in some), strict=True)]
         ends = [Law(*(torch.nanquantile(part, level, dim=0) for part in again)) for level in (0.025, 0.975)]
         return found, ends[0], ends[1]
 
@@ -93,23 +96,25 @@ def fit(means: Float[Tensor, "*many distance"], pairs: Num[Tensor, "*#many dista
     weights = torch.where(means.isfinite(), pairs, 0.0)
     weights = weights / weights.sum(dim=-1, keepdim=True)
     values = means.double().nan_to_num(0.0)
+    mean = (weights * values).sum(dim=-1)
+    apart = weights * (values - mean[..., None])
     logs = torch.log(torch.arange(1, means.shape[-1] + 1, dtype=torch.float64))
     tried = torch.logspace(torch.log10(torch.tensor(SLOWEST)).item(), torch.log10(torch.tensor(FASTEST)).item(), POINTS)
     tried = tried.double()
     basis = torch.exp(-tried[:, None] * logs)  # (exponent, distance)
-    losses = _loss(*_moments(weights, values, basis))
-    best = losses.argmin(dim=-1)
+    x = weights @ basis.mT
+    best = _explained(weights @ basis.square().mT - x**2, apart @ basis.mT).argmax(dim=-1)
     low, high = tried[(best - 1).clamp(min=0)], tried[(best + 1).clamp(max=POINTS - 1)]
     for _ in range(steps):  # golden-section search between the neighbours of the best exponent that was tried
         span = GOLDEN * (high - low)
         left, right = high - span, low + span
-        better = _at(weights, values, logs, left) < _at(weights, values, logs, right)
+        gains = [_explained(*_moments(weights, apart, logs, one)[1:]) for one in (left, right)]
+        better = gains[0] > gains[1]
         low, high = torch.where(better, low, left), torch.where(better, right, high)
     exponent = (low + high) / 2
-    basis = torch.exp(-exponent[..., None] * logs)
-    moments = _moments_of(weights, values, basis)
-    amplitude = moments[3] / moments[2]
-    floor = moments[1] - amplitude * moments[0]
+    x, xx, xy = _moments(weights, apart, logs, exponent)
+    amplitude = xy / xx
+    floor = mean - amplitude * x
     enough = (weights > 0).sum(dim=-1) >= FEWEST
     inner = torch.where(weights[..., 1:] > 0, values[..., 1:], torch.nan)
     first = inner[..., :1]
@@ -118,31 +123,13 @@ def fit(means: Float[Tensor, "*many distance"], pairs: Num[Tensor, "*#many dista
     return Law(*(torch.where(known, part, torch.nan) for part in (floor, amplitude, exponent)))
 
 
-Moments = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+def _moments(weights: Tensor, apart: Tensor, logs: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The weighted mean and variance of each series' power, and its covariance with the values."""
+    basis = torch.exp(-exponent[..., None] * logs)
+    x = (weights * basis).sum(dim=-1)
+    return x, (weights * (basis - x[..., None]).square()).sum(dim=-1), (apart * basis).sum(dim=-1)
 
 
-def _moments(weights: Tensor, values: Tensor, basis: Tensor) -> Moments:
-    """Weighted means and covariances of values with each function of a basis (exponent, distance)."""
-    x, y = weights @ basis.mT, (weights * values).sum(dim=-1, keepdim=True)
-    xx = weights @ basis.square().mT - x**2
-    xy = (weights * (values - y)) @ basis.mT
-    yy = (weights * (values - y).square()).sum(dim=-1, keepdim=True)
-    return x, y, xx, xy, yy
-
-
-def _moments_of(weights: Tensor, values: Tensor, basis: Tensor) -> Moments:
-    """The same with one function for each series."""
-    x, y = (weights * basis).sum(dim=-1), (weights * values).sum(dim=-1)
-    xx = (weights * (basis - x[..., None]).square()).sum(dim=-1)
-    xy = (weights * (values - y[..., None]) * basis).sum(dim=-1)
-    yy = (weights * (values - y[..., None]).square()).sum(dim=-1)
-    return x, y, xx, xy, yy
-
-
-def _loss(_x: Tensor, _y: Tensor, xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
-    """The weighted sum of squares that the best γ and β leave."""
-    return yy - torch.where(xx > 0, xy**2 / xx, torch.zeros_like(xx))
-
-
-def _at(weights: Tensor, values: Tensor, logs: Tensor, exponent: Tensor) -> Tensor:
-    return _loss(*_moments_of(weights, values, torch.exp(-exponent[..., None] * logs)))
+def _explained(xx: Tensor, xy: Tensor) -> Tensor:
+    """How much the best γ and β take from the weighted sum of squares of the values."""
+    return torch.where(xx > 0, xy**2 / xx, 0.0)

@@ -37,10 +37,10 @@ def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: A
     sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",")
     ds = sl.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale)
     lengths = ds["replayed"].values.tolist()
-    together = prepare_run(tiny, sequence, None, "shared", None).pairs()
+    together = prepare_run(tiny, sequence, None, "shared").pairs()
     places = [n - 1 for n in lengths]
     v, star = (side.values[:, places].numpy() for side in together)
-    alone = prepare_run(tiny, sequence, lengths, "separate", None).pairs()
+    alone = prepare_run(tiny, sequence, lengths, "separate").pairs()
     expected = by_hand(v, star, [side.values.numpy() for side in alone], norm, scale)
     np.testing.assert_allclose(np.concatenate([ds["noise_floor"], ds["noise_floor_y"].values[None]]), expected)
     again = sl.collapse(tiny, sequence, lengths=lengths, norm=norm, scale=scale, passes="separate")["distance"]

@@ -7,7 +7,9 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 import squashlens as sl
+from squashlens.engine.differentiating.replay import record
 from squashlens.engine.hooking.hook import Hook
+from squashlens.measure.squashing.jacobians import products
 
 PROMPT = "How many ones are in the following sequence? 110,111,0 ="
 SHORT = "How many ones are in the following sequence? 1101 ="
@@ -31,6 +33,24 @@ def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> No
         np.testing.assert_allclose(ds[name].values, expected.values[:reach], rtol=1e-6)
     ratio = alone["path_bound"].values[:reach] / alone["null"].values[:reach]
     np.testing.assert_allclose(ds["bound_over_null"].values, ratio, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+def test_the_map_of_a_capture_hands_on_its_products(method: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The map needs products to all layers, and the sensitivity those to the lowest; under hooks there are others."""
+    passes: list[Any] = []
+    monkeypatch.setattr(products, "record", lambda *of: passes.append(of) or record(*of))
+    run, alone = sl.capture(tiny, SHORT), sl.sensitivity(tiny, SHORT, method=method)
+    sl.squash_map(tiny, run, method=method, n_probes=64)
+    passes.clear()
+    shared = sl.sensitivity(tiny, run, method=method)
+    assert len(passes) == 1, "of the Jacobian with frozen attention"
+    np.testing.assert_allclose(shared["jacobian"], alone["jacobian"], rtol=1e-9)
+    assert sl.results.provenance(shared)["call"] == sl.results.provenance(alone)["call"]
+    with sl.applied(tiny, sl.hooks.freeze_attention()):  # the same activations, and other derivatives
+        frozen = sl.jacobian_norms(tiny, run, method=method)
+    np.testing.assert_allclose(frozen, shared["jacobian_frozen"], rtol=1e-5)
+    assert abs(frozen / shared["jacobian"].values - 1).max() > 0.1
 
 
 def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:

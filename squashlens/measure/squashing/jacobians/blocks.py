@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Target, positive
-from squashlens.bars import bar
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -134,15 +133,11 @@ def _leading(
     blocks: Float[Tensor, "place out in"], k: int
 ) -> tuple[Float[Tensor, "place direction out"], Float[Tensor, "place direction"], Float[Tensor, "place direction in"]]:
     """Left vectors, singular values and right vectors, with the largest entry of each left vector positive."""
-    found = []
-    for block in bar(blocks, desc="directions", unit="token"):
-        u, s, vh = torch.linalg.svd(block)
-        left = u[:, :k].mT
-        largest = left.gather(1, left.abs().argmax(dim=1, keepdim=True))
-        signs = torch.where(largest < 0, -1.0, 1.0).double()
-        found.append((signs * left, s[:k], signs * vh[:k]))
-    left, values, right = (torch.stack(parts) for parts in zip(*found, strict=True))
-    return left, values, right
+    u, s, vh = torch.linalg.svd(blocks)
+    left = u[..., :k].mT
+    largest = left.gather(-1, left.abs().argmax(dim=-1, keepdim=True))
+    signs = torch.where(largest < 0, -1.0, 1.0).double()
+    return signs * left, s[:, :k], signs * vh[:, :k]
 
 
 def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:

@@ -154,7 +154,8 @@ def _estimated(
         facts = {"n_probes": method.n_probes, "seed": method.seed, "failure_probability": sketch.MISSED}
         return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
     kept = products.storage(d) if norm == "spectral" else None
-    return products.exact(kept), {}, {} if kept is None else {"rows": kept.way}
+    found = sketch.ends_of(products, norm, method, 0.0, kept)
+    return found.estimate, {}, {} if kept is None else {"rows": kept}
 
 
 def _require_possible(given: sketch.Estimation, norm: Norm) -> None:

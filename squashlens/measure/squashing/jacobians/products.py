@@ -1,16 +1,15 @@
 """Vector–Jacobian products from the output at one token, or at all, and the norms that follow from them.
 
 Products come in batches, a few rows of every block at a time. A spectral norm needs all rows of a block together. There
-are three ways to keep them, which give the same numbers, and the first that fits is taken: *hold* keeps the blocks of
-all positions in memory, n · k · d numbers; *spill* writes them to a temporary file and reads it back position by
-position; *repeat* keeps the blocks of a few positions and repeats the products for the next ones.
+are two ways to keep them, which give the same numbers: *hold* keeps the blocks of all positions in memory, n · k · d
+numbers; *spill*, for those that do not fit, writes them to a temporary file and reads it back position by position.
 """
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial, reduce
-from typing import Literal, NamedTuple
+from functools import cached_property, partial, reduce
+from typing import Any, Literal
 
 import numpy as np
 import psutil
@@ -29,6 +28,7 @@ from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
 from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
 from squashlens.engine.hooking.hook import Hook, Recipe
+from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.running.streamed import implementation
 from squashlens.errors import CapacityError, UnsoundModelError
@@ -38,7 +38,7 @@ from squashlens.theory.norms import gram_of, largest, missing_sizes, squared_fro
 from squashlens.theory.probes import PROBES, normals
 
 CELLS = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers of the rows whose norms are computed together
-Way = Literal["hold", "spill", "repeat"]
+Way = Literal["hold", "spill"]
 Batch = Float[Tensor, "cotangent prompt position in"]
 Take = Callable[[int, Batch], None]
 Blocks = Float[Tensor, "prompt place out in"]  # rows of the blocks of some positions
@@ -68,7 +68,8 @@ def require_causal(rows: Batch, query: int, check: Deferred) -> Batch:
 class Pullback:
     """Products uᵀJ for cotangents u at `to`, block by block if the model allows it, else on the graph of all blocks.
 
-    One forward pass serves all of them. `tick` is called with the share of the rows that are done.
+    One forward pass serves all of them, when the first are asked for. `tick` is called with the share of the rows that
+    are done.
     """
 
     def __init__(
@@ -76,26 +77,33 @@ class Pullback:
         to: Target = "y", batch_size: int | None = None, tick: Callable[[float], None] | None = None,
     ) -> None:  # fmt: skip
         model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
-        self.session, self.layers, self.tick = session, [*layers], tick
+        self.session, self.layers, self.hooks, self.tick = session, [*layers], hooks, tick
         self.to: Target = to
         self.bottom, self.top = min(layers), n_blocks(model) if top is None else top
         self.again = partial(Pullback, session, layers, hooks, top, to, batch_size)
-        self.replay = None
-        if self.bottom < self.top and replayable(model, hooks):
+        self.by_block = self.bottom < self.top and replayable(model, hooks)
+        if self.by_block:
             self.batch = batch_size or cotangents(model, prompts, n)
             require_products(model, prompts, n, self.batch)
-            self.replay = record(model, ids, hooks, self.bottom, self.top)
             self.attention = "streamed, block by block"
             return
         self.attention = implementation(model)
         graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
         require_room(graph, ids.device, f"The graph of all blocks ({self.attention})", "Use a shorter prompt.")
         self.batch = batch_size or cotangents_on_graph(model, prompts, n)
-        self.streams: dict[int, Tensor] = {}
-        keep = self.streams.__setitem__
-        also = [(residual_site(layer, model), partial(keep, layer)) for layer in layers if layer > self.bottom]
-        span = open_spans(model, ids, hooks, [self.bottom], self.top, also)[self.bottom]
-        self.streams[self.bottom], self.output = span.leaf, span.outputs[to]
+
+    @cached_property
+    def _replay(self) -> Replay:
+        return record(self.session.model, self.session.ids, self.hooks, self.bottom, self.top)
+
+    @cached_property
+    def _graph(self) -> tuple[dict[int, Tensor], Tensor]:
+        """The stream at each layer, and the output, on the graph of all blocks."""
+        model, streams = self.session.model, dict[int, Tensor]()
+        above = [layer for layer in self.layers if layer > self.bottom]
+        also = [(residual_site(layer, model), partial(streams.__setitem__, layer)) for layer in above]
+        span = open_spans(model, self.session.ids, self.hooks, [self.bottom], self.top, also)[self.bottom]
+        return streams | {self.bottom: span.leaf}, span.outputs[self.to]
 
     def batches(
         self, query: int | None, directions: Float[Tensor, "cotangent *query d"], of: Callable[[Batch], Tensor]
@@ -116,25 +124,27 @@ class Pullback:
             if self.tick is not None:
                 self.tick(done / (len(directions) * len(self.layers)))
 
-        like = self.output if self.replay is None else self.replay.calls[self.bottom][0]
+        like = self._replay.calls[self.bottom][0] if self.by_block else self._graph[1]
         # Prompts do not interact, so one backward pass serves all of them.
         everywhere = directions.to(like.device, like.dtype)[:, None]
         everywhere = everywhere.expand(-1, len(self.session.ids), *directions.shape[1:])
-        passed = self._on_graph if self.replay is None else partial(self._replayed, self.replay)
+        passed = self._replayed if self.by_block else self._on_graph
         for _ in passed(query, everywhere, take):
             device = found[self.bottom].device
             yield [found.pop(layer).to(device) for layer in self.layers]
         check.require()
 
     def _on_graph(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
+        streams, output = self._graph
         with differentiable():
-            output = self.output if query is None else self.output[:, query]
-        for found in vjps(output, [self.streams[layer] for layer in self.layers], cotangents, self.batch):
+            output = output if query is None else output[:, query]
+        for found in vjps(output, [streams[layer] for layer in self.layers], cotangents, self.batch):
             for layer, rows in zip(self.layers, found, strict=True):
                 take(layer, rows)
             yield
 
-    def _replayed(self, replay: Replay, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
+    def _replayed(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
+        replay = self._replay
         below = replay.gradients(query, self.to, cotangents, self.batch, take)
         if self.top not in self.layers:
             yield from (None for _ in below)
@@ -150,36 +160,23 @@ class Pullback:
             yield
 
 
-class Storage(NamedTuple):
-    """How the rows of the blocks are kept: the way, and the number of positions at a time."""
+def storage_for(model: Bridge, each: int, reach: int, rows: int) -> Way:
+    """Where `rows` rows of each of `reach` blocks are kept, of which a position has `each`.
 
-    way: Way
-    positions: int
-
-
-def storage_for(model: Bridge, each: int, reach: int, rows: int, *, once: bool = False) -> Storage:
-    """The first of hold, spill and repeat that fits `rows` rows of each block, of which a position has `each`.
-
-    With `once`, products are not repeated. The size is printed if it is large.
+    The size is printed if it is large.
     """
-    one = each * rows * width(model) * max(4, dtype_of(model).itemsize)
-    size, free, disk = reach * one, available(device_of(model)) // 2, free_on_disk() // 2
-    if size <= free:
-        found, where = Storage("hold", reach), "kept in memory"
-    elif size <= disk:
-        found, where = Storage("spill", reach), f"written to {tempfile.gettempdir()}"
-    elif one <= free and not once:
-        found, where = Storage("repeat", free // one), "computed repeatedly"
-    else:
-        what, needed, limit = ("All rows of the Jacobian", size, disk) if once else ("One block's rows", one, free)
+    size = reach * each * rows * width(model) * max(4, dtype_of(model).itemsize)
+    disk, fits = free_on_disk() // 2, size <= available(device_of(model)) // 2
+    if not fits and size > disk:
         raise CapacityError(
-            f"{what} need {human(needed)}, which exceeds the limit of {human(limit)} (half of the free space).",
+            f"The rows of {reach} blocks need {human(size)}, which exceeds the limit of {human(disk)} (half of the "
+            "free space).",
             "Use norm='frobenius', which needs no stored rows, or n_probes=, or point TMPDIR to a larger disk.",
         )
-    if size > REPORT_ABOVE or found.way != "hold":
-        passes = -(-reach // found.positions)
-        write(f"jacobian: rows of {reach} blocks, {human(size)}, {where}; {passes} × {rows} products")
-    return found
+    if size > REPORT_ABOVE or not fits:
+        where = "kept in memory" if fits else f"written to {tempfile.gettempdir()}"
+        write(f"jacobian: {rows} rows of {reach} blocks, {human(size)}, {where}")
+    return "hold" if fits else "spill"
 
 
 def free_on_disk() -> int:
@@ -211,48 +208,46 @@ class Products:
         """All products, on the CPU."""
         return torch.cat([rows.cpu() for rows in self.along(directions)])
 
-    def storage(self, count: int, *, once: bool = False) -> Storage:
+    def storage(self, count: int) -> Way:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
         each = len(self.session.ids) * len(self.pullback.layers)
-        return storage_for(self.session.model, each, self.reach, count, once=once)
+        return storage_for(self.session.model, each, self.reach, count)
 
     @property
     def count(self) -> int:
         """The number of norms: of tokens up to the query in all prompts, or of spans."""
         return len(self.session.ids) * self.reach if self.spans is None else len(self.spans.names)
 
-    def exact(self, kept: Storage | None) -> ByToken:
+    def once(self, about: tuple[Any, ...], measure: Callable[[], Tensor]) -> Tensor:
+        """What `measure` gives on the CPU; of a capture it is kept layer by layer, and not measured again."""
+        pullback, capture = self.pullback, self.session.capture
+        if capture is None or pullback.hooks or self.spans is not None or ambient(self.session.model):
+            return measure().cpu()
+        keys = [(*about, self.query, pullback.to, pullback.top, layer) for layer in pullback.layers]
+        if not capture.norms.keys() >= {*keys}:
+            capture.norms.update(zip(keys, measure().cpu().chunk(len(keys)), strict=True))
+        return torch.cat([capture.norms[key] for key in keys])
+
+    def exact(self, kept: Way | None) -> ByToken:
         """The norms from all products; spectral ones if rows are kept."""
         directions = torch.eye(width(self.session.model), dtype=torch.float64)
         return self.frobenius(directions) if kept is None else self.measured(directions, kept, largest)
 
-    def measured(self, directions: Float[Tensor, "cotangent d"], kept: Storage, norms: Spectral) -> Tensor:
+    def measured(self, directions: Float[Tensor, "cotangent d"], kept: Way, norms: Spectral) -> Tensor:
         """What `norms` gives for the Gram matrix of each position's rows, or of each span's."""
-        if self.spans is not None and kept.positions < self.reach:
-            raise CapacityError(
-                f"The rows of all {self.reach} blocks are needed for spans, and do not fit.",
-                "Point TMPDIR to a larger disk, or use norm='frobenius', which needs no stored rows.",
-            )
-        found: list[Tensor] = []
-        for start in range(0, self.reach, kept.positions):
-            places = slice(start, min(self.reach, start + kept.positions))
-            with tempfile.TemporaryDirectory() as folder:
-                rows, device = self.collected(directions, kept.way, places, folder)
-                found.append(self.each([rows], norms, device))
-                del rows
-        return self.padded(torch.cat(found, dim=1))
+        with tempfile.TemporaryDirectory() as folder:
+            rows, device = self.collected(directions, kept, folder)
+            return self.padded(self.each([rows], norms, device))
 
-    def collected(
-        self, directions: Float[Tensor, "cotangent d"], way: Way, places: slice, folder: str
-    ) -> tuple[Blocks, torch.device]:
-        """All rows of the blocks of some positions, in memory or in a file of `folder`; the device of the products."""
+    def collected(self, directions: Float[Tensor, "cotangent d"], way: Way, folder: str) -> tuple[Blocks, torch.device]:
+        """All rows of the blocks, in memory or in a file of `folder`, and the device of the products."""
         kept, done, device = torch.empty(0), 0, torch.device("cpu")
         for batch in self.along(directions):
             if not done:
                 _, prompts, _, d = batch.shape
-                shape, device = (prompts, places.stop - places.start, len(directions), d), batch.device
+                shape, device = (prompts, self.reach, len(directions), d), batch.device
                 kept = _in_file(shape, batch, folder) if way == "spill" else batch.new_empty(shape)
-            kept[:, :, done : done + len(batch)] = rearrange(batch[:, :, places], "k p i d -> p i k d")
+            kept[:, :, done : done + len(batch)] = rearrange(batch[:, :, : self.reach], "k p i d -> p i k d")
             done += len(batch)
         return kept, device
 

@@ -34,7 +34,7 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import Blocks, ByToken, Products, Pullback, Spectral, Storage
+from squashlens.measure.squashing.jacobians.products import Blocks, ByToken, Products, Pullback, Spectral, Way
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.remarks import remark
 from squashlens.theory import norms
@@ -152,19 +152,21 @@ class Measure:
         return Ends(high, torch.minimum(sure, high), likely)
 
 
-def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, kept: Storage | None = None) -> Ends:
+def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, kept: Way | None = None) -> Ends:
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
     d = width(products.session.model)
     if method.method == "exact":
-        exact = products.exact((kept or products.storage(d)) if norm == "spectral" else None).cpu()
+        kept = (kept or products.storage(d)) if norm == "spectral" else None
+        exact = products.once((norm, "exact"), lambda: products.exact(kept))
         return Ends(exact, exact, exact)
-    directions = normals(seed_in(method))(d, method.n_probes).T
+    directions, about = normals(seed_in(method))(d, method.n_probes).T, (norm, method.n_probes, method.seed)
     if norm == "frobenius":
-        size, (low, high) = products.frobenius(directions).cpu(), norms.sketch_factors(len(directions), chance)
+        size = products.once(about, lambda: products.frobenius(directions))
+        low, high = norms.sketch_factors(len(directions), chance)
         likely = size / math.sqrt(len(directions))
         return Ends(high * likely, low * likely, likely)
-    measure = Measure(directions)
-    return measure.ends(products.measured(directions, kept or products.storage(len(directions)), measure), chance)
+    measure, kept = Measure(directions), kept or products.storage(len(directions))
+    return measure.ends(products.once(about, lambda: products.measured(directions, kept, measure)), chance)
 
 
 def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
@@ -255,8 +257,7 @@ def _grown(products: Products, chance: float, tightness: float, seed: int) -> tu
         parts: list[Blocks] = []
 
         def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
-            way = products.storage(len(new), once=True).way
-            part, device = products.collected(new, way, slice(0, products.reach), folder)
+            part, device = products.collected(new, products.storage(len(new)), folder)
             parts.append(part)
             return products.padded(products.each(parts, measure, device))
 

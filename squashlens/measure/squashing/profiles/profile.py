@@ -27,7 +27,7 @@ from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
-from squashlens.measure.squashing.jacobians.products import Products, Pullback, Storage, storage_for
+from squashlens.measure.squashing.jacobians.products import Products, Pullback, Way, storage_for
 from squashlens.measure.squashing.profiles.states import representations
 from squashlens.measure.squashing.walks import top_down
 from squashlens.records.results import Variable
@@ -233,7 +233,7 @@ class _Work:
             write(f"{name}: {human(size)} for {len(self.queries)} queries")
 
     @cached_property
-    def _rows(self) -> tuple[int, Storage | None]:
+    def _rows(self) -> tuple[int, Way | None]:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
         if self.method == "none":
             return 0, None

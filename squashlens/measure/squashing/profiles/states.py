@@ -18,7 +18,7 @@ from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.engine.verify import require_sound
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session, streams_at
+from squashlens.measure.session import Session, streams_at, streams_of
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.theory.distances import distance, noise
@@ -70,8 +70,7 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
 def representations(session: Session, layers: list[int]) -> dict[str, Variable]:
     """Statistics of the residual streams by (layer), from three forward passes."""
     sites = [anatomy.residual_site(layer, session.model) for layer in layers]
-    streams = streams_at(session.model, session.ids, sites)
-    each = [streams[site][0] for site in sites]
+    each = [stream[0] for stream in streams_of(session, layers)]
     spectra = _stack(spectrum(stream) for stream in each)
     sizes = _stack(stream.double().norm(dim=-1) for stream in each)
     over = ("layer",)
