@@ -55,8 +55,12 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
         return ""
     ratios = collapse["distance"] / collapse["contrast"]
     ratio = (ratios.isel(layer=-1) if layer is None else ratios.sel(layer=layer)).values
-    nearer, middle = int((ratio < 1).sum()), _each(np.median(ratio[group]) for group in _compared(collapse)[0])
-    return f"D is below the contrast, another last token, at {nearer} of {len(ratio)} lengths (median ratio {middle})."
+    groups, where = _compared(collapse)
+    middle = f"{_each(np.median(ratio[group]) for group in groups)}{where}"
+    return (
+        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {len(ratio)} lengths "
+        f"(median ratio {middle})."
+    )
 
 
 def collapses(collapse: xr.Dataset) -> str:

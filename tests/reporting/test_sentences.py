@@ -137,7 +137,7 @@ SAID: list[tuple[Callable[[], str], str]] = [
      "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %"),
     (lambda: collapse.collapses(WITH_COMMAS), "does not change alike at all places of a group with length: log-log "
      "slope 1, −1 and 0 over 12 lengths, at n mod 3 = 0, 1 and 2; its median over the longer half is 2.33,"),
-    (lambda: collapse.collapses(WITH_COMMAS), "at 3 of 12 lengths (median ratio 3.75, 0.196 and 1)."),
+    (lambda: collapse.collapses(WITH_COMMAS), "at 3 of 12 lengths (median ratio 3.75, 0.196 and 1, at n mod 3 = 0, 1 and 2)."),
 ]  # fmt: skip
 
 

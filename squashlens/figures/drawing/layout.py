@@ -24,6 +24,7 @@ SYMBOL, ENTRY = 45.0, 19.0  # pixels that plotly gives a legend's symbol with it
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 WIDE = 17.0  # the width that a column of panels with its text should have, in font sizes
 LOW = 24.0  # pixels of the lowest panel
+SHEET = 6.0  # inches of panels, which leave a third of a journal's page to their text
 MOST, ROWS = 6, 3  # lines of a panel that are named at their ends, and lines of text of a name
 OWN = ("line", "panel title")  # names of annotations that are written anew
 Ends = dict[Axes, dict[str, Any]]  # lines that are named at their ends, by panel and name
@@ -79,13 +80,17 @@ def lay_out(figure: go.Figure) -> go.Figure:
         for trace in _bars(figure, cell.panel):
             place = {"x": across[1] + pad / (right - edges[0]), "y": down[1], "len": down[1] - down[0]}
             trace.colorbar.update(place, xanchor="left", yanchor="top")
-        _name_ends(figure, cell.panel, ends.get(cell.panel.axes, {}), base - y, limit, SMALL * size)
+        _name_ends(figure, cell.panel, ends.get(cell.panel.axes, {}), base - y, limit, look)
     return figure
 
 
 def _grid(page: Page, width: float) -> list[Cell]:
-    """The place of each panel, with as many blocks side by side as the width allows."""
-    across = max(1, min(page.columns, int(width // (WIDE * page.look.size))))
+    """The place of each panel, with as many blocks side by side as the width allows, or the height of a sheet asks."""
+    size = page.look.size
+    across = max(1, min(page.columns, int(width // (WIDE * size))))
+    tall = sum(panel.height for panel in page.panels) * size / ORDINARY
+    if page.look.width and tall / across > SHEET * INCH:
+        across = min(page.columns, across + 1)
     cells, first = list[Cell](), 0
     for start in range(0, len(page.blocks), across):
         row = page.blocks[start : start + across]
@@ -194,9 +199,10 @@ def _end(line: Any, logarithmic: bool) -> float | None:
 
 
 def _name_ends(
-    figure: go.Figure, panel: Panel, lines: dict[str, Any], tall: float, limit: float, size: float
+    figure: go.Figure, panel: Panel, lines: dict[str, Any], tall: float, limit: float, look: Theme
 ) -> None:  # fmt: skip
     """Write the names of lines at the right of a panel that is `tall`, at the height of their ends, and apart."""
+    size = SMALL * look.size
     low, high = limits_of(figure, panel.y)
     logarithmic, ends = cast(Any, figure.layout)[panel.y].type == "log", []
     for name, line in lines.items():
@@ -215,7 +221,8 @@ def _name_ends(
     for at, _, text, line in ends:
         figure.add_annotation(
             name=OWN[0], text=text, x=1, xref=f"{x} domain", xanchor="left", xshift=4, y=at / tall, yref=f"{y} domain",
-            yanchor="middle", align="left", showarrow=False, font={"size": size, "color": line.line.color},
+            yanchor="middle", align="left", showarrow=False,
+            font={"size": size, "color": look.legible(line.line.color)},
         )  # fmt: skip
 
 

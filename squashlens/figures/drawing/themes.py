@@ -58,6 +58,10 @@ class Theme:
     paper: str = "#ffffff"
     soft: str = "#6b7280"
 
+    def legible(self, colour: str | None) -> str | None:
+        """The colour of a line, as one of text: nearer to the ink, since thin letters need more contrast."""
+        return colour and str(sample_colorscale([colour, self.ink], 0.3)[0])
+
     @property
     def template(self) -> dict[str, Any]:
         """What plotly calls a template: the look of all that a figure does not set itself."""
