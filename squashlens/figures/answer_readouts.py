@@ -11,7 +11,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, guide, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
-from squashlens.records.sentences import percent, sentence
+from squashlens.records.sentences import percent
 
 NAMES = {"attention": "attention", "mlp": "MLP"}
 
@@ -38,7 +38,7 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     figure.update_xaxes(LAYERS)
     figure.update_yaxes(title="share of prompts", range=[-0.04, 1.04])
     title = "From which layer on does the right answer lead?"
-    ends = [f"{percent(float(one['mean_first'][-1]))} {escape(label)}" for label, one in lines.items()]
+    ends = [f"{percent(float(one['mean_first'][-1]))} ({escape(label)})" for label, one in lines.items()]
     says = f"At layer {x[-1]} it leads in {', '.join(ends)}; by chance in {percent(chance)}."
     return finish(figure, title, 280, results, "dotted line: chance", says=says)
 
@@ -57,7 +57,9 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
         figure.add_trace(curve(one["block"].values, values, text, hover=hover, **series(number)))
     figure.update_xaxes(title="block", dtick=1)
     figure.update_yaxes(title="share of answers", range=[-0.04, 1.04])
-    says = [f"of {int(one[kind])} {kind} answers at most {percent(float(one[name].max()))} are {name}"
-            for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
-    says = f"{sentence(', and '.join(says))}."
+    block, sublayer = found["selected_block"].item(), found["selected_sublayer"].item()
+    chosen = one.sel(block=block, sublayer=sublayer)
+    shares = [f"{percent(float(chosen[name]))} of {int(one[kind])} {kind} answers are {name}"
+              for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
+    says = f"Without {NAMES.get(sublayer, sublayer)} {block}, which other prompts selected, {' and '.join(shares)}."
     return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

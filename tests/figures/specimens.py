@@ -300,7 +300,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "sublayer_effect": lambda: made(
         {"half": ["select", "confirm"], "block": range(26), "sublayer": ["attention", "mlp"]},
         "repaired broken: half block sublayer", "wrong right: half", share="repaired broken",
-    ),
+    ).assign_coords(selected_block=7, selected_sublayer="mlp"),
     "separator_ablation": ablation,
     "repeat_tokenization": repeat_tokenization,
     "compare": compare,

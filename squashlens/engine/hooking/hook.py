@@ -175,6 +175,12 @@ _LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")  # points of latent atte
 
 def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
     """The error for a hook point that the model does not have."""
+    with_attention = [number for number, block in enumerate(model.blocks) if "attn" in block._modules]
+    if ".attn." in name and with_attention and f"blocks.{with_attention[0]}.{name.split('.', 2)[2]}" in model.hook_dict:
+        return InputError(
+            f"{hook.name}: block {name.split('.')[1]} of this model has no attention.",
+            f"Blocks with attention are {', '.join(map(str, with_attention))}.",
+        )
     near = get_close_matches(name, model.hook_dict, n=1)
     return InputError(
         f"{hook.name}: this model has no hook point {name!r}.",
