@@ -108,9 +108,8 @@ def report(
     """
     from squashlens.engine.capturing.capture import capture
     from squashlens.engine.loading.load import load
-    from squashlens.maps.view import squash_map
+    from squashlens.maps.view import FEWER, squash_map
     from squashlens.measure.answers.accuracy import top_tokens
-    from squashlens.measure.squashing.jacobians.sketch import PROBES
     from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
@@ -123,9 +122,9 @@ def report(
     asked = given or _demonstration(counts)
     judged = _judge(bridge, asked)
     run = capture(bridge, asked.prompt, keep="residuals")
-    # First, with the probes of the sensitivity, which uses its vector–Jacobian products again.
-    view = squash_map(bridge, run, norm=norm, n_probes=PROBES)
-    measured = sensitivity(bridge, run, norm=norm)
+    view = squash_map(bridge, run, norm=norm)
+    # With the probes of the map, so that its vector–Jacobian products are used again.
+    measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
     knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
     helped = _remedies(bridge, asked, judged)
     evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
