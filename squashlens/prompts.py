@@ -346,7 +346,7 @@ def answers_after(model: Bridge, token: int, texts: Sequence[str]) -> list[Ids]:
         (a, b), *_ = pairs
         raise InputError(
             f"The answer {texts[a]!r} is the same as {texts[b]!r}, empty, or its beginning.",
-            "Give different answers, ended by what follows them, such as '9.' and '90.'.",
+            "Give different answers, each with what the model writes after it, such as '9<eos>' and '90<eos>'.",
         )
     if not all(tokens):
         raise InputError("The answer is empty.", "Give its text.")

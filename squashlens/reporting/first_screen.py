@@ -20,7 +20,7 @@ MATTERS = 0.01  # share of the probability: below it, no single token is said to
 SHOWN = 3  # tokens that are named
 PROBABILITIES = ("probability", "probability_after")
 WORDS = {
-    USED: "used: each prompt prefers its own answer",
+    USED: "used: of the two answers, each prompt prefers its own",
     PRESENT: "present, not used: the two prompts can be told apart, and the right answer does not follow",
     LOST: "lost before the last token: nothing tells the two prompts apart",
     UNRESOLVED: "not resolved: rounding does as much as the change of the prompt",
@@ -87,8 +87,10 @@ def _predicted(given: Evidence) -> tuple[str, tuple[str, ...]]:
     if given.judged is not None:
         own = given.judged.isel(pair=0)
         share, rank = percent(float(own["probability"])), int(own["rank"])
-        written = "writes it" if rank == 1 else f"does not write it: a token of it has rank {rank}"
+        written = "begins with it" if rank == 1 else f"does not write it: a token of it has rank {rank}"
         details.append(f"The right answer {quoted(own['answer'].item())} has {share}. Greedy decoding {written}.")
+        other = f"{quoted(own['answer_after'].item())} has {percent(float(own['probability_after']))}"
+        details.append(f"After the other prompt, its right answer {other}.")
     return verdict, tuple(details)
 
 
@@ -96,7 +98,7 @@ def _became(judged: xr.Dataset | None) -> tuple[str, tuple[str, ...]]:
     if judged is None:
         return "No verdict: no right answer was given.", (
             "A verdict needs the right answer, and another prompt with another right answer: "
-            'answer="…", instead=("another prompt", "its answer").',
+            'answer="…", instead=("another prompt", "its answer"); in a shell, --answer … --instead "another prompt" …',
         )
     own = judged.isel(pair=0)
     return f"{sentence(WORDS[str(own['verdict'].item())])}.", (decided_by(own),)
@@ -113,6 +115,8 @@ def decided_by(own: xr.Dataset) -> str:
     )
     if before * after > 0:
         odds += f" Of the two the model prefers {name if before > 0 else other} after both."
+        if before - after > NOISE_FLOORS * noise:
+            odds += f" The change moves the log-odds the right way, by {number(moved)} nats, and not far enough."
     elif before < 0 < after:
         odds += " After each prompt the model prefers the other one's answer."
     elif before > 0 > after and said not in (USED, UNRESOLVED):
@@ -149,6 +153,8 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
         )
     each = ", ".join(f"{percent(float(own[at]))} without {name}" for at, name in zip(order, names, strict=True))
     moves = f"Probability that moves if no later token can read it: {each}."
+    if inside.start:
+        moves += f" Left out is {name_at(given.measured, 0)}, without which {percent(float(values[0]))} moves."
     return f"Most on {names[0]}.", (moves, *_why(given.knockout, given.measured, inside))
 
 

@@ -141,7 +141,8 @@ def _asked(prompt: str | None, answer: str | None, instead: Sequence[str] | None
     if (answer is None) != (instead is None):
         raise InputError(
             "answer= and instead= belong together: a verdict compares two right answers.",
-            'Give both, as in answer="90", instead=("another prompt", "91"), or neither.',
+            'Give both, as in answer="90", instead=("another prompt", "91"), or neither; in a shell, '
+            '--answer 90 --instead "another prompt" 91.',
         )
     if instead is not None and (isinstance(instead, str) or len(instead) != 2):
         raise InputError("instead= is not a prompt and its answer.", 'Give two texts: ("another prompt", "91").')
@@ -230,8 +231,8 @@ def _counting(model: Bridge) -> Section:
     found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
     used = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == USED]
     first = next(n for n in COUNTED if n > max(used))  # of the bundled model, which cannot do all
-    says = f"n and n + 1 ones get their own answers for n = {', '.join(map(str, used))}."
-    verdict = f"Up to n = {max(used)}. From n = {first} on, one more does not get its own answer."
+    says = f"Of the pairs tried, n and n + 1 ones get their own answers for n = {', '.join(map(str, used))}."
+    verdict = f"Up to {max(used) + 1}, of the numbers tried: {first + 1} ones do not get their own answer."
     why = decided_by(found.isel(pair=COUNTED.index(first)))
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
     lead = Answer("How many ones can it count?", verdict, (says,))
@@ -262,11 +263,12 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
     verdict = "; ".join(f"in {dtype} {percent(float(one['recovery_y']))}" for dtype, one in apart.items())
     details = (
         *(f"In {dtype}, {collapse_sentences.recovers(one)}" for dtype, one in apart.items()),
-        f"Of every third length, where commas have the same place, {commas} with commas and {without} without.",
+        f"In {coarse}, of every third length, where commas have the same place, {commas} with commas and {without} "
+        "without.",
     )
     note = (
-        "Ones to copy. Every length is run in three groupings into passes. A length is recovered if the nearest "
-        "representation of another run is its own."
+        "Ones to copy. Every length is run whole, and in pieces of two sizes with written patterns, which round "
+        "otherwise. A length is recovered if the nearest representation of another run is its own."
     )
     lead = Answer(f"Which of 1 to {n} ones can it tell apart?", f"{sentence(verdict)}.", (details[0], details[-1]))
     told = Section("Which lengths can be told apart", figures.separation_curve(apart), details, note, lead)

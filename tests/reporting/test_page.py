@@ -63,7 +63,7 @@ def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
     text = sl.report(out=tmp_path / "page.html").read_text(encoding="utf-8")
     for words in (
         "“4”, with a probability of over 99.9 %", "Present, not used: the two", "No single token matters.",
-        "for n = 1, 4, 8, 16, 32, 47.", "Up to n = 47. From n = 48 on, one more does not get its own answer.",
+        "for n = 1, 4, 8, 16, 32, 47.", "Up to 48, of the numbers tried: 49 ones do not get their own answer.",
         "for 90 and 93 (without commas present, not used)",
     ):  # fmt: skip
         assert words in text

@@ -71,12 +71,14 @@ PREDICTED = "What did the model predict?"
 SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({}, PREDICTED, "“4”, with a probability of 70 %. Next: “␣5” 20 %."),
     ({"judged": judged("used")}, PREDICTED, "“90” has under 0.1 %. Greedy decoding does not write it: a token of it"),
-    ({"judged": judged("used", rank=1)}, PREDICTED, "“90” has under 0.1 %. Greedy decoding writes it."),
+    ({"judged": judged("used", rank=1)}, PREDICTED, "“90” has under 0.1 %. Greedy decoding begins with it. After the "
+     "other prompt, its right answer "),
     ({}, BECAME, "No verdict: no right answer was given."),
-    ({"judged": judged("used")}, BECAME, "Used: each prompt prefers its own answer."),
+    ({"judged": judged("used")}, BECAME, "Used: of the two answers, each prompt prefers its own."),
     ({"judged": judged("present, not used")}, BECAME,
      "does not follow. The log-odds of “90” and “91” are 0.3 nats after the prompt whose right answer is “90”, and 0.1 "
-     "after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after both. Yet at y the "
+     "after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after both. The "
+     "change moves the log-odds the right way, by 0.2 nats, and not far enough. Yet at y the "
      "two prompts are 300 times (random weights: 4 times) as far apart"),
     ({"judged": judged("present, not used", log_odds=-4.0, log_odds_after=5.0)}, BECAME,
      "After each prompt the model prefers the other one's answer."),
@@ -137,7 +139,8 @@ SAID: list[tuple[Callable[[], str], str]] = [
      "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %"),
     (lambda: collapse.collapses(WITH_COMMAS), "does not change alike at all places of a group with length: log-log "
      "slope 1, −1 and 0 over 12 lengths, at n mod 3 = 0, 1 and 2; its median over the longer half is 2.33,"),
-    (lambda: collapse.collapses(WITH_COMMAS), "at 3 of 12 lengths (median ratio 3.75, 0.196 and 1, at n mod 3 = 0, 1 and 2)."),
+    (lambda: collapse.collapses(WITH_COMMAS), "at 3 of 12 lengths (median ratio 3.75, 0.196 and 1, "
+     "at n mod 3 = 0, 1 and 2)."),
 ]  # fmt: skip
 
 

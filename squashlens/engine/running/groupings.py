@@ -1,7 +1,8 @@
 """Run the same prompts in other groupings into passes, which round otherwise.
 
 Two runs of one shape round alike, on most hardware to the last bit, and so show no noise. Here a prompt is computed
-whole, and again in pieces whose keys and values are cached. Mathematically all runs are equal, by causality.
+whole, with fused attention where it can, and again in pieces whose keys and values are cached, with written patterns.
+Mathematically all runs are equal, by causality.
 
 Under hooks, with encodings that depend on the length of a pass, and in TransformerLens's own models a piece would be
 another computation than the whole prompt. There the other runs write whole patterns, for one copy of the prompt and for

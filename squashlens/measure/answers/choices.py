@@ -41,7 +41,7 @@ class Choices:
         if any(len(set(row)) < self.many for row in first.tolist()):
             raise InputError(
                 "Several choices of a prompt begin with the same token, so that the last token does not decide.",
-                "Write the text that they share, such as a space, at the end of the prompts.",
+                "Give choices with different first tokens, or write the text that all share at the end of the prompts.",
             )
         return first
 
@@ -56,7 +56,7 @@ def of_choices(
     each = [given] * len(texts) if given and isinstance(given[0], str) else [list(own) for own in given]
     if len(each) != len(texts) or min(map(len, each)) < 2 or len(set(map(len, each))) > 1:
         raise InputError(
-            "choices= does not have two or more texts for each prompt, and as many for one as for another.",
+            "choices=, or else the answers, are not two or more texts for each prompt, and as many for one as for another.",
             "Give one list of texts for all prompts, or one list for each prompt, all equally long.",
         )
     missing = next((k for k, own in enumerate(each) if right[k] not in own), None)
@@ -70,6 +70,8 @@ def of_choices(
         remark(
             f"Only {len(different)} of {len(texts)} prompts are different. Equal ones are measured, and count, once."
         )
+    if len(different) < 2:
+        raise InputError("All prompts are equal.", "Give different ones: others are the control.")
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
     tokens = [tuple(answers_after(model, row[-1], own)) for row, (_, _, own) in zip(ids, different, strict=True)]
     facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}

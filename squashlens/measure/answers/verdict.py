@@ -87,7 +87,8 @@ def verdict(
         `length` and `length_after` its lengths.
 
     Raises:
-        InputError: fewer than two prompts, not one answer for each, or two successive answers that are the same.
+        InputError: fewer than two prompts, not one answer for each, or two successive prompts or answers that are
+            the same.
         UnsoundModelError: the logits do not follow from y.
 
     >>> import squashlens as sl
@@ -176,12 +177,13 @@ def _questions(
     for text in right:
         if not isinstance(text, str) or not text.strip():
             raise InputError(f"answers= has {text!r} as a right answer.", "Give the texts of the answers, not empty.")
-    same = next((n for n, (a, b) in enumerate(pairwise(right)) if a.strip() == b.strip()), None)
-    if same is not None:
-        raise InputError(
-            f"Prompts {same} and {same + 1} have the same right answer, {right[same]!r}.",
-            "Give prompts whose right answers differ: only then can something be lost.",
-        )
+    for name, own in (("right answer", [text.strip() for text in right]), ("token ids", asked)):
+        same = next((n for n, (a, b) in enumerate(pairwise(own)) if a == b), None)
+        if same is not None:
+            raise InputError(
+                f"Prompts {same} and {same + 1} have the same {name}: {own[same]!r}.",
+                "Give prompts that differ, and so do their right answers: only then can something be lost.",
+            )
     facts = {"answers": right, "token_ids": [list(ids) for ids in asked]}
     session = Session.without_prompt(model, torch.tensor(max(asked, key=len)), "verdict", **facts)
     labels |= {"answer": ("pair", right[:-1]), "answer_after": ("pair", right[1:])}

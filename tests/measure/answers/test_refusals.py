@@ -55,6 +55,7 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: sl.verdict(m, PAIR, ["1"]), "2 prompts and 1 right answers"),
     (lambda m: sl.verdict(m, PAIR[:1], ["1"]), "1 prompts"),
     (lambda m: sl.verdict(m, PAIR, ["1", "1"]), "same right answer"),
+    (lambda m: sl.verdict(m, PAIR[:1] * 2, ["1", "2"]), "same token ids"),
     (lambda m: sl.verdict(m, PAIR, ["1", " "]), "texts of the answers"),
 ]
 
