@@ -56,7 +56,7 @@ def of_choices(
     each = [given] * len(texts) if given and isinstance(given[0], str) else [list(own) for own in given]
     if len(each) != len(texts) or min(map(len, each)) < 2 or len(set(map(len, each))) > 1:
         raise InputError(
-            "choices=, or else the answers, are not two or more texts for each prompt, and as many for one as for another.",
+            "choices=, or else the answers, are not two or more texts for each prompt, and equally many.",
             "Give one list of texts for all prompts, or one list for each prompt, all equally long.",
         )
     missing = next((k for k, own in enumerate(each) if right[k] not in own), None)
