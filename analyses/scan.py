@@ -43,7 +43,7 @@ norms = shares["jacobian_norm"]
 shares["share"] = [None if row is None else min(row) / max(row) for row in norms]
 shares["least_token"] = [None if n is None else t[n.argmin()] for n, t in zip(norms, shares["token"], strict=True)]
 best = shares.sort_values("share").groupby("row").last()[["hooks", "share"]].add_prefix("best_")
-ends = study.rows("distances").set_index("row")["distance_y"].rename("distance").map(lambda row: row[-1], "ignore")
+ends = study.rows("distances").set_index("row")["distance_y"].map(lambda row: row[-1], "ignore").to_frame("distance")
 found = shares[shares["hooks"] == "none"].set_index("row").join([best, ends]).sort_values("share")
 found = found[["prompt", "least_token", "share", "best_hooks", "best_share", "distance", "error"]]
 found.to_csv(args.out / "scan.csv", index=False)

@@ -53,6 +53,8 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     drawn = [(name, sublayer) for sublayer in NAMES for name in ("repaired", "broken")]
     for number, (name, sublayer) in enumerate(drawn):
         values, text = one[name].sel(sublayer=sublayer).values, f"{name} without {NAMES[sublayer]}"
+        if not one["wrong" if name == "repaired" else "right"]:
+            continue
         hover = f"{text} %{{x}}: %{{y:.3f}}"
         figure.add_trace(curve(one["block"].values, values, text, hover=hover, **series(number)))
     figure.update_xaxes(title="block", dtick=1)

@@ -138,7 +138,9 @@ def answer_frequencies(found: Found) -> go.Figure:
         parts += [f"{percent(float(one['unread'].sel(mode=mode)))} not read"]
         titles.append(", ".join(parts))
         said = one["said"].sel(mode=mode).values
-        most.append(f"{label(str(one['value'].values[said.argmax()]))} ({percent(said.max())})")
+        ties = int((said == said.max()).sum())
+        first = label(str(one["value"].values[said.argmax()])) if ties == 1 else f"{ties} answers alike"
+        most.append(f"{first} ({percent(said.max())})")
     each = 160 if len(panels) < 5 else 110
     figure, _ = grid(titles)
     for row, (text, one, mode) in enumerate(panels, start=1):

@@ -83,7 +83,10 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
     said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
     own = [(about[0], found.sel(quantity=name, layer=at)) for name, about in there.items() if about[1] == "model"]
-    laws = [f"the {kind} falls with exponent {number(one['exponent'])}" for kind, one in own]
+    laws = [
+        f"the {kind} follows no power law" if one["exponent_at_end"] else
+        f"the {kind} falls with exponent {number(one['exponent'])}" for kind, one in own
+    ]  # fmt: skip
     says = f"From layer {at}, {' and '.join(laws)}."
     return finish(figure, f"{said} of a prompt, by distance", 400, found, *notes, says=says)
 
@@ -147,9 +150,9 @@ def needle(
 
 
 def _ends(means: xr.DataArray) -> str:
-    """Where the means of one measure are largest and smallest, over all groups."""
-    over = means.max("group") if means.sizes["group"] > 1 else means.isel(group=0)
-    return " and ".join(escape(str(over["at"].values[at])) for at in (over.values.argmax(), over.values.argmin()))
+    """Where the means of one measure are largest and smallest, of all groups."""
+    places = means.max("group").values.argmax(), means.min("group").values.argmin()
+    return " and ".join(escape(str(means["at"].values[place])) for place in places)
 
 
 FLOOR = 1e-6  # all shares below this have the same colour

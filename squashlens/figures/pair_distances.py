@@ -79,7 +79,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
     figure.update_xaxes(type="log", title=LENGTH, range=ends)
     figure.update_yaxes(type="log", title=distance_of(collapse), **first)
-    notes = [f"noise floor below the axis, at most {number(here['noise_floor'].max())}"] if hidden else []
+    notes = [f"Noise floor below the axis, at most {number(here['noise_floor'].max())}"] if hidden else []
     height = 360 if "head_distance" in here else 260
     says = against_contrast(collapse, at) or falls(collapse)
     return finish(figure, f"Representational collapse, layer {at}", height, collapse, *notes, says=says)
@@ -128,7 +128,7 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)"))
     figure.update_xaxes(title=LENGTH).update_yaxes(LAYERS)
     says = extremes(values.where(values > 0), "D ÷ rms(v)")
-    return finish(figure, "Distance of v and v* by layer and length", 240, collapse, "white: identical", says=says)
+    return finish(figure, "Distance of v and v* by layer and length", 240, collapse, "blank: identical", says=says)
 
 
 @draws(

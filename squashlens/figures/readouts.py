@@ -84,7 +84,7 @@ def probe(found: xr.Dataset) -> go.Figure:
     """Draw R² of a linear probe for the right answer, as a map of layer × length with y on top.
 
     R² below 0 has the colour of 0. A panel on the right shows the same probe on models with random weights, if
-    measured. White cells have no R², because the right answer does not vary or there are too few different prompts. The
+    measured. Blank cells have no R², because the right answer does not vary or there are too few different prompts. The
     column "all" uses all lengths together, if measured.
     """
     each = _with_y(found, "r2")
@@ -92,7 +92,7 @@ def probe(found: xr.Dataset) -> go.Figure:
         each = xr.concat([each, _with_y(found, "r2_overall").expand_dims(length=["all"], axis=1)], dim="length")
     panels = {"this model": each}
     twin = "r2_random_model"
-    notes = ["white: no R²"] * bool(np.isnan(each).any())
+    notes = ["blank: no R²"] * bool(np.isnan(each).any())
     says = extremes(each, "R²")
     if twin in found and f"{twin}_y" in found and not bool(np.isnan(found[f"{twin}_y"]).all()):
         panels["random weights, same architecture"] = _with_y(found, twin)

@@ -158,7 +158,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
     """Draw values by token and layer, or by token and query, as a map: one variable of a profile.
 
     The colour scale is logarithmic if the positive values span more than a factor of 10. Zeros, such as those of tokens
-    after the query, are white then. For one query and one layer, the values are drawn as by `by_token`.
+    after the query, are blank then. For one query and one layer, the values are drawn as by `by_token`.
 
     Args:
         values: one variable of `squashlens.influence` for one query or one layer, such as
@@ -179,7 +179,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
     tokens, (title, axis) = tokens_of(values), titles_of(values)
     logarithmic, over = is_wide(values.values), "layer ℓ" if rows == ["layer"] else "query (position)"
     figure = token_figure(values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic)
-    notes = ["white: 0"] if logarithmic and (values.values == 0).any() else []
+    notes = ["blank: 0"] if logarithmic and (values.values == 0).any() else []
     says = extremes(values.where(values != 0))
     return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes, says=says)
 

@@ -172,7 +172,7 @@ def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> N
     figure = sl.figures.probe(probed)
     (cells,) = figure.data
     assert (list(cells.x), list(cells.y), cells.colorbar.ticktext[0]) == (["8", "16", "64"], ["0", "1", "y"], "≤ 0")
-    assert Page.of(figure).notes == "tiny-gemma · counting · white: no R²"
+    assert Page.of(figure).notes == "tiny-gemma · counting · blank: no R²"
     twins = restated(probed.assign(r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])), {})
     both = sl.figures.probe(twins)
     assert [cells.showscale for cells in both.data] == [False, True]

@@ -27,7 +27,7 @@ def compose(figures: Mapping[str, go.Figure], *, columns: int | None = None, tit
     for label, figure in figures.items():
         parts.append(_add(whole, figure, pages[label], label))
         begin = parts[-1][0][0]
-        begin.head, begin.notes = escape(label), DOT.join(filter(None, [pages[label].says, own[label]]))
+        begin.head, begin.notes = escape(label), " ".join(filter(None, [pages[label].says, own[label]]))
     for letter in ("x", "y"):
         _share(whole, parts, letter)
     _share_colours(whole)
