@@ -55,14 +55,20 @@ def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(tin
         ([LAST.format("1101"), LAST.format("1107")], ["7", "1"], "present, not used"),
         ([COUNT.format("1" * 7), COUNT.format("1" * 8)], ["6", "9"], "present, not used"),
         ([COUNT.format("1" * 90), COUNT.format("1" * 91)], ["90", "91"], "present, not used"),
-        ([COUNT.format("1101"), COUNT.format("1101")], ["3", "4"], "not resolved"),
     ],
-    ids=["count", "last digit", "answers exchanged", "answers of others", "ninety ones", "one prompt twice"],
+    ids=["count", "last digit", "answers exchanged", "answers of others", "ninety ones"],
 )
 def test_the_truth_is_known(tiny: Any, prompts: list[str], answers: list[str], expected: str) -> None:
     found = sl.verdict(tiny, prompts, answers)
     assert found["verdict"].values.tolist() == [expected]
-    assert (found["margin_y"].values > 1) == (expected != "not resolved")
+    assert found["margin_y"].values > 1
+
+
+def test_a_change_of_a_hidden_token_is_not_resolved(tiny: Any) -> None:
+    with sl.applied(tiny, sl.hooks.mask_tokens([12])):
+        found = sl.verdict(tiny, [COUNT.format("1101"), COUNT.format("1111")], ["3", "4"])
+    assert found["verdict"].values.tolist() == ["not resolved"]
+    assert found["margin_y"].values <= 1
 
 
 def test_what_a_hook_hides_is_lost(tiny: Any) -> None:

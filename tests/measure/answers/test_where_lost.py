@@ -239,7 +239,7 @@ def test_equal_prompts_count_once(tiny: Any) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one answer": ({"answers": ["7"]}, "5 prompts and 1 right answers"),
     "no choice": ({"choices": ["7", "1"]}, "'3', is not one of its choices: 7, 1"),
-    "unequal": ({"choices": [["7", "1"]] * 2 + [["3", "7", "1"]] * 3}, "as many for one as for another"),
+    "unequal": ({"choices": [["7", "1"]] * 2 + [["3", "7", "1"]] * 3}, "equally many"),
     "beginning": ({"choices": ["7", "1", "3", "30"]}, "'3' is the same as '30', empty, or its beginning"),
 }
 
