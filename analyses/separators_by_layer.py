@@ -25,14 +25,11 @@ model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]
 ablate = partial(sl.separator_ablation, model, lengths=range(1, args.n + 1), scale="relative", seed=args.seed)
 measured = ablate(commas, from_blocks=range(model.cfg.n_layers))
+some = partial(ablate, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2])
 by_separator = {}
 for separator in args.separators:
-    sequences = {every: commas.every(every, sl.prompts.one_token(model, separator)) for every in args.every}
-    found = {
-        every: ablate(one, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2])
-        for every, one in sequences.items()
-    }
-    by_separator[separator] = sl.results.concat(found, "every")
+    mark = sl.prompts.one_token(model, separator)
+    by_separator[separator] = sl.results.concat({k: some(commas.every(k, mark)) for k in args.every}, "every")
 others = sl.results.concat(by_separator, "separator")
 
 sl.results.save(measured, args.out / "separators.nc")
