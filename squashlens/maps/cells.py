@@ -96,7 +96,7 @@ def measure(
             variables[name] = ("query", *over), at_query(queries, opened, effects[name]), str(text), str(units)
         coords |= {name: ("query", at_query(queries, opened, effects[name].item())) for name in ANSWERS}
     result = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
-    return sealed(result, {**session.facts, **known})
+    return sealed(result, {**session.as_run(), **known})
 
 
 def with_variables(result: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:

@@ -160,6 +160,12 @@ class Session:
         together = cast(xr.DataArray, xr.concat(list(found.values()), dim=names, combine_attrs="override"))
         return restated(together, {})
 
+    def as_run(self) -> Mapping[str, Any]:
+        """The facts, in which attention is as it ran: a fused kernel may have failed since the session began."""
+        way = self.facts["attention_implementation"]
+        now = implementation(self.model, n=self.positions) if way.startswith("fused") else way
+        return self.facts if now == way else {**self.facts, "attention_implementation": f"{way}, then {now}"}
+
     def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
         """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""
         dims, coords = self.coords()
@@ -169,12 +175,12 @@ class Session:
         """A DataArray of one variable, given as (dimensions, values, long name, units), with its provenance."""
         dims, values, text, units = variable
         found = xr.DataArray(_numpy(values), coords, dims, name, attributes(text, units))
-        return sealed(found, {**self.facts, **extra})
+        return sealed(found, {**self.as_run(), **extra})
 
     def dataset(self, long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable]) -> xr.Dataset:
         """A Dataset of named variables, each given as (dimensions, values, long name, units), with its provenance."""
         plain = {name: (dims, _numpy(values), text, unit) for name, (dims, values, text, unit) in variables.items()}
-        return signed(long_name, coords, plain, self.facts)
+        return signed(long_name, coords, plain, self.as_run())
 
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """The dimensions of values per token, and the coordinates that label the tokens; or those of spans."""

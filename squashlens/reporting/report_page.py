@@ -11,7 +11,7 @@ import xarray as xr
 
 from squashlens import zoo
 from squashlens._typing import Bridge, Norm, dtype_name
-from squashlens.bars import quiet
+from squashlens.bars import bar, quiet
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
@@ -38,6 +38,7 @@ WIDTHS = {"phone": 3.7, "desk": 6.75}  # inches that screens of 390 and 680 pixe
 COUNT = "How many ones are in the following sequence? {} ="
 COUNTED = (1, 4, 8, 16, 32, 47, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
 COPIED = 192  # ones, of which a trained model in bfloat16 confuses many lengths
+PARTS, PARTS_OF_LENGTHS = 4, 3  # of a page that are measured one after the other, for the time that it will take
 EVERY = 3  # tokens in a group that ends with a comma
 
 
@@ -61,7 +62,7 @@ class Section:
     lead: Answer | None = None
 
 
-@measurement(cheaper="A shorter prompt takes less.")
+@measurement(cheaper="A shorter prompt takes less; with prompt= or a smaller n=, lengths of ones take less too.")
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
@@ -120,16 +121,25 @@ def report(
     bridge = load(model) if isinstance(model, str | Path) else model
     counts = given is None and _source(bridge) == "tiny-gemma"
     asked = given or _demonstration(counts)
-    judged = _judge(bridge, asked)
-    run = capture(bridge, asked.prompt, keep="residuals")
-    view = squash_map(bridge, run, norm=norm)
-    # With the probes of the map, so that its vector–Jacobian products are used again.
-    measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
-    knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
-    helped = _remedies(bridge, asked, judged)
-    evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
     long = n or (None if given or counts else COPIED)
-    parts = [*([_counting(bridge)] if counts else []), *([] if long is None else _growing(bridge, model, long))]
+    answers, lengths = asked.answer is not None, 0 if long is None else PARTS_OF_LENGTHS
+    with bar(total=answers + PARTS + counts + lengths, desc="parts") as done:
+        judged = _judge(bridge, asked)
+        done.update(answers)
+        run = capture(bridge, asked.prompt, keep="residuals")
+        view = squash_map(bridge, run, norm=norm)
+        done.update()
+        # With the probes of the map, so that its vector–Jacobian products are used again.
+        measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
+        done.update()
+        knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
+        done.update()
+        helped = _remedies(bridge, asked, judged)
+        evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
+        done.update()
+        parts = [_counting(bridge)] if counts else []
+        done.update(len(parts))
+        parts += [] if long is None else _growing(bridge, model, long, done.update)
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 
@@ -240,7 +250,7 @@ def _counting(model: Bridge) -> Section:
     return Section(title, figures.verdict_odds(found), (f"{verdict} {why}",), note, lead)
 
 
-def _growing(model: Bridge, source: object, n: int) -> list[Section]:
+def _growing(model: Bridge, source: object, n: int, tick: Callable[[], object]) -> list[Section]:
     """Ones to copy, with and without commas: which lengths can be told apart, by dtype, and their collapse."""
     from squashlens import figures, prompts
     from squashlens.engine.capturing.capture import capture
@@ -255,10 +265,12 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
         models = models if half is None else {"bfloat16": half} | models
     coarse, *_ = models
     apart = {dtype: separation(one, panels["c"], n_random_models=int(dtype == coarse)) for dtype, one in models.items()}
+    tick()
     thirds = [
         separation(models[coarse], panels[letter], lengths=range(EVERY, n + 1, EVERY), n_random_models=0)
         for letter in "cd"
     ]
+    tick()
     without, commas = (percent(float(one["recovery_y"])) for one in thirds)
     verdict = "; ".join(f"in {dtype} {percent(float(one['recovery_y']))}" for dtype, one in apart.items())
     details = (
@@ -275,6 +287,7 @@ def _growing(model: Bridge, source: object, n: int) -> list[Section]:
     about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last states."
     commas = "After a whole group of three digits, v* breaks the rhythm of the commas."
     curves = [collapse(model, capture(model, panels[letter], baselines=["contrast"])) for letter in "cd"]
+    tick()
     titles = (("ones to copy (figure 5 c)", about), ("ones to copy, with commas (figure 5 d)", f"{about} {commas}"))
     return [told] + [
         Section(f"Collapse: {title}", figures.collapse_curve(one), (collapse_sentences.collapses(one),), note)

@@ -72,7 +72,8 @@ def continued_streams(
         found = grouped_streams(model, rows, places, label="answers")
         return found[:, :, 0], list(found[:, -1].split([len(tokens) for tokens in continuations], dim=1))
     prompt, device = torch.tensor([ids], device=device_of(model)), device_of(model)
-    parts = [torch.tensor([tokens[:-1]], dtype=torch.long, device=device) for tokens in continuations]
+    tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))  # none before all answers of one token
+    parts = [torch.tensor([tail], dtype=torch.long, device=device) for tail in tails]
     whole = [_read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:] for part in parts]
     streams, answered = [whole[0][:, 0]], [[one[-1]] for one in whole]
     with patterns_written(REASON):
@@ -83,7 +84,8 @@ def continued_streams(
             for kept, part in zip(answered, parts, strict=True):
                 after = [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]] if part.shape[1] else []
                 kept.append(torch.cat([start[-1:], *after]))
-    return _wide(torch.stack(streams).cpu()), [_wide(torch.stack(kept).cpu()) for kept in answered]
+    found = {tail: _wide(torch.stack(kept).cpu()) for tail, kept in zip(tails, answered, strict=True)}
+    return _wide(torch.stack(streams).cpu()), [found[tokens[:-1]] for tokens in continuations]
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def sensitivity(
     compared = [at for at, k in enumerate(kept) if not has_sink[at] and all(first <= i < n for i in sizes[k])]
     for name, (dims, values, text, units) in _ranks(dataset.isel(position=compared), norm).items():
         dataset[name] = (dims, np.asarray(values), attributes(text, units))
-    facts = session.facts if groups is None else {**session.facts, "spans": [sizes[k] for k in kept]}
+    facts = {**session.as_run(), **({} if groups is None else {"spans": [sizes[k] for k in kept]})}
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
     return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)
 
