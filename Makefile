@@ -10,7 +10,7 @@
 # make js        format, types and tests of the squash map's program; npm installs the tools (a minute)
 # make lab       the live squash map in JupyterLab, which is installed: a real kernel and a browser (three minutes)
 # make engines   studies under 40 kills each: here, on a Ray cluster of two nodes, on a Slurm of one, which needs root (20 minutes)
-# make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (30 minutes)
+# make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (15 minutes)
 # make cuda      on a machine with a GPU: install into .venv, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)

@@ -188,11 +188,8 @@ def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
 
 def forget_lengths(model: Bridge) -> None:
     """Reset frequencies that depend on the length of a pass as in a new model, so that only the next pass counts."""
-    every: Any = model.original_model.modules()
-    rotary = [module for module in every if "original_max_seq_len" in vars(module)]
-    if not rotary or not length_dependent_encodings(model):
-        return
-    for module in rotary:
+    every: Any = model.original_model.modules() if length_dependent_encodings(model) else ()
+    for module in (module for module in every if "original_max_seq_len" in vars(module)):
         kinds = module.rope_type if isinstance(module.rope_type, dict) else {None: module.rope_type}
         for layer_type, kind in kinds.items():
             prefix = "" if layer_type is None else f"{layer_type}_"

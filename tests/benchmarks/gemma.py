@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.gemma` times calls on the real Gemma in one process, into docs/gemma.md.
 
 Each time is also given as a multiple of the forward pass of plain transformers in the same run, so that it can be
-compared between machines.
+compared between machines; what is aimed at, as a ratio to the obvious script.
 """
 
 import statistics
@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,73 +21,106 @@ import squashlens as sl
 from squashlens.engine.loading.sources import source_of
 
 PAGE = Path("docs/gemma.md")
-HEAD = "| call | seconds | forward passes |"
+HEAD, AIMS = "| call | seconds | forward passes |", "| what | ratio, or seconds | aim |"
 NAME = "gemma-3-270m"
 PROMPT = "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is"
 LONG = f"{PROMPT} Rome. The capital of Spain is Madrid. The capital of Portugal is Lisbon. The capital of Poland is"
 FORWARD = "forward pass of 20 tokens, plain transformers"
-SHORT = 5.0  # seconds up to which a call is timed three times
+SHORT = 5.0  # seconds up to which a work is timed three times
+Work = Callable[[], Any]
 
 
 def main() -> None:
     """Time the calls, and write their rows."""
     torch.set_num_threads(2)
-    rows = []
-    opened = {
-        "`import squashlens` and `load`": f"import squashlens as sl; sl.load({NAME!r})",
-        "`squashlens report`, 16 lengths": f"import squashlens as sl; sl.report({NAME!r}, prompt={PROMPT!r}, n=16, "
-        f"out={str(Path(tempfile.mkdtemp()) / 'gemma.html')!r})",
-    }
-    works: dict[str, Callable[[], Any]] = {}
-    for name, program in opened.items():
-        works[name] = lambda program=program: subprocess.run([sys.executable, "-c", program], check=True)
-    works |= in_this_process()
+    model = sl.load(NAME, device="cpu")
+    plain = AutoModelForCausalLM.from_pretrained(source_of(NAME).path, dtype=torch.float32, attn_implementation="eager")
+    works = calls(model, plain.eval().requires_grad_(False))
     works[FORWARD]()  # the first pass is slower
-    unit = timed(works[FORWARD])
+    unit, rows = timed(works[FORWARD]), []
     for name, work in works.items():
         seconds = timed(work)
         rows.append(f"| {name} | {two_digits(seconds)} | {two_digits(seconds / unit)} |")
         print(rows[-1], flush=True)
-    table = [HEAD, "|---|---:|---:|", *rows]
-    before, after = halves(PAGE.read_text(encoding="utf-8"), HEAD)
-    PAGE.write_text("\n".join([*before, *table, *after]) + "\n", encoding="utf-8")
+    page, rows = with_rows(PAGE.read_text(encoding="utf-8"), HEAD, rows), []
+    for name, (ours, theirs, aim) in compared(model, plain).items():
+        rows.append(f"| {name} | {two_digits(timed(ours) / (timed(theirs) if theirs else 1))} | {aim:g} |")
+        print(rows[-1], flush=True)
+    PAGE.write_text(with_rows(page, AIMS, rows), encoding="utf-8")
 
 
-def in_this_process() -> dict[str, Callable[[], Any]]:
-    """The calls by name, on one model that has been measured before."""
-    model = sl.load(NAME, device="cpu")
-    plain = AutoModelForCausalLM.from_pretrained(source_of(NAME).path, dtype=torch.float32).eval()
-    ids = model.to_tokens(PROMPT)
-    ones = sl.prompts.repeated(model, "1", 32)
+def with_rows(page: str, head: str, rows: list[str]) -> str:
+    before, after = halves(page, head)
+    return "\n".join([*before, head, "|---|---:|---:|", *rows, *after]) + "\n"
+
+
+def calls(model: Any, plain: Any) -> dict[str, Work]:
+    """The calls by name, on a model that has been measured before."""
+    ids, load = model.to_tokens(PROMPT), f"import squashlens as sl; sl.load({NAME!r})"
     sl.path_bound(model, ids)
-    sl.collapse(model, sl.prompts.repeated(model, "1", 4))
-
-    @torch.no_grad()
-    def forward() -> None:
-        plain(ids)
-
     return {
-        FORWARD: forward,
+        "`import squashlens` and `load`": lambda: subprocess.run([sys.executable, "-c", load], check=True),
+        FORWARD: lambda: passed(plain, ids),
         "`top_tokens`": lambda: sl.top_tokens(model, PROMPT),
-        "`path_bound`": lambda: sl.path_bound(model, PROMPT),
-        "`collapse` of 1 to 32 repeated ones": lambda: sl.collapse(model, ones),
         "`influence` without norms": lambda: sl.influence(model, PROMPT, method="none"),
         "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),
+        "`knockout_effect`": lambda: sl.knockout_effect(model, PROMPT),
         "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT),
-        "`squash_map` of 41 tokens": lambda: sl.squash_map(model, LONG),
     }
 
 
-def timed(work: Callable[[], Any]) -> float:
-    """The median time of three runs, or that of one run if it is long."""
+def compared(model: Any, plain: Any) -> dict[str, tuple[Work, Work | None, float]]:
+    """By name: ours, the obvious script, or None if the seconds count, and what is aimed at."""
+    ids, tiny = model.to_tokens(PROMPT), sl.load("tiny-gemma")
+    few, many, ones = model.to_tokens(LONG), ids.repeat(1, 10), sl.prompts.repeated(model, "1", 64)
+    trunk, short = torch.tensor([[*ones.trunk]]), tiny.to_tokens("How many ones are in the sequence? 110 =")
+    page = str(Path(tempfile.mkdtemp()) / "gemma.html")
+    whole = {"baselines": ["contrast"]}
+    return {
+        "`path_bound` ÷ product of plain patterns, 20 tokens": (
+            partial(sl.path_bound, model, ids), partial(product, plain, ids), 1.3,
+        ),
+        "… 200 tokens": (partial(sl.path_bound, model, many), partial(product, plain, many), 1.3),
+        "… tiny-gemma, ÷ a pass": (partial(sl.path_bound, tiny, short), partial(passed, tiny, short), 1.7),
+        "`collapse` of 64 lengths without noise ÷ a pass": (
+            partial(sl.collapse, model, ones, noise_lengths=0), partial(passed, plain, trunk), 2,
+        ),
+        "… with noise and a baseline": (partial(sl.collapse, model, ones, **whole), partial(passed, plain, trunk), 6),
+        "`sensitivity` ÷ 64 plain products": (partial(sl.sensitivity, model, ids), partial(pulled, plain, ids), 1.3),
+        "`squash_map` of 41 tokens": (partial(sl.squash_map, model, few), None, 6),
+        "`report` of them": (partial(sl.report, model, prompt=LONG, out=page), None, 15),
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def passed(model: Any, ids: torch.Tensor) -> None:
+    model(ids, use_cache=False)
+
+
+@torch.no_grad()
+def product(plain: Any, ids: torch.Tensor) -> None:
+    row = torch.eye(ids.shape[1])[-1]
+    for pattern in reversed(plain(ids, use_cache=False, output_attentions=True).attentions):
+        row = 2 * (row + row @ pattern[0].mean(dim=0))
+
+
+def pulled(plain: Any, ids: torch.Tensor, n: int = 64) -> None:
+    leaf = plain.get_input_embeddings()(ids).requires_grad_()
+    y = plain.model(inputs_embeds=leaf, use_cache=False).last_hidden_state[0, -1]
+    for direction in torch.randn(n, len(y)):
+        torch.autograd.grad(y, leaf, direction, retain_graph=True)
+
+
+def timed(work: Work) -> float:
+    """The median time of three runs after a first, or that of one run if it is long."""
     found: list[float] = []
-    while len(found) < 3 and (not found or found[0] < SHORT):
+    while len(found) < 4 and (not found or found[0] < SHORT):
         start = time.perf_counter()
         work()
         found.append(time.perf_counter() - start)
-    return statistics.median(found)
+    return statistics.median(found[1:] or found)
 
 
 def two_digits(value: float) -> str:
