@@ -110,7 +110,6 @@ def report(
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import FEWER, squash_map
     from squashlens.measure.answers.accuracy import top_tokens
-    from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
     out = require_output(out, (".html", ".htm"))
@@ -122,10 +121,12 @@ def report(
     asked = given or _demonstration(counts)
     judged = _judge(bridge, asked)
     run = capture(bridge, asked.prompt, keep="residuals")
-    view = squash_map(bridge, run, norm=norm)
+    # A model whose tokens cannot be knocked out has a map without.
+    knocked_out = _or_none(lambda: squash_map(bridge, run, norm=norm, knockout="attention"))
+    view = knocked_out or squash_map(bridge, run, norm=norm)
     # With the probes of the map, so that its vector–Jacobian products are used again.
     measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
-    knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
+    knockout = knocked_out and knocked_out.result.isel(query=-1)
     helped = _remedies(bridge, asked, judged)
     evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
     long = n or (None if given or counts else COPIED)

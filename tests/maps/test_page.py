@@ -197,7 +197,13 @@ def test_heads_readouts_and_the_reason_of_an_answer(watched: Any, written: tuple
     said = page.locator(".sl-hover").inner_text()
     assert f"Head {head} of block {block} attends from token {reader} " in said
     assert f"({int(attention.argmax())}) {percent(float(attention.max()))}" in said
-    page.click("[data-start='9']")  # of which neither was measured
+    page.get_by_label("Colour").select_option("log_odds_change")
+    layer_of(page).select_option("2")  # a knockout has no layers: the ribbon shows it, and the cells norms
+    label = page.locator(f"[data-start='{most}']").get_attribute("aria-label")
+    assert float(label.rpartition(", ")[2]) == number(change)
+    assert ["norm of the" in text for text in page.locator(".sl-legend").all_inner_texts()] == [False, True]
+    page.click("[data-start='9']")  # of which none was measured
+    assert "Knockout was not measured for this query, so Path bound" in page.locator(".sl-status").inner_text()
     assert not why.is_visible()
     assert not page.locator(".sl-readout").is_visible()
 
