@@ -25,7 +25,7 @@ from squashlens.records.sentences import certainty_of_norms, percent, sentence
 from squashlens.reporting import prompt_sentences
 from squashlens.reporting.first_screen import Answer, Evidence, compared, decided_by, dependence, first_answers
 from squashlens.reporting.markup import template
-from squashlens.saving.files import require_output, write
+from squashlens.saving.files import PAGES, require_output, write
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -112,7 +112,7 @@ def report(
     from squashlens.measure.answers.accuracy import top_tokens
     from squashlens.measure.squashing.sensitivity import sensitivity
 
-    out = require_output(out, (".html", ".htm"))
+    out = require_output(out, PAGES)
     given = _asked(prompt, answer, instead)
     if n is not None and n < 2 * EVERY:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", f"Give at least {2 * EVERY}.")
