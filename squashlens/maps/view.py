@@ -214,8 +214,7 @@ def squash_map(
     Args:
         model: the model to measure, as in `path_bound`; or a result of `influence` or of this function, perhaps opened
             from a file, and then neither a prompt nor other options than `query`.
-        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt. A capture
-            has no values of heads, so that one more pass reads them.
+        prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
         method: way to compute the norms of the Jacobian of `query` from all layers, as in `jacobian_norms`; ``"none"``
