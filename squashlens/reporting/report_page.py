@@ -25,7 +25,7 @@ from squashlens.records.sentences import certainty_of_norms, percent, sentence
 from squashlens.reporting import prompt_sentences
 from squashlens.reporting.first_screen import Answer, Evidence, compared, decided_by, dependence, first_answers
 from squashlens.reporting.markup import template
-from squashlens.saving.files import require_output, write
+from squashlens.saving.files import PAGES, require_output, write
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -38,7 +38,7 @@ WIDTHS = {"phone": 3.7, "desk": 6.75}  # inches that screens of 390 and 680 pixe
 COUNT = "How many ones are in the following sequence? {} ="
 COUNTED = (1, 4, 8, 16, 32, 47, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
 COPIED = 192  # ones, of which a trained model in bfloat16 confuses many lengths
-PARTS, PARTS_OF_LENGTHS = 4, 3  # of a page that are measured one after the other, for the time that it will take
+PARTS, PARTS_OF_LENGTHS = 3, 3  # of a page that are measured one after the other, for the time that it will take
 EVERY = 3  # tokens in a group that ends with a comma
 
 
@@ -111,10 +111,9 @@ def report(
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import FEWER, squash_map
     from squashlens.measure.answers.accuracy import top_tokens
-    from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
-    out = require_output(out, (".html", ".htm"))
+    out = require_output(out, PAGES)
     given = _asked(prompt, answer, instead)
     if n is not None and n < 2 * EVERY:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", f"Give at least {2 * EVERY}.")
@@ -127,12 +126,13 @@ def report(
         judged = _judge(bridge, asked)
         done.update(answers)
         run = capture(bridge, asked.prompt, keep="residuals")
-        view = squash_map(bridge, run, norm=norm)
+        # A model whose tokens cannot be knocked out has a map without.
+        knocked_out = _or_none(lambda: squash_map(bridge, run, norm=norm, knockout="attention"))
+        view = knocked_out or squash_map(bridge, run, norm=norm)
         done.update()
         # With the probes of the map, so that its vector–Jacobian products are used again.
         measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
-        done.update()
-        knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
+        knockout = knocked_out and knocked_out.result.isel(query=-1)
         done.update()
         helped = _remedies(bridge, asked, judged)
         evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)

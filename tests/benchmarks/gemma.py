@@ -102,7 +102,7 @@ def passed(model: Any, ids: torch.Tensor) -> None:
 @torch.no_grad()
 def product(plain: Any, ids: torch.Tensor) -> None:
     row = torch.eye(ids.shape[1])[-1]
-    for pattern in reversed(plain(ids, use_cache=False, output_attentions=True).attentions):
+    for pattern in reversed(plain(ids, use_cache=False, output_attentions=True, logits_to_keep=1).attentions):
         row = 2 * (row + row @ pattern[0].mean(dim=0))
 
 
