@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from squashlens.theory.fused_attention import failure, row_times_pattern
+from squashlens.theory.fused_attention import attend_with_lse, failure, pulled_back, row_times_pattern
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
@@ -256,30 +256,39 @@ def gradients(
 
 
 class Attended(torch.autograd.Function):
-    """`attention_output` with a backward pass that recomputes the weights, one block of rows for many cotangents."""
+    """`attention_output` with a backward pass that recomputes the weights, one block of rows for many cotangents.
+
+    If `fused`, flash attention computes both.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attention: Attention, frozen: bool,
-        reached: slice | None,
+        reached: slice | None, fused: bool,
     ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(queries, keys, values)
-        ctx.constant = replace(attention, queries=queries[:0], keys=keys[:0]), frozen, reached
-        return attention_output(replace(attention, queries=queries, keys=keys), values)
+        if fused:
+            output, lse = attend_with_lse(queries, keys, values, attention.scale)
+        else:
+            output, lse = attention_output(replace(attention, queries=queries, keys=keys), values), None
+        ctx.save_for_backward(queries, keys, values, output if fused else None)
+        ctx.constant = replace(attention, queries=queries[:0], keys=keys[:0], lse=lse), frozen, reached
+        return output
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         to_queries, to_keys, to_values = PulledBack.apply(*ctx.saved_tensors, cotangents[0], *ctx.constant)  # pyright: ignore
         frozen = ctx.constant[1]
-        return None if frozen else to_queries, None if frozen else to_keys, to_values, None, None, None
+        return None if frozen else to_queries, None if frozen else to_keys, to_values, None, None, None, None
 
 
 class PulledBack(torch.autograd.Function):
     """`gradients` as a separate graph node, so that a batch of cotangents arrives as a batch and not one by one."""
 
     @staticmethod
-    def forward(queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, *constant: Any) -> tuple[Tensor, ...]:
-        found = PulledBack._batch(queries, keys, values, cotangent[None], *constant)
+    def forward(
+        queries: Tensor, keys: Tensor, values: Tensor, outputs: Tensor | None, cotangent: Tensor, *constant: Any
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        found = PulledBack._batch(queries, keys, values, outputs, cotangent[None], *constant)
         return tuple(part[0] for part in found)
 
     @staticmethod
@@ -287,27 +296,32 @@ class PulledBack(torch.autograd.Function):
 
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
-        info: Any, in_dims: tuple[Any, ...], queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor,
-        *constant: Any,
+        info: Any, in_dims: tuple[Any, ...], queries: Tensor, keys: Tensor, values: Tensor, outputs: Tensor | None,
+        cotangent: Tensor, *constant: Any,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:  # fmt: skip
-        if in_dims[:3] != (None, None, None):
+        if in_dims[:4] != (None, None, None, None):
             raise NotImplementedError("Only cotangents can be batched, not queries, keys or values.")
-        return PulledBack._batch(queries, keys, values, cotangent.movedim(in_dims[3], 0), *constant), (0, 0, 0)
+        batch = cotangent.movedim(in_dims[4], 0)
+        return PulledBack._batch(queries, keys, values, outputs, batch, *constant), (0, 0, 0)
 
     @staticmethod
     def _batch(
-        queries: Tensor, keys: Tensor, values: Tensor, batch: Tensor, attention: Attention, *constant: Any
-    ) -> tuple[Tensor, ...]:
-        found = gradients(replace(attention, queries=queries, keys=keys), values, batch, *constant)
+        queries: Tensor, keys: Tensor, values: Tensor, outputs: Tensor | None, batch: Tensor, attention: Attention,
+        *constant: Any,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         like, none = (queries, keys, values), batch.new_zeros(len(batch), 1)
+        if outputs is None or attention.lse is None:
+            found = gradients(replace(attention, queries=queries, keys=keys), values, batch, *constant)
+        else:
+            found = pulled_back(*like, outputs, attention.lse, batch, attention.scale)
         return tuple(none if f is None else f.to(x.dtype) for f, x in zip(found, like, strict=True))
 
 
 def differentiable_attention(
-    attention: Attention, values: Tensor, frozen: bool, reached: slice | None = None
+    attention: Attention, values: Tensor, frozen: bool, reached: slice | None = None, fused: bool = False
 ) -> Float[Tensor, "prompt head query value"]:
     """The differentiable attention output ``Σ_k α_jk w_k``; with frozen weights it depends only on the values.
 
-    `reached`, if given, are the positions outside of which cotangents are zero.
+    `reached`, if given, are the positions outside of which cotangents are zero. `fused` is for what `is_flash` takes.
     """
-    return Attended.apply(attention.queries, attention.keys, values, attention, frozen, reached)  # pyright: ignore
+    return Attended.apply(attention.queries, attention.keys, values, attention, frozen, reached, fused)  # pyright: ignore

@@ -29,10 +29,10 @@ from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.reader import points_of, reader_of
-from squashlens.engine.running.fused import Kind, attend, is_fused
+from squashlens.engine.running.fused import Kind, attend, differentiable, is_fused
 from squashlens.engine.state import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
-from squashlens.theory.attention import Attention, differentiable_attention
+from squashlens.theory.attention import Attention
 
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
@@ -198,7 +198,7 @@ def _attend(
     stream.kinds.add((Kind.of(attention, value), attention_mask.native if windowed else None))
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if needed:
-        found = differentiable_attention(attention, value, stream.frozen, stream.reached)
+        found = differentiable(attention, value, stream.frozen, stream.reached)
     else:
         found, attention = attend(attention, value)
     if stream.on_attention is not None:
