@@ -26,9 +26,9 @@ GRAPHS = 64  # compiled at most: two for each number of heads, with and without 
 UNUSED = 16  # columns of the values of an attention of which only the logsumexp is used: the fewest that kernels take
 
 
-def is_flash(width: int, value_width: int, window: int | None, cap: float | None) -> bool:
+def is_flash(width: int, value_width: int, windowed: bool, cap: float | None) -> bool:
     """Whether PyTorch's flash attention computes such heads."""
-    return window is None and cap is None and width == value_width and width % 8 == 0 and width <= 256
+    return not windowed and cap is None and width == value_width and width % 8 == 0 and width <= 256
 
 
 def attend_with_lse(
@@ -37,7 +37,7 @@ def attend_with_lse(
 ) -> tuple[Float[Tensor, "prompt head query value"], Float[Tensor, "prompt head query"]]:  # fmt: skip
     """The outputs ``Σ_k α_jk w_k`` of causal attention, and the logsumexp of each row's logits, at least in float32."""
     n, width = queries.shape[2:]
-    if is_flash(width, values.shape[-1], window, cap):
+    if is_flash(width, values.shape[-1], window is not None, cap):
         name = f"_scaled_dot_product_flash_attention{'_for_cpu' if queries.device.type == 'cpu' else ''}"
         spread = _for_each_head(queries, keys, values)
         output, lse, *_ = getattr(torch.ops.aten, name)(queries, *spread, 0.0, True, scale=scale)

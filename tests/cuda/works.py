@@ -96,14 +96,14 @@ def works(model: str, small: bool) -> list[Work]:
         "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-7b": ((2048, 32_768), 128), "gemma-3-4b": ((2048, 8192), 427),
         "gemma-3-27b": ((2048, 8192), 20),
     }[model]  # fmt: skip
-    found = [Work(kind, n, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
+    found = [Work(kind, n, times=3) for n in long for kind in ("forward", "bound")]
     times = 1
     if model == "gemma-2b":  # whose first runs, which set up libraries, must not count
         times = 3
         found += [
             Work(kind, n, 3) for kind, n in (("obvious", 2048), ("obvious", 8192), ("call", 8), ("sensitivity", 256))
         ]
-    more = (("collapse", 1024), ("sketch", 2048), ("exact", one), ("influence", 1024))
+    more = (("collapse", 1024), ("sketch", 2048), ("influence", 1024), ("exact", one))
     return [*found, *(Work(kind, n, times) for kind, n in more)]
 
 

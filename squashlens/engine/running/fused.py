@@ -54,7 +54,9 @@ class Kind:
 
 
 def is_fused(kind: Kind, n: int) -> bool:
-    """Whether attention of this kind runs in fused kernels in a pass of n tokens."""
+    """Whether attention of this kind runs in fused kernels for n tokens; derivatives only run in flash attention."""
+    if kind.differentiated and not is_flash(kind.width, kind.value_width, kind.windowed, kind.cap):
+        return False
     if not kind.understood or n <= theory.LONGEST or kind.device.type not in DEVICES or kind.dtype not in DTYPES:
         return False
     if kind not in _reasons:
@@ -63,11 +65,9 @@ def is_fused(kind: Kind, n: int) -> bool:
 
 
 def differentiable(attention: Attention, values: Tensor, frozen: bool, reached: slice | None) -> Tensor:
-    """The outputs with their derivative, by flash attention where it serves; windows and caps go by blocks of rows."""
+    """The outputs with their derivative."""
     kind = replace(Kind.of(attention, values), differentiated=True)
-    fits = is_flash(kind.width, kind.value_width, attention.window, kind.cap)
-    fused = fits and is_fused(kind, attention.queries.shape[2])
-    return differentiable_attention(attention, values, frozen, reached, fused)
+    return differentiable_attention(attention, values, frozen, reached, is_fused(kind, attention.queries.shape[2]))
 
 
 def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:

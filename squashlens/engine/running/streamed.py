@@ -115,13 +115,14 @@ def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
         proof.effective.update({name: name not in without for name in group.values()})
 
 
-def implementation(model: Bridge, sites: Iterable[str] = (), n: int = 0) -> str:
-    """How attention is computed in a pass of n tokens that watches `sites`, for the provenance."""
+def implementation(model: Bridge, sites: Iterable[str] = (), n: int = 0, differentiated: bool = False) -> str:
+    """How attention, or its derivative, is computed for n tokens while `sites` are watched, for the provenance."""
     reason = why_not_streamed(model, sites)
     if reason is not None:
         return f"eager, since {reason}"
     kinds = proved(model, "streamed", lambda: _prove(model)).kinds
-    ways = {is_fused(replace(kind, windowed=(window or n) < n), n) for kind, window in kinds}
+    changed = partial(replace, differentiated=differentiated)
+    ways = {is_fused(changed(kind, windowed=(window or n) < n), n) for kind, window in kinds}
     return " and ".join(name for name, fused in (("fused", True), ("streamed", False)) if fused in ways)
 
 
