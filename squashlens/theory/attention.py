@@ -219,13 +219,17 @@ Gradients = tuple[
 def gradients(
     attention: Attention, values: Float[Tensor, "prompt group key value"],
     cotangents: Float[Tensor, "cotangent prompt head query value"], frozen: bool = False, reached: slice | None = None,
+    outputs: Float[Tensor, "prompt head query value"] | None = None,
 ) -> Gradients:  # fmt: skip
     """Pull cotangents of `attention_output` back to queries, keys and values; with `frozen` weights only to the values.
 
     With ``P`` the weights: ``dw = Pᵀ dz``, ``ds = P ∘ (dz wᵀ − rowsum(P ∘ dz wᵀ))``, times the cap's derivative, then
     ``dq = scale · ds k`` and ``dk = scale · dsᵀ q``. Rows where all cotangents are zero are skipped: those
-    outside `reached`, if it is given.
+    outside `reached`, if it is given. With the outputs of flash attention it does all this.
     """
+    if outputs is not None and attention.lse is not None:
+        parts = attention.queries, attention.keys, values, outputs, attention.lse
+        return pulled_back(*parts, cotangents, attention.scale)
     many, (prompts, heads, n, width) = len(cotangents), attention.queries.shape
     groups, dtype = attention.keys.shape[1], attention.dtype
     new = {"dtype": dtype, "device": values.device}
@@ -270,8 +274,9 @@ class Attended(torch.autograd.Function):
             output, lse = attend_with_lse(queries, keys, values, attention.scale)
         else:
             output, lse = attention_output(replace(attention, queries=queries, keys=keys), values), None
-        ctx.save_for_backward(queries, keys, values, output if fused else None)
-        ctx.constant = replace(attention, queries=queries[:0], keys=keys[:0], lse=lse), frozen, reached
+        ctx.save_for_backward(queries, keys, values)
+        held = replace(attention, queries=queries[:0], keys=keys[:0], lse=lse)
+        ctx.constant = held, frozen, reached, output.detach() if fused else None  # off the graph, which holds this
         return output
 
     @staticmethod
@@ -285,10 +290,8 @@ class PulledBack(torch.autograd.Function):
     """`gradients` as a separate graph node, so that a batch of cotangents arrives as a batch and not one by one."""
 
     @staticmethod
-    def forward(
-        queries: Tensor, keys: Tensor, values: Tensor, outputs: Tensor | None, cotangent: Tensor, *constant: Any
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        found = PulledBack._batch(queries, keys, values, outputs, cotangent[None], *constant)
+    def forward(queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, *constant: Any) -> tuple[Tensor, ...]:
+        found = PulledBack._batch(queries, keys, values, cotangent[None], *constant)
         return tuple(part[0] for part in found)
 
     @staticmethod
@@ -296,24 +299,19 @@ class PulledBack(torch.autograd.Function):
 
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
-        info: Any, in_dims: tuple[Any, ...], queries: Tensor, keys: Tensor, values: Tensor, outputs: Tensor | None,
-        cotangent: Tensor, *constant: Any,
+        info: Any, in_dims: tuple[Any, ...], queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor,
+        *constant: Any,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:  # fmt: skip
-        if in_dims[:4] != (None, None, None, None):
+        if in_dims[:3] != (None, None, None):
             raise NotImplementedError("Only cotangents can be batched, not queries, keys or values.")
-        batch = cotangent.movedim(in_dims[4], 0)
-        return PulledBack._batch(queries, keys, values, outputs, batch, *constant), (0, 0, 0)
+        return PulledBack._batch(queries, keys, values, cotangent.movedim(in_dims[3], 0), *constant), (0, 0, 0)
 
     @staticmethod
     def _batch(
-        queries: Tensor, keys: Tensor, values: Tensor, outputs: Tensor | None, batch: Tensor, attention: Attention,
-        *constant: Any,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        queries: Tensor, keys: Tensor, values: Tensor, batch: Tensor, attention: Attention, *constant: Any
+    ) -> tuple[Tensor, ...]:
+        found = gradients(replace(attention, queries=queries, keys=keys), values, batch, *constant)
         like, none = (queries, keys, values), batch.new_zeros(len(batch), 1)
-        if outputs is None or attention.lse is None:
-            found = gradients(replace(attention, queries=queries, keys=keys), values, batch, *constant)
-        else:
-            found = pulled_back(*like, outputs, attention.lse, batch, attention.scale)
         return tuple(none if f is None else f.to(x.dtype) for f, x in zip(found, like, strict=True))
 
 

@@ -50,7 +50,10 @@ def pulled_back(
     queries: Float[Tensor, "prompt head query dot"], keys: Float[Tensor, "prompt group key dot"],
     values: Float[Tensor, "prompt group key dot"], outputs: Float[Tensor, "prompt head query dot"],
     lse: Float[Tensor, "prompt head query"], cotangents: Float[Tensor, "cotangent prompt head query dot"], scale: float,
-) -> list[Float[Tensor, "cotangent prompt group_or_head position dot"]]:  # fmt: skip
+) -> tuple[
+    Float[Tensor, "cotangent prompt head query dot"], Float[Tensor, "cotangent prompt group key dot"],
+    Float[Tensor, "cotangent prompt group key dot"],
+]:  # fmt: skip
     """Cotangents of the outputs pulled back to queries, keys and values, all in one batch of flash attention.
 
     Its kernels round weights and their derivatives to the dtype of the queries before each product.
@@ -65,8 +68,9 @@ def pulled_back(
         pull, unused = torch.ops.aten._scaled_dot_product_flash_attention_backward, lse.new_empty(0, dtype=torch.long)
         batch[-1] = batch[-1].contiguous()  # it is read as if it were
         found = pull(*batch, None, None, n, n, 0.0, True, unused, unused, scale=scale)
-    whole = [part.unflatten(0, (many, prompts)) for part in found]
-    return [whole[0], *(reduce(x, "g p (c e) k v -> g p c k v", "sum", c=keys.shape[1]) for x in whole[1:])]
+    to_queries, *rest = (part.unflatten(0, (many, prompts)) for part in found)
+    to_keys, to_values = (reduce(x, "g p (c e) k v -> g p c k v", "sum", c=keys.shape[1]) for x in rest)
+    return to_queries, to_keys, to_values
 
 
 def row_times_pattern(

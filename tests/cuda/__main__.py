@@ -140,7 +140,8 @@ def table_of(held: dict[str, Any]) -> list[str]:
         if part is not None:
             divisor = {"s": 1.0, "plain": part["plain"]}.get(over) or (other or {}).get("seconds", float("nan"))
             ratio = part["seconds"] / divisor
-            now, verdict = f"{ratio:.3g}{unit}", "met" if ratio <= aim else "missed"
+            now = f"{ratio:.3g}{unit}"
+            verdict = "" if held["rehearsal"] else "met" if ratio <= aim else "missed"
         name = f"{kind}, {n:,} tokens, {model}" + ("" if unit else f" ÷ {over}")
         rows.append(f"| {name} | {before} | {now} | {aim:g}{unit} | {verdict} |")
     return rows

@@ -35,10 +35,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma-2b": GEMMA | dict(
         hidden_size=2048, intermediate_size=16_384, num_hidden_layers=18, num_attention_heads=8, num_key_value_heads=1
     ),
-    "gemma-7b": GEMMA | dict(
-        hidden_size=3072, intermediate_size=24_576, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=16,
-    ),
     "gemma-3-4b": GEMMA | dict(
         vocab_size=262_208, hidden_size=2560, intermediate_size=10_240, num_hidden_layers=34, num_attention_heads=8,
         num_key_value_heads=4, max_position_embeddings=131_072, query_pre_attn_scalar=256, sliding_window=1024,
@@ -57,7 +53,7 @@ SMALL: dict[str, Any] = dict(
     vocab_size=60, hidden_size=64, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, head_dim=16
 )
 SMALL_TOO: dict[str, dict[str, int]] = {
-    "gemma-2b": dict(num_key_value_heads=1), "gemma-7b": dict(num_key_value_heads=4),
+    "gemma-2b": dict(num_key_value_heads=1), 
     "gemma-3-4b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
     "gemma-2-2b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
     "gemma-3-27b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
@@ -93,8 +89,7 @@ def works(model: str, small: bool) -> list[Work]:
     if model == "gemma-2-2b":
         return [Work("forward", 2048, times=3), Work("bound", 2048, times=3)]
     long, one = {
-        "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-7b": ((2048, 32_768), 128), "gemma-3-4b": ((2048, 8192), 427),
-        "gemma-3-27b": ((2048, 8192), 20),
+        "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-3-4b": ((2048, 8192), 427), "gemma-3-27b": ((2048, 8192), 20),
     }[model]  # fmt: skip
     found = [Work(kind, n, times=3) for n in long for kind in ("forward", "bound")]
     times = 1

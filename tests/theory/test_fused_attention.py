@@ -12,7 +12,7 @@ from torch.nn.attention import flex_attention as flex
 from squashlens.engine.running.fused import REACH, START, TESTED, Kind, _why_wrong
 from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
-from squashlens.theory.attention import Attention, differentiable_attention
+from squashlens.theory.attention import Attention
 from squashlens.theory.fused_attention import _block_mask, attend_with_lse, is_flash
 from tests.theory.test_attention import drawn, written
 
@@ -21,17 +21,14 @@ CASES: list[dict[str, Any]] = [
     {"n": 37, "window": 2},
     {"n": 150, "groups": 1, "window": 60, "cap": 1.3},
     {"n": 20, "groups": 4, "cap": 0.5, "prompts": 1},
-    {"n": 130, "groups": 1, "width": 8},  # such heads PyTorch's flash attention takes
+    {"n": 130, "groups": 1, "value_width": 8},  # such heads PyTorch's flash attention takes
 ]
 
 
 def fused(case: dict[str, Any], dtype: torch.dtype) -> tuple[Attention, Tensor, Tensor]:
     """Attention with its logsumexp, its outputs, and those of the pattern written out in float64."""
-    attention, values = drawn(**{name: value for name, value in case.items() if name != "width"})
-    parts = [x.detach().to(dtype) for x in (attention.queries, attention.keys, values)]
-    if "width" in case:
-        parts = [x.repeat(1, 1, 1, 2)[..., : case["width"]] for x in parts]
-    queries, keys, values = parts
+    attention, values = drawn(**case)
+    parts = queries, keys, values = [x.detach().to(dtype) for x in (attention.queries, attention.keys, values)]
     outputs, lse = attend_with_lse(queries, keys, values, attention.scale, attention.window, attention.cap)
     wide = replace(attention, queries=parts[0].double(), keys=parts[1].double())
     values = parts[2].double().repeat_interleave(parts[0].shape[1] // parts[1].shape[1], dim=1)
@@ -55,30 +52,6 @@ def test_outputs_and_rows_equal_the_written_pattern(
         product = torch.einsum("rpj,pji->rpi", row, pattern)
         torch.testing.assert_close(attention.pushed(row), product, rtol=rows, atol=0)
     assert attention.pushed(-row).isnan().any(), "a negative entry has no logarithm"
-
-
-@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 1e-14), (torch.bfloat16, 1e-2)], ids=str)
-@pytest.mark.parametrize("groups", [1, 4])
-def test_derivatives_by_flash_attention_equal_the_written_pattern(
-    groups: int, dtype: torch.dtype, rounding: float
-) -> None:
-    """In bfloat16, 0.5 % was seen; autograd through a pattern in bfloat16 is off by up to 0.7 % here."""
-    attention, *_ = fused({"n": 130, "groups": groups, "width": 8}, dtype)
-    values, cotangents = torch.randn_like(attention.keys), torch.randn(3, *attention.queries.shape).to(dtype)
-    leaves = [x.requires_grad_() for x in (attention.queries, attention.keys, values)]
-    wide = [x.detach().double().requires_grad_() for x in leaves]
-    exact = replace(attention, queries=wide[0], keys=wide[1])
-    outputs = [
-        differentiable_attention(attention, values, False, fused=True),
-        written(exact) @ wide[2].repeat_interleave(4 // groups, dim=1),
-    ]
-    found, truth = (
-        torch.func.vmap(lambda c, z=z, x=x: torch.autograd.grad(z, x, c.to(z.dtype), retain_graph=True))(cotangents)
-        for z, x in zip(outputs, (leaves, wide), strict=True)
-    )
-    for ours, expected in zip(found, truth, strict=True):
-        assert (expected.norm() / cotangents.double().norm()).item() > 0.1
-        assert ((ours.double() - expected).norm() / expected.norm()).item() < rounding
 
 
 @pytest.mark.parametrize("window", [None, 200])
