@@ -85,13 +85,11 @@ def row_times_pattern(
     largest = row.amax(dim=-1, keepdim=True).clamp(min=FLOOR)  # so that float32 has the digits of the logarithms
     share = (row / largest).double()
     logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
-    (spread,) = _for_each_head(
-        queries, keys
-    )  # not heads as further queries of one: few keys would keep few processors busy
+    # Not the heads of a group as further queries of its keys: few blocks would run at once.
+    (spread,) = _for_each_head(queries, keys)
     mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device)
-    _, sums = _flex(
-        spread, queries, queries[..., :UNUSED], _logits(queries, cap, _own(logs[:, None] - lse)), mask, scale
-    )
+    logits = _logits(queries, cap, _own(logs[:, None] - lse))
+    _, sums = _flex(spread, queries, queries[..., :UNUSED], logits, mask, scale)
     return sums.double().exp().mean(dim=1) * largest
 
 
@@ -119,7 +117,7 @@ def _logits(queries: Tensor, cap: float | None, bias: Tensor | None = None) -> C
 
 @lru_cache(maxsize=64)
 def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a tensor on the device: one in a closure would be compiled in, and each new one compiled again."""
+    """A number as a tensor on the device: PyTorch 2.11 cannot compile one in a closure for a GPU, or does so anew."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=dtype, device=device)
 

@@ -2,22 +2,23 @@
 
 It times the measurements on random weights with the shapes of Gemma models, first those with aims, then runs every test
 marked `cuda`, then times the other shapes. Every shape has its own process and its own number of seconds: one that dies
-or takes too long is named with the work it was at, and the next one begins. `results.json` and the table of aims in
-docs/cuda.md are written after each work, so that a run that is cut off leaves what it measured; the table is printed
-before the tests and at the end. `--rehearse` does the same on the CPU with small shapes, and writes no page.
+or takes too long is named with the work it was at, and the next one begins. After each, `results.json` and the table of
+aims in docs/cuda.md are written, and the table is printed; `said.jsonl` has each work at once, should the run be cut
+off. `--rehearse` does the same on the CPU with small shapes, and writes no page.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.gemma import halves
-from tests.cuda.works import MARK, MODELS
+from tests.cuda.works import MARK, MODELS, SAID
 from tests.programs import ROOT, printed
 
 SECONDS = 520.0  # of at most nine minutes
@@ -49,36 +50,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds for everything; default: 520")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS, help="shapes to time")
     options = parser.parse_args(arguments)
-    began = time.monotonic()
+    began, held = time.monotonic(), {"rehearsal": options.rehearse, "parts": [], "failures": []}
     file = options.folder.resolve() / "results.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    held: dict[str, Any] = {"rehearsal": options.rehearse, "parts": [], "failures": []}
-    save = partial(write, held, file, began)
+    os.environ[SAID] = str(file.with_name("said.jsonl"))
+    Path(os.environ[SAID]).unlink(missing_ok=True)
     aimed = {model for model, *_ in AIMS}
-    first, last = ([m for m in options.models if (m in aimed) == there] for there in (True, False))
-    parts = [partial(measure, held, save, model) for model in (*first, *last)]
-    parts.insert(len(first), partial(test, held))
+    models = sorted(options.models, key=lambda model: model not in aimed)
+    parts = [partial(measure, held, model) for model in models]
+    parts.insert(len(aimed.intersection(models)), partial(test, held))
     for number, part in enumerate(parts):
         left = max(0.0, began + options.seconds - time.monotonic())
-        if number == len(first):
-            print(*table_of(held), sep="\n", flush=True)
-            share = min(TESTING, left)
-        else:
-            share = left if number == len(parts) - 1 else left / 2  # what a shape leaves is for the next ones
-        part(share)
-        save()
-    print(*table_of(held), sep="\n")
+        share = left if number == len(parts) - 1 else left / 2  # what a part leaves is for the next ones
+        part(min(TESTING, share) if part.func is test else share)
+        held["seconds"] = time.monotonic() - began
+        file.write_text(json.dumps(held, indent=1), encoding="utf-8")
+        table = table_of(held)
+        print(*table, sep="\n", flush=True)
+        if not options.rehearse:
+            before, after = halves(PAGE.read_text(encoding="utf-8"), HEAD)
+            PAGE.write_text("\n".join([*before, *table, *after]) + "\n", encoding="utf-8")
     print(f"{file}: {len(held['failures'])} failures, {held['seconds']:.0f} s")
     return int(bool(held["failures"]))
-
-
-def write(held: dict[str, Any], file: Path, began: float) -> None:
-    """Write what was measured, and on a GPU the table of aims into the page."""
-    held["seconds"] = time.monotonic() - began
-    file.write_text(json.dumps(held, indent=1), encoding="utf-8")
-    if not held["rehearsal"]:
-        before, after = halves(PAGE.read_text(encoding="utf-8"), HEAD)
-        PAGE.write_text("\n".join([*before, *table_of(held), *after]) + "\n", encoding="utf-8")
 
 
 def failed(held: dict[str, Any], part: str, reason: str) -> None:
@@ -106,16 +99,12 @@ def test_files() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found if mark in path.read_text(encoding="utf-8"))
 
 
-def measure(held: dict[str, Any], save: Callable[[], None], model: str, seconds: float) -> None:
+def measure(held: dict[str, Any], model: str, seconds: float) -> None:
     """Time the works of one model, and keep what each said."""
     command = [sys.executable, "-m", "tests.cuda.works", model, *(["--cpu"] if held["rehearsal"] else [])]
+    lines, reason = printed(command, seconds)
     current = "start"
-
-    def hear(line: str) -> None:
-        nonlocal current
-        if not line.startswith(MARK):
-            return
-        said = json.loads(line.removeprefix(MARK))
+    for said in (json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)):
         current = said.get("begin", current)
         if "failed" in said:
             failed(held, f"{model}: {said['failed']}", said["reason"])
@@ -123,9 +112,6 @@ def measure(held: dict[str, Any], save: Callable[[], None], model: str, seconds:
             held["about"] = said.pop("about", held.get("about"))
             held["parts"].append({"model": model} | said)
             print(json.dumps(held["parts"][-1]), flush=True)
-        save()
-
-    lines, reason = printed(command, seconds, hear)
     if reason:
         failed(held, f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
 

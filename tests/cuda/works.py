@@ -7,6 +7,7 @@ failure keeps the next works going, and so does running out of memory.
 import argparse
 import gc
 import json
+import os
 import statistics
 import sys
 import time
@@ -24,7 +25,7 @@ from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
 
-MARK = "@squashlens "
+MARK, SAID = "@squashlens ", "SQUASHLENS_SAID"  # the environment names a file for what is said
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
 BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens on
 PROBES = 32
@@ -53,7 +54,7 @@ SMALL: dict[str, Any] = dict(
     vocab_size=60, hidden_size=64, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, head_dim=16
 )
 SMALL_TOO: dict[str, dict[str, int]] = {
-    "gemma-2b": dict(num_key_value_heads=1), 
+    "gemma-2b": dict(num_key_value_heads=1),
     "gemma-3-4b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
     "gemma-2-2b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
     "gemma-3-27b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
@@ -199,6 +200,9 @@ class Subject:
 
 def say(**what: Any) -> None:
     print(MARK + json.dumps(what), flush=True)
+    if SAID in os.environ:
+        with open(os.environ[SAID], "a", encoding="utf-8") as file:
+            file.write(json.dumps(what) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
