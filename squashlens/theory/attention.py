@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from squashlens.theory.fused_attention import failure, row_times_pattern
+from squashlens.theory.fused_attention import attend_with_lse, failure, pulled_back, row_times_pattern
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
@@ -219,13 +219,17 @@ Gradients = tuple[
 def gradients(
     attention: Attention, values: Float[Tensor, "prompt group key value"],
     cotangents: Float[Tensor, "cotangent prompt head query value"], frozen: bool = False, reached: slice | None = None,
+    outputs: Float[Tensor, "prompt head query value"] | None = None,
 ) -> Gradients:  # fmt: skip
     """Pull cotangents of `attention_output` back to queries, keys and values; with `frozen` weights only to the values.
 
     With ``P`` the weights: ``dw = Pᵀ dz``, ``ds = P ∘ (dz wᵀ − rowsum(P ∘ dz wᵀ))``, times the cap's derivative, then
     ``dq = scale · ds k`` and ``dk = scale · dsᵀ q``. Rows where all cotangents are zero are skipped: those
-    outside `reached`, if it is given.
+    outside `reached`, if it is given. With the outputs of flash attention it does all this.
     """
+    if outputs is not None and attention.lse is not None:
+        parts = attention.queries, attention.keys, values, outputs, attention.lse
+        return pulled_back(*parts, cotangents, attention.scale)
     many, (prompts, heads, n, width) = len(cotangents), attention.queries.shape
     groups, dtype = attention.keys.shape[1], attention.dtype
     new = {"dtype": dtype, "device": values.device}
@@ -256,22 +260,30 @@ def gradients(
 
 
 class Attended(torch.autograd.Function):
-    """`attention_output` with a backward pass that recomputes the weights, one block of rows for many cotangents."""
+    """`attention_output` with a backward pass that recomputes the weights, one block of rows for many cotangents.
+
+    If `fused`, flash attention computes both.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attention: Attention, frozen: bool,
-        reached: slice | None,
+        reached: slice | None, fused: bool,
     ) -> Tensor:  # fmt: skip
+        if fused:
+            output, lse = attend_with_lse(queries, keys, values, attention.scale)
+        else:
+            output, lse = attention_output(replace(attention, queries=queries, keys=keys), values), None
         ctx.save_for_backward(queries, keys, values)
-        ctx.constant = replace(attention, queries=queries[:0], keys=keys[:0]), frozen, reached
-        return attention_output(replace(attention, queries=queries, keys=keys), values)
+        held = replace(attention, queries=queries[:0], keys=keys[:0], lse=lse)
+        ctx.constant = held, frozen, reached, output.detach() if fused else None  # off the graph, which holds this
+        return output
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         to_queries, to_keys, to_values = PulledBack.apply(*ctx.saved_tensors, cotangents[0], *ctx.constant)  # pyright: ignore
         frozen = ctx.constant[1]
-        return None if frozen else to_queries, None if frozen else to_keys, to_values, None, None, None
+        return None if frozen else to_queries, None if frozen else to_keys, to_values, None, None, None, None
 
 
 class PulledBack(torch.autograd.Function):
@@ -304,10 +316,10 @@ class PulledBack(torch.autograd.Function):
 
 
 def differentiable_attention(
-    attention: Attention, values: Tensor, frozen: bool, reached: slice | None = None
+    attention: Attention, values: Tensor, frozen: bool, reached: slice | None = None, fused: bool = False
 ) -> Float[Tensor, "prompt head query value"]:
     """The differentiable attention output ``Σ_k α_jk w_k``; with frozen weights it depends only on the values.
 
-    `reached`, if given, are the positions outside of which cotangents are zero.
+    `reached`, if given, are the positions outside of which cotangents are zero. `fused` is for what `is_flash` takes.
     """
-    return Attended.apply(attention.queries, attention.keys, values, attention, frozen, reached)  # pyright: ignore
+    return Attended.apply(attention.queries, attention.keys, values, attention, frozen, reached, fused)  # pyright: ignore

@@ -5,8 +5,7 @@ With ``lse_j = log Σ_k exp s_jk`` of the logits s, which a fused forward pass k
     log (r A)_k = log Σ_j exp(s_jk + log r_j − lse_j)
 
 is the logsumexp of an attention in which queries and keys have exchanged places. No product with values enters, so that
-weights are never rounded to half precision. The query heads of a group are further queries of its keys: their sum is
-part of the same logsumexp.
+weights are never rounded to half precision.
 
 PyTorch's flash attention computes blocks without window and cap, and its flex_attention all others and the exchanged
 attention; its logsumexp needs PyTorch 2.9. On the CPU flex_attention runs uncompiled, for tests.
@@ -17,7 +16,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 import torch
-from einops import rearrange, repeat
+from einops import reduce, repeat
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,21 +26,51 @@ GRAPHS = 64  # compiled at most: two for each number of heads, with and without 
 UNUSED = 16  # columns of the values of an attention of which only the logsumexp is used: the fewest that kernels take
 
 
+def is_flash(width: int, value_width: int, windowed: bool, cap: float | None) -> bool:
+    """Whether PyTorch's flash attention computes such heads."""
+    return not windowed and cap is None and width == value_width and width % 8 == 0 and width <= 256
+
+
 def attend_with_lse(
     queries: Float[Tensor, "prompt head query dot"], keys: Float[Tensor, "prompt group key dot"],
     values: Float[Tensor, "prompt group key value"], scale: float, window: int | None = None, cap: float | None = None,
 ) -> tuple[Float[Tensor, "prompt head query value"], Float[Tensor, "prompt head query"]]:  # fmt: skip
     """The outputs ``Σ_k α_jk w_k`` of causal attention, and the logsumexp of each row's logits, at least in float32."""
     n, width = queries.shape[2:]
-    if window is None and cap is None and width == values.shape[-1] and width % 8 == 0 and width <= 256:
-        each = queries.shape[1] // keys.shape[1]
-        spread = [repeat(x, "p c k v -> p (c e) k v", e=each) for x in (keys, values)]
-        on_cpu = queries.device.type == "cpu"
-        name = f"_scaled_dot_product_flash_attention{'_for_cpu' if on_cpu else ''}"
+    if is_flash(width, values.shape[-1], window is not None, cap):
+        name = f"_scaled_dot_product_flash_attention{'_for_cpu' if queries.device.type == 'cpu' else ''}"
+        spread = _for_each_head(queries, keys, values)
         output, lse, *_ = getattr(torch.ops.aten, name)(queries, *spread, 0.0, True, scale=scale)
-        return output, lse[..., :n]
+        return output, lse
     mask = _block_mask(n, n, 0, window, False, queries.device)
     return _flex(queries, keys, values, _logits(queries, cap), mask, scale)
+
+
+def pulled_back(
+    queries: Float[Tensor, "prompt head query dot"], keys: Float[Tensor, "prompt group key dot"],
+    values: Float[Tensor, "prompt group key dot"], outputs: Float[Tensor, "prompt head query dot"],
+    lse: Float[Tensor, "prompt head query"], cotangents: Float[Tensor, "cotangent prompt head query dot"], scale: float,
+) -> tuple[
+    Float[Tensor, "cotangent prompt head query dot"], Float[Tensor, "cotangent prompt group key dot"],
+    Float[Tensor, "cotangent prompt group key dot"],
+]:  # fmt: skip
+    """Cotangents of the outputs pulled back to queries, keys and values, all in one batch of flash attention.
+
+    Its kernels round weights and their derivatives to the dtype of the queries before each product.
+    """
+    many, prompts, n = *cotangents.shape[:2], queries.shape[2]
+    parts = (queries, *_for_each_head(queries, keys, values), outputs, lse)
+    batch = [cotangents.flatten(0, 1), *(x.expand(many, *x.shape).flatten(0, 1) for x in parts)]
+    if queries.device.type == "cpu":
+        pull = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        found = pull(*batch, 0.0, True, scale=scale)
+    else:
+        pull, unused = torch.ops.aten._scaled_dot_product_flash_attention_backward, lse.new_empty(0, dtype=torch.long)
+        batch[-1] = batch[-1].contiguous()  # it is read as if it were
+        found = pull(*batch, None, None, n, n, 0.0, True, unused, unused, scale=scale)
+    to_queries, *rest = (part.unflatten(0, (many, prompts)) for part in found)
+    to_keys, to_values = (reduce(x, "g p (c e) k v -> g p c k v", "sum", c=keys.shape[1]) for x in rest)
+    return to_queries, to_keys, to_values
 
 
 def row_times_pattern(
@@ -53,15 +82,20 @@ def row_times_pattern(
 
     Query j is at the position of key ``j + ahead``.
     """
-    heads, groups = queries.shape[1], keys.shape[1]
     largest = row.amax(dim=-1, keepdim=True).clamp(min=FLOOR)  # so that float32 has the digits of the logarithms
     share = (row / largest).double()
     logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
-    folded = rearrange(queries, "p (c e) j d -> p c (e j) d", c=groups)
-    bias = logs.repeat(1, heads // groups)[:, None] - rearrange(lse, "p (c e) j -> p c (e j)", c=groups)
-    mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device, heads // groups)
-    _, sums = _flex(keys, folded, folded[..., :UNUSED], _logits(queries, cap, _own(bias)), mask, scale)
-    return sums.double().exp().sum(dim=1) / heads * largest
+    # Not the heads of a group as further queries of its keys: few blocks would run at once.
+    (spread,) = _for_each_head(queries, keys)
+    mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device)
+    logits = _logits(queries, cap, _own(logs[:, None] - lse))
+    _, sums = _flex(spread, queries, queries[..., :UNUSED], logits, mask, scale)
+    return sums.double().exp().mean(dim=1) * largest
+
+
+def _for_each_head(queries: Tensor, *parts: Tensor) -> list[Tensor]:
+    """Keys or values once for each query head of their group."""
+    return [repeat(x, "p c k v -> p (c e) k v", e=queries.shape[1] // x.shape[1]) for x in parts]
 
 
 def failure(error: Exception) -> str:
@@ -83,44 +117,37 @@ def _logits(queries: Tensor, cap: float | None, bias: Tensor | None = None) -> C
 
 @lru_cache(maxsize=64)
 def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a tensor on the device: one in a closure would be compiled in, and each new one compiled again."""
+    """A number as a tensor on the device: PyTorch 2.11 cannot compile one in a closure for a GPU, or does so anew."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=dtype, device=device)
 
 
 @lru_cache(maxsize=64)
-def _block_mask(
-    length: int, others: int, ahead: int, window: int | None, exchanged: bool, device: torch.device, each: int = 1
-) -> Any:
-    """Which blocks are visible: of `length` queries to as many keys, or exchanged, of `length` keys to query heads.
+def _block_mask(length: int, others: int, ahead: int, window: int | None, exchanged: bool, device: torch.device) -> Any:
+    """Which blocks are visible: of queries to as many keys, or exchanged, of `length` keys to `others` queries.
 
-    Exchanged there are `each` times `others` queries, one head after the other. It is computed from the first and last
-    position of each block: PyTorch's own function writes the whole mask, one gigabyte for 32,768 tokens.
+    It is computed from the first and last position of each block: PyTorch's own function writes the whole mask, one
+    gigabyte for 32,768 tokens.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
     with torch.inference_mode(False), torch.device(device):
         sign, reach = -1 if exchanged else 1, window or ahead + max(length, others)
-        numbers = (torch.tensor(number, dtype=torch.int32) for number in (sign, others, ahead, reach))
-        direction, period, shift, seen = numbers
+        direction, shift, seen = (torch.tensor(number, dtype=torch.int32) for number in (sign, ahead, reach))
 
         def visible(prompt: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            behind = direction * (query - key % period) + shift
+            behind = direction * (query - key) + shift
             return (behind >= 0) & (behind < seen)
 
         first, last = _edges(length)
-        start, end = _edges(each * others)
-        within = start // others == end // others  # blocks that reach into the next head count as a whole head
-        low, high = torch.where(within, start % others, 0), torch.where(within, end % others, others - 1)
-        differences = sign * (first[:, None] - high) + ahead, sign * (last[:, None] - low) + ahead
+        start, end = _edges(others)
+        differences = sign * (first[:, None] - end) + ahead, sign * (last[:, None] - start) + ahead
         least, most = torch.minimum(*differences), torch.maximum(*differences)
         whole = (last - first == BLOCK - 1)[:, None] & (end - start == BLOCK - 1)
         full = (least >= 0) & (most < reach) & whole
         partly = (most >= 0) & (least < reach) & ~full
         listed = [x for kind in (partly, full) for x in _listed(kind)]
-        return BlockMask.from_kv_blocks(
-            *listed, BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, each * others)
-        )  # fmt: skip
+        return BlockMask.from_kv_blocks(*listed, BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, others))
 
 
 def _edges(length: int) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ failure keeps the next works going, and so does running out of memory.
 import argparse
 import gc
 import json
+import os
 import statistics
 import sys
 import time
@@ -24,7 +25,7 @@ from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
 
-MARK = "@squashlens "
+MARK, SAID = "@squashlens ", "SQUASHLENS_SAID"  # the environment names a file for what is said
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
 BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens on
 PROBES = 32
@@ -34,10 +35,6 @@ GEMMA: dict[str, Any] = dict(vocab_size=256_000, head_dim=256, max_position_embe
 SHAPES: dict[str, dict[str, Any]] = {
     "gemma-2b": GEMMA | dict(
         hidden_size=2048, intermediate_size=16_384, num_hidden_layers=18, num_attention_heads=8, num_key_value_heads=1
-    ),
-    "gemma-7b": GEMMA | dict(
-        hidden_size=3072, intermediate_size=24_576, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=16,
     ),
     "gemma-3-4b": GEMMA | dict(
         vocab_size=262_208, hidden_size=2560, intermediate_size=10_240, num_hidden_layers=34, num_attention_heads=8,
@@ -57,7 +54,7 @@ SMALL: dict[str, Any] = dict(
     vocab_size=60, hidden_size=64, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, head_dim=16
 )
 SMALL_TOO: dict[str, dict[str, int]] = {
-    "gemma-2b": dict(num_key_value_heads=1), "gemma-7b": dict(num_key_value_heads=4),
+    "gemma-2b": dict(num_key_value_heads=1),
     "gemma-3-4b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
     "gemma-2-2b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
     "gemma-3-27b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
@@ -93,17 +90,16 @@ def works(model: str, small: bool) -> list[Work]:
     if model == "gemma-2-2b":
         return [Work("forward", 2048, times=3), Work("bound", 2048, times=3)]
     long, one = {
-        "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-7b": ((2048, 32_768), 128), "gemma-3-4b": ((2048, 8192), 427),
-        "gemma-3-27b": ((2048, 8192), 20),
+        "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-3-4b": ((2048, 8192), 427), "gemma-3-27b": ((2048, 8192), 20),
     }[model]  # fmt: skip
-    found = [Work(kind, n, times=3 if n < 30_000 else 2) for n in long for kind in ("forward", "bound")]
+    found = [Work(kind, n, times=3) for n in long for kind in ("forward", "bound")]
     times = 1
     if model == "gemma-2b":  # whose first runs, which set up libraries, must not count
         times = 3
         found += [
             Work(kind, n, 3) for kind, n in (("obvious", 2048), ("obvious", 8192), ("call", 8), ("sensitivity", 256))
         ]
-    more = (("collapse", 1024), ("sketch", 2048), ("exact", one), ("influence", 1024))
+    more = (("collapse", 1024), ("sketch", 2048), ("influence", 1024), ("exact", one))
     return [*found, *(Work(kind, n, times) for kind, n in more)]
 
 
@@ -204,6 +200,9 @@ class Subject:
 
 def say(**what: Any) -> None:
     print(MARK + json.dumps(what), flush=True)
+    if SAID in os.environ:
+        with open(os.environ[SAID], "a", encoding="utf-8") as file:
+            file.write(json.dumps(what) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.streamed import _window_of, implementation, patterns_written, why_not_streamed
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
-from squashlens.theory.fused_attention import attend_with_lse
+from squashlens.theory import fused_attention
+from squashlens.theory.fused_attention import attend_with_lse, pulled_back
 from tests.cases import COMMON, CONFIGS, MORE, few, save_random
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
@@ -129,6 +131,8 @@ def fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(fused, "DEVICES", {"cpu"})
         patch.setattr(fused, "DTYPES", {torch.float32, torch.float64})
+        for where in (fused, fused_attention):  # on a CPU flash attention takes heads of any width
+            patch.setattr(where, "is_flash", lambda width, other, windowed, cap: not windowed and cap is None)
         yield
 
 
@@ -157,6 +161,29 @@ def test_measurements_by_fused_attention_equal_those_by_blocks(
         assert sl.results.provenance(found)["attention_implementation"] == "fused"
         np.testing.assert_allclose(found, by_blocks, rtol=1e-9, atol=1e-12 * float(by_blocks.max()))
     assert implementation(model, (), 13) == "streamed", "on a CPU, fused attention is for tests"
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("gemma", "fused"), ("llama", "fused"), ("gemma3", "fused and streamed"), ("gemma2", "streamed")]
+)
+def test_jacobians_by_flash_attention_equal_those_by_blocks(
+    name: str, way: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows and caps have none."""
+    monkeypatch.setattr(module, "LONGEST", 4)
+    monkeypatch.setattr(fused, "_reasons", {})
+    jacobian = partial(sl.jacobian_norms, bridge_of(name, torch.float64), IDS[0], query=8, norm="frobenius")
+    by_blocks = jacobian()
+    with fused_anywhere(monkeypatch):
+        found = jacobian()
+        np.testing.assert_allclose(found, by_blocks, rtol=1e-9)
+        assert sl.results.provenance(found)["attention_implementation"] == f"{way}, block by block"
+        if way == "streamed":
+            return
+        monkeypatch.setattr(fused, "_reasons", {})
+        monkeypatch.setattr(fused, "pulled_back", lambda *args: [1.1 * x for x in pulled_back(*args)])
+        with pytest.warns(UserWarning, match="derivatives are wrong"):
+            np.testing.assert_array_equal(jacobian(), by_blocks)
 
 
 def test_what_is_not_fused(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,15 +32,17 @@ def written(attention: Attention) -> Tensor:
 
 
 def drawn(
-    n: int, heads: int = 4, groups: int = 2, *, prompts: int = 2, seed: int = 0, sinks: bool = False, **options: Any
-) -> tuple[Attention, Tensor]:
+    n: int, heads: int = 4, groups: int = 2, *, prompts: int = 2, seed: int = 0, sinks: bool = False,
+    value_width: int = 5, **options: Any,
+) -> tuple[Attention, Tensor]:  # fmt: skip
     """Random queries, keys and values in float64; values narrower than keys."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
-    queries, keys, values = random(prompts, heads, n, 6), random(prompts, groups, n, 6), random(prompts, groups, n, 5)
+    queries, keys = random(prompts, heads, n, 8), random(prompts, groups, n, 8)
+    values = random(prompts, groups, n, value_width)
     sink = random(heads) if sinks else None
     return Attention(queries, keys, 0.7, sinks=sink, **options), values
 
@@ -60,6 +62,7 @@ def _small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 CASES: list[dict[str, Any]] = [
     {"n": 37},
+    {"n": 37, "groups": 1, "value_width": 8},
     {"n": 1},
     {"n": 32, "heads": 1, "groups": 1},
     {"n": 37, "groups": 4, "window": 2},
@@ -91,7 +94,8 @@ def test_rows_values_and_derivatives_equal_the_written_pattern(case: dict[str, A
     def pulled(output: Tensor, leaves: Any) -> Any:
         return torch.func.vmap(lambda c: torch.autograd.grad(output, leaves, c, retain_graph=True))(cotangents)
 
-    torch.testing.assert_close(pulled(found, leaves), pulled(truth, leaves), rtol=1e-11, atol=1e-11)
+    for way in (found, differentiable_attention(attention, values, False, fused="value_width" in case)):
+        torch.testing.assert_close(pulled(way, leaves), pulled(truth, leaves), rtol=1e-11, atol=1e-11)
     alone = torch.autograd.grad(found, leaves, cotangents[0], retain_graph=True)
     torch.testing.assert_close(alone, tuple(part[0] for part in pulled(truth, leaves)), rtol=1e-11, atol=1e-11)
     constant = pattern.detach() @ values.repeat_interleave(heads // groups, dim=1)

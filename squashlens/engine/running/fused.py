@@ -14,8 +14,8 @@ from torch import Tensor
 from squashlens.engine.agreement import agree
 from squashlens.remarks import remark
 from squashlens.theory import attention as theory
-from squashlens.theory.attention import Attention, attention_output
-from squashlens.theory.fused_attention import attend_with_lse, failure, row_times_pattern
+from squashlens.theory.attention import Attention, attention_output, differentiable_attention, gradients
+from squashlens.theory.fused_attention import attend_with_lse, failure, is_flash, pulled_back, row_times_pattern
 
 # Tokens and the window of the test, and where its row begins: 7 blocks of queries and 5 of the row, the last ones
 # ragged. No model has as many heads, so that what is compiled serves every number of blocks.
@@ -41,6 +41,7 @@ class Kind:
     cap: float | None
     windowed: bool
     understood: bool
+    differentiated: bool = False
 
     @classmethod
     def of(cls, attention: Attention, values: Tensor) -> "Kind":
@@ -53,12 +54,20 @@ class Kind:
 
 
 def is_fused(kind: Kind, n: int) -> bool:
-    """Whether attention of this kind runs in fused kernels in a pass of n tokens."""
+    """Whether attention of this kind runs in fused kernels for n tokens; derivatives only run in flash attention."""
+    if kind.differentiated and not is_flash(kind.width, kind.value_width, kind.windowed, kind.cap):
+        return False
     if not kind.understood or n <= theory.LONGEST or kind.device.type not in DEVICES or kind.dtype not in DTYPES:
         return False
     if kind not in _reasons:
         _judge(kind, _why_wrong(kind))
     return _reasons[kind] is None
+
+
+def differentiable(attention: Attention, values: Tensor, frozen: bool, reached: slice | None) -> Tensor:
+    """The outputs with their derivative."""
+    kind = replace(Kind.of(attention, values), differentiated=True)
+    return differentiable_attention(attention, values, frozen, reached, is_fused(kind, attention.queries.shape[2]))
 
 
 def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:
@@ -80,8 +89,9 @@ def _judge(kind: Kind, reason: str | None) -> None:
     _reasons[kind] = reason
     if reason is not None:
         remark(
-            f"Fused attention is not used on {kind.device} for heads of {kind.width} in {kind.dtype}, but blocks of "
-            f"rows, which are slower and give the same numbers: {reason}."
+            f"Fused attention is not used on {kind.device} for {'derivatives of ' if kind.differentiated else ''}"
+            f"heads of {kind.width} in {kind.dtype}, but blocks of rows, which are slower and give the same numbers: "
+            f"{reason}."
         )
 
 
@@ -100,16 +110,22 @@ def _why_wrong(kind: Kind) -> str | None:
     late = slice(START, None)
     fused = Attention(queries, keys, kind.scale, kind.cap, REACH if kind.windowed else None)
     written = replace(fused, queries=queries.double(), keys=keys.double())
+    cotangents = drawn(kind.heads, kind.value_width)[None]
     with torch.inference_mode(False), torch.no_grad():
-        weights, _ = written.weights(everything, everything)
         try:
             outputs, lse = attend_with_lse(queries, keys, values, kind.scale, fused.window, kind.cap)
+            if kind.differentiated:
+                pulled = pulled_back(queries, keys, values, outputs, lse, cotangents, kind.scale)
+                truth = gradients(written, values.double(), cotangents)
+                right = all(agree(x, y, kind.dtype) for x, y in zip(pulled, truth, strict=True) if y is not None)
+                return None if right else "its derivatives are wrong"
             parts = row[:, late], queries[:, :, late], keys, lse[:, :, late]
             product = row_times_pattern(*parts, kind.scale, fused.window, kind.cap, START)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever compilers raise
             return failure(error)
+        weights, _ = written.weights(everything, everything)
         off = (product / (row @ weights.mean(dim=(1, 2))[0]) - 1).abs().max().item()
         if not off <= ROWS:  # NaN is wrong
             return f"the product of a row differs by {off:.1e}"

@@ -29,10 +29,10 @@ from squashlens.engine.hooking.hook import Hook, attached, distinct_points
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.reader import points_of, reader_of
-from squashlens.engine.running.fused import Kind, attend, is_fused
+from squashlens.engine.running.fused import Kind, attend, differentiable, is_fused
 from squashlens.engine.state import proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
-from squashlens.theory.attention import Attention, differentiable_attention
+from squashlens.theory.attention import Attention
 
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
@@ -115,13 +115,14 @@ def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
         proof.effective.update({name: name not in without for name in group.values()})
 
 
-def implementation(model: Bridge, sites: Iterable[str] = (), n: int = 0) -> str:
-    """How attention is computed in a pass of n tokens that watches `sites`, for the provenance."""
+def implementation(model: Bridge, sites: Iterable[str] = (), n: int = 0, differentiated: bool = False) -> str:
+    """How attention, or its derivative, is computed for n tokens while `sites` are watched, for the provenance."""
     reason = why_not_streamed(model, sites)
     if reason is not None:
         return f"eager, since {reason}"
     kinds = proved(model, "streamed", lambda: _prove(model)).kinds
-    ways = {is_fused(replace(kind, windowed=(window or n) < n), n) for kind, window in kinds}
+    changed = partial(replace, differentiated=differentiated)
+    ways = {is_fused(changed(kind, windowed=(window or n) < n), n) for kind, window in kinds}
     return " and ".join(name for name, fused in (("fused", True), ("streamed", False)) if fused in ways)
 
 
@@ -198,7 +199,7 @@ def _attend(
     stream.kinds.add((Kind.of(attention, value), attention_mask.native if windowed else None))
     needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     if needed:
-        found = differentiable_attention(attention, value, stream.frozen, stream.reached)
+        found = differentiable(attention, value, stream.frozen, stream.reached)
     else:
         found, attention = attend(attention, value)
     if stream.on_attention is not None:

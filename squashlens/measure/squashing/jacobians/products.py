@@ -85,7 +85,7 @@ class Pullback:
         if self.by_block:
             self.batch = batch_size or cotangents(model, prompts, n)
             require_products(model, prompts, n, self.batch)
-            self.attention = "streamed, block by block"
+            self.attention = f"{implementation(model, n=n, differentiated=True)}, block by block"
             return
         self.attention = implementation(model)
         graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
