@@ -11,15 +11,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
-from squashlens.measure.answers.verdict import (
-    LOST,
-    POSSIBLE,
-    PRESENT,
-    UNDECIDED,
-    UNRESOLVED,
-    USED,
-    exceeds_random,
-)
+from squashlens.measure.answers.verdict import LOST, POSSIBLE, PRESENT, UNDECIDED, UNRESOLVED, USED, exceeds_random
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
@@ -122,9 +114,9 @@ def decided_by(own: xr.Dataset) -> str:
         f"and {number(after)} after that of {other}; rounding in {dtype} moves them by {number(noise)}."
     )
     if said == UNDECIDED and "log_odds_random" in own:
-        random = np.stack([own["log_odds_random"], own["log_odds_after_random"]])
+        random = np.stack([own["log_odds_random"], own["log_odds_after_random"]], axis=1)
         if before > 0 > after and not exceeds_random(np.array([before, after]), random):
-            first, second = (number(float(value)) for value in random[:, np.argmax(random[0] - random[1])])
+            first, second = (number(float(value)) for value in random[np.argmax(random[:, 0] - random[:, 1])])
             return (
                 f"{odds} In random weights of the same shape they are {first} and {second} nats: the architecture "
                 "alone does as much, or nearly, for example by repeating its last token."

@@ -108,19 +108,18 @@ def verdict(
     models = bar([None, *range(n_random_models)], desc="models", unit="model")  # so that one says what all will take
     forced, *random = [_forced(session.model, asked, forms, seed) for seed in models]
     pairs = range(len(asked) - 1)
-    odds, chances, noise, behind = *np.zeros((2, 2, len(pairs))), *np.zeros((2, len(pairs)))
+    chances, noise, behind = np.zeros((2, len(pairs))), *np.zeros((2, len(pairs)))
     agreeing, ranks = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=int)
-    for pair, both in enumerate(_both(forced, right)):
-        odds[:, pair] = [float(runs[0]) for runs, _ in both]
+    every = _both(forced, right)
+    for pair, both in enumerate(every):
         noise[pair] = max(least for _, least in both)
         own = [one.probability(text) for one, text in zip(forced[pair : pair + 2], right[pair : pair + 2], strict=True)]
         (chances[0, pair], ranks[pair], first), (chances[1, pair], _, second) = own
         behind[pair] = max(first, second)
         preferred = (both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all()
         agreeing[pair] = bool(preferred) and behind[pair] <= POSSIBLE
-    margins, shares = _apart(forced)
-    alone = np.array([[[float(runs[0]) for runs, _ in both] for both in _both(one, right)] for one in random])
-    alone = np.moveaxis(alone.reshape(n_random_models, len(pairs), 2), -1, 0)
+    odds, (margins, shares) = _first(every), _apart(forced)
+    alone = np.array([_first(_both(one, right)) for one in random]).reshape(n_random_models, *odds.shape)
     more = exceeds_random(odds, alone)
     said = [_verdict(*row) for row in zip(odds[0] - odds[1], noise, agreeing, more, margins, shares, strict=True)]
     layers = np.arange(n_blocks(session.model) + 1)
@@ -140,19 +139,19 @@ def verdict(
         coords["random_model"] = np.arange(n_random_models)
         text, dims = "in a model with random weights", ("random_model", "pair")
         variables |= _by_layer("margin_random", np.stack([_apart(one)[0] for one in random]), f"margin {text}")
-        for name, own in zip(("log_odds", "log_odds_after"), alone, strict=True):
-            variables[f"{name}_random"] = (dims, own, f"{variables[name][2]}, {text}", "nats")
+        for at, name in enumerate(("log_odds", "log_odds_after")):
+            variables[f"{name}_random"] = (dims, alone[:, at], f"{variables[name][2]}, {text}", "nats")
     return session.dataset("verdict", coords, variables)
 
 
 def exceeds_random(odds: np.ndarray, random: np.ndarray) -> np.ndarray:
-    """Whether both answers are preferred by more than random weights do; odds are (2, pair) and (2, model, pair).
+    """Whether both answers are preferred by more than random weights do; odds are (2, pair) and (model, 2, pair).
 
     No random model may prefer both itself. Half of what the change moves its λ by is the most that it could prefer
     both by, if λ were centred, and must be exceeded by log 2.
     """
-    own, alone = np.minimum(odds[0], -odds[1]), np.minimum(random[0], -random[1])
-    most = np.abs(random[0] - random[1]) / 2
+    own, alone = np.minimum(odds[0], -odds[1]), np.minimum(random[:, 0], -random[:, 1])
+    most = np.abs(random[:, 0] - random[:, 1]) / 2
     return ((alone < PREFERRED) & (own >= PREFERRED + most)).all(axis=0)
 
 
@@ -274,6 +273,11 @@ def _both(forced: Sequence[_Forced], right: Sequence[str]) -> list[list[tuple[Fl
     return [[one.log_odds(*texts) for one in forced[at : at + 2]] for at, texts in enumerate(pairwise(right))]
 
 
+def _first(both: Sequence[Any]) -> Float[np.ndarray, "2 pair"]:
+    """λ(P) and λ(P′) of every pair in the first run."""
+    return np.array([[float(runs[0]) for runs, _ in pair] for pair in both]).T
+
+
 def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
     """The tokens of an answer after a prompt: as it is given, and with a space before it, if they differ."""
     forms = (text,) if text != text.lstrip() else (text, f" {text}")
@@ -281,17 +285,13 @@ def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
 
 
 def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
-    own, log_p = torch.tensor(tokens)[:, None], []
-    for run, rows in enumerate(y):
-        with torch.inference_mode(False), torch.no_grad():
-            logits = logits_of(model, rows).double().cpu()
-        said = logits.gather(1, own)
-        log_p.append((said - logits.logsumexp(dim=-1, keepdim=True))[:, 0])
-        if run == 0:
-            rank = int((logits > said).sum(dim=-1).max()) + 1
-            behind = float((logits.amax(dim=-1, keepdim=True) - said).max())
-            rounding = ulp(said[:, 0], dtype_of(model)) / 2
-    return _Answer(tokens, torch.stack(log_p), rounding, rank, behind)
+    with torch.inference_mode(False), torch.no_grad():
+        logits = torch.stack([logits_of(model, rows).double().cpu() for rows in y])
+    said = logits.gather(-1, torch.tensor(tokens).expand(len(y), -1)[..., None])
+    log_p = (said - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
+    rank = int((logits[0] > said[0]).sum(dim=-1).max()) + 1
+    behind = float((logits[0].amax(dim=-1, keepdim=True) - said[0]).max())
+    return _Answer(tokens, log_p, ulp(said[0, :, 0], dtype_of(model)) / 2, rank, behind)
 
 
 def _apart(forced: Sequence[_Forced]) -> tuple[np.ndarray, np.ndarray]:

@@ -105,4 +105,4 @@ def test_random_weights_never_use_an_answer(tiny: Any, seed: int) -> None:
 )
 def test_a_preference_exceeds_that_of_random_weights(random: tuple[float, float], expected: bool) -> None:
     """Of 3 nats each: random weights prefer both answers by log 2 themselves, or move by 2 · (3 − log 2) = 4.6."""
-    assert bool(exceeds_random(np.array([[3.0], [-3.0]]), np.array(random)[:, None, None])[0]) == expected
+    assert bool(exceeds_random(np.array([[3.0], [-3.0]]), np.array(random)[None, :, None])[0]) == expected
