@@ -70,15 +70,6 @@ def test_a_change_of_a_hidden_token_is_not_resolved(tiny: Any) -> None:
         found = sl.verdict(tiny, [COUNT.format("1101"), COUNT.format("1111")], ["3", "4"])
     assert found["verdict"].values.tolist() == ["not resolved"]
     assert found["margin_y"].values <= 1
-
-
-def test_what_a_hook_hides_is_lost(tiny: Any) -> None:
-    """Behind a mask that hides the digits, the last token cannot know them: both prompts are one to it."""
-    prompts = [LAST.format("1101"), LAST.format("1107")]
-    place = len(sl.prompts.tokenize(tiny, prompts[0])[0]) - 2
-    with sl.applied(tiny, sl.hooks.mask_tokens([place])):
-        found = sl.verdict(tiny, prompts, ["1", "7"], n_random_models=0)
-    assert found["verdict"].values.tolist() == ["not resolved"]
     assert (found["recovered_y"] < 1).all()
 
 
