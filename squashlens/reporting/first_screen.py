@@ -113,13 +113,14 @@ def decided_by(own: xr.Dataset) -> str:
         f"The log-odds of {name} and {other} are {number(before)} nats after the prompt whose right answer is {name}, "
         f"and {number(after)} after that of {other}; rounding in {dtype} moves them by {number(noise)}."
     )
-    if said == UNDECIDED and "log_odds_random" in own:
+    beside = ""
+    if "log_odds_random" in own:
         random = np.stack([own["log_odds_random"], own["log_odds_after_random"]], axis=1)
-        if before > 0 > after and not exceeds_random(np.array([before, after]), random):
-            first, second = (number(float(value)) for value in random[np.argmax(random[:, 0] - random[:, 1])])
+        first, second = (number(float(value)) for value in random[np.argmax(random[:, 0] - random[:, 1])])
+        beside = f" In random weights of the same shape they are {first} and {second} nats"
+        if said == UNDECIDED and before > 0 > after and not exceeds_random(np.array([before, after]), random):
             return (
-                f"{odds} In random weights of the same shape they are {first} and {second} nats: the architecture "
-                "alone does as much, or nearly, for example by repeating its last token."
+                f"{odds}{beside}: the architecture alone does as much, or nearly, as where it repeats its last token."
             )
     if before * after > 0:
         odds += f" Of the two the model prefers {name if before > 0 else other} after both."
@@ -132,7 +133,8 @@ def decided_by(own: xr.Dataset) -> str:
         why = far if float(own["behind"]) > POSSIBLE else "it is not twice as likely as the other one in all runs"
         odds += f" Each prompt prefers its own answer of the two, but {why}."
     if said in (USED, UNRESOLVED):
-        return f"{odds} They differ by {times(moved / noise)} the rounding." if noise else odds
+        odds += f" They differ by {times(moved / noise)} the rounding." if noise else ""
+        return f"{odds}{beside}." if beside else odds
     margins = np.append(own["margin"].values, own["margin_y"].values)
     far, layers = times(float(margins[-1])), np.flatnonzero(margins > 1)
     if "margin_random_y" in own:

@@ -40,7 +40,8 @@ def separation(
     """Which lengths of a growing sequence the model can still tell apart, above its own rounding.
 
     The prompts with n content tokens are computed in three runs that round otherwise: whole with fused attention, and
-    in pieces of 7 and of 64 tokens with written patterns. ν holds both differences. v_r(n) is the representation of the last token in run r. Then, with L2 distances::
+    in pieces of 7 and of 64 tokens with written patterns. ν holds both differences. v_r(n) is the representation of
+    the last token in run r. Then, with L2 distances::
 
         noise     ν(n) = max_r ‖v_r(n) − v_0(n)‖                        what rounding does
         step      ‖v_0(n⁺) − v_0(n)‖ ÷ ν(n), n⁺ the next length         what one more token does, in this unit
