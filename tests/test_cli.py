@@ -105,6 +105,11 @@ def test_what_needs_no_model_is_light(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "squashlens", "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("squashlens "), done.stderr
+
+
 def test_commands_in_the_documents_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Any] = []
     monkeypatch.setattr(tyro, "cli", lambda command, args, **form: read.append((command, args, form)))

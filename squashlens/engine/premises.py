@@ -173,9 +173,11 @@ def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], 
 
     hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
     hooks += [Hook("cut", site, replace(site)) for site in map(pattern_site, range(n_blocks(model))) if cut]
+    # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
+    without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)
     with torch.no_grad(), attached(model, *hooks):
-        model(torch.cat([ids, copies]), use_cache=False, **last_logits(model))
+        model(torch.cat([ids, copies]), use_cache=False, **without)
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
-from squashlens.measure.answers.verdict import LOST, POSSIBLE, PRESENT, UNDECIDED, UNRESOLVED, USED
+from squashlens.measure.answers.verdict import LOST, POSSIBLE, PRESENT, UNDECIDED, UNRESOLVED, USED, exceeds_random
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
@@ -113,18 +113,28 @@ def decided_by(own: xr.Dataset) -> str:
         f"The log-odds of {name} and {other} are {number(before)} nats after the prompt whose right answer is {name}, "
         f"and {number(after)} after that of {other}; rounding in {dtype} moves them by {number(noise)}."
     )
+    beside = ""
+    if "log_odds_random" in own:
+        random = np.stack([own["log_odds_random"], own["log_odds_after_random"]], axis=1)
+        first, second = (number(float(value)) for value in random[np.argmax(random[:, 0] - random[:, 1])])
+        beside = f" In random weights of the same shape they are {first} and {second} nats"
+        if said == UNDECIDED and before > 0 > after and not exceeds_random(np.array([before, after]), random):
+            return (
+                f"{odds}{beside}: the architecture alone does as much, or nearly, as where it repeats its last token."
+            )
     if before * after > 0:
         odds += f" Of the two the model prefers {name if before > 0 else other} after both."
         if before - after > NOISE_FLOORS * noise:
             odds += f" The change moves the log-odds the right way, by {number(moved)} nats, and not far enough."
     elif before < 0 < after:
-        odds += " After each prompt the model prefers the other one's answer."
+        odds += " After each prompt the model prefers the other one's answer: are they given the wrong way round?"
     elif before > 0 > after and said not in (USED, UNRESOLVED):
         far = f"the likeliest token is {times(float(np.exp(own['behind'])))} as likely as one of theirs"
         why = far if float(own["behind"]) > POSSIBLE else "it is not twice as likely as the other one in all runs"
         odds += f" Each prompt prefers its own answer of the two, but {why}."
     if said in (USED, UNRESOLVED):
-        return f"{odds} They differ by {times(moved / noise)} the rounding." if noise else odds
+        odds += f" They differ by {times(moved / noise)} the rounding." if noise else ""
+        return f"{odds}{beside}." if beside else odds
     margins = np.append(own["margin"].values, own["margin_y"].values)
     far, layers = times(float(margins[-1])), np.flatnonzero(margins > 1)
     if "margin_random_y" in own:

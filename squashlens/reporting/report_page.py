@@ -279,8 +279,9 @@ def _growing(model: Bridge, source: object, n: int, tick: Callable[[], object]) 
         "without.",
     )
     note = (
-        "Ones to copy. Every length is run whole, and in pieces of two sizes with written patterns, which round "
-        "otherwise. A length is recovered if the nearest representation of another run is its own."
+        "Ones to copy. Every length is run whole with fused attention, and in pieces of two sizes with written "
+        "patterns, which round otherwise; in bfloat16 on a CPU only the attention does. A length is recovered if the "
+        "nearest representation of another run is its own."
     )
     lead = Answer(f"Which of 1 to {n} ones can it tell apart?", f"{sentence(verdict)}.", (details[0], details[-1]))
     told = Section("Which lengths can be told apart", figures.separation_curve(apart), details, note, lead)

@@ -81,7 +81,10 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
      "change moves the log-odds the right way, by 0.2 nats, and not far enough. Yet at y the "
      "two prompts are 300 times (random weights: 4 times) as far apart"),
     ({"judged": judged("present, not used", log_odds=-4.0, log_odds_after=5.0)}, BECAME,
-     "After each prompt the model prefers the other one's answer."),
+     "After each prompt the model prefers the other one's answer: are they given the wrong way round?"),
+    ({"judged": judged("undecided", log_odds=3.0, log_odds_after=-2.0).assign(
+        log_odds_random=(("random_model", "pair"), [[4.7]]), log_odds_after_random=(("random_model", "pair"), [[-2.9]])
+     )}, BECAME, "In random weights of the same shape they are 4.7 and −2.9 nats: the architecture "),
     ({"judged": judged("present, not used", log_odds_after=-5.0, behind=np.log(3000))}, BECAME,
      "prefers its own answer of the two, but the likeliest token is 3,000 times as likely as one of theirs."),
     ({"judged": judged("present, not used", log_odds_after=-0.1, behind=2)}, BECAME, "but it is not twice as likely"),

@@ -13,20 +13,30 @@ from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
 from squashlens.engine.verify import require_sound
 
+APART = 2**16  # between seeds that users give and one that is drawn in the place of the model's own
+
 
 def with_random_weights(model: Bridge, seed: int) -> Bridge:
     """Make an untrained model of the same class and configuration, with weights drawn with `seed`.
 
     The Hugging Face class draws the weights by its own initialisation, in the model's dtype and on its device. The
     untrained model is not quantized, even if `model` is, and has none of its hooks. It is verified like any bridge.
+    A model with these very weights is no baseline of itself: then the seed is larger by `APART`.
     """
     wrapped: Any = model.original_model
     dtype, device = dtype_of(model), device_of(model)
     count = sum(p.numel() for p in wrapped.parameters())
     remedy = "Use a larger device, or n_random_models=0, which gives no verdict about what is represented."
     require_room(count * dtype.itemsize, device, "A second model with random weights", remedy)
-    if is_native(model):
-        return require_sound(_native(model, seed))
+    made = _native(model, seed) if is_native(model) else _drawn(model, seed)
+    if all(map(torch.equal, made.parameters(), model.parameters())):
+        return with_random_weights(model, seed + APART)
+    return require_sound(made)
+
+
+def _drawn(model: Bridge, seed: int) -> Bridge:
+    """An untrained Hugging Face model whose weights are drawn with this seed."""
+    wrapped: Any = model.original_model
     config = copy.deepcopy(wrapped.config)
     config._attn_implementation = "eager"
     for entry in ("quantization_config", ORIGIN):
@@ -35,9 +45,9 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
         torch.manual_seed(seed)
         # Not `.to(dtype)`: that would round the rotary frequencies too.
-        inner = type(wrapped)._from_config(config, dtype=dtype, attn_implementation="eager").to(device)
-    inner = inner.eval().requires_grad_(False)
-    return require_sound(bridge_around(inner, None, f"random weights {seed}"))
+        inner = type(wrapped)._from_config(config, dtype=dtype_of(model), attn_implementation="eager")
+    inner = inner.to(device_of(model)).eval().requires_grad_(False)
+    return bridge_around(inner, None, f"random weights {seed}")
 
 
 def _native(model: Bridge, seed: int) -> Bridge:

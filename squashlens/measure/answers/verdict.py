@@ -20,9 +20,8 @@ from squashlens._typing import Bridge, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import dtype_of, n_blocks
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.running.forced import log_p
 from squashlens.engine.running.forward import logits_of, require_understood
-from squashlens.engine.running.groupings import continued_streams, grouped_streams, groupings
+from squashlens.engine.running.groupings import continued_streams, groupings
 from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import right_answer
@@ -39,6 +38,7 @@ PREFERRED = math.log(2)  # least log-odds of a preferred answer: with random wei
 # How much less likely than the likeliest token those of an answer may be. λ of two answers that the model would never
 # give follows the prompt by chance: of right answers in another order one in ten, all of them e^9.9 behind or more.
 POSSIBLE = math.log(1000)
+Spellings = Mapping[str, list[Ids]]  # the tokens of each answer, as it is given and with a space before it
 USED, UNRESOLVED, PRESENT, LOST, UNDECIDED = "used", "not resolved", "present, not used", "lost", "undecided"
 
 
@@ -59,7 +59,9 @@ def verdict(
 
     1. ``"not resolved"``: λ(P) and λ(P′) differ by less than 3 noises, in this dtype;
     2. ``"used"``: in all runs each prompt's own answer is at least twice as likely as the other one, λ(P) ≥ log 2 and
-       λ(P′) ≤ −log 2, and the model might give it: the likeliest token is nowhere 1000 times as likely as its token;
+       λ(P′) ≤ −log 2, and the model might give it: the likeliest token is nowhere 1000 times as likely as its token.
+       Models with random weights must not do as much: if one prefers both answers so, or if λ(P) or −λ(P′) is less
+       than log 2 above half of what the change moves its λ by, the verdict is ``"undecided"``;
     3. ``"present, not used"``: at y or at some layer, the representations of the last token are further apart than the
        sum of their noises (`margin` > 1), and in all other runs the prompt that was run is the nearer one;
     4. ``"lost"``: at no layer, nor at y, is the prompt that was run the nearer one in all other runs;
@@ -72,8 +74,8 @@ def verdict(
         answers: the right answer of each prompt, as the model would write it; for a sequence, a function from the
             texts of its content tokens to the text of the answer. An answer counts with and without a space before it.
         lengths: for a sequence, numbers of content tokens; all from 1 by default.
-        n_random_models: number of models with random weights whose margins are measured as well, without hooks; 1 by
-            default.
+        n_random_models: number of models with random weights that are measured as well, without hooks; 1 by default.
+            With 0, the architecture alone may do what is called used.
 
     Returns:
         Dataset. Over (pair), with P the prompt of the pair and P′ the next one: `log_odds` and `log_odds_after`, λ(P)
@@ -83,8 +85,8 @@ def verdict(
         greedy decoding writes the answer if it is 1; `margin_y`; and the coordinate `verdict`.
         Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, the share of runs in which the prompt that was
         run is the nearer one (chance ½), with `recovered_y`; and over (random_model, pair, layer) `margin_random`, with
-        `margin_random_y`. The coordinates `answer` and `answer_after` have the two right answers; for a sequence
-        `length` and `length_after` its lengths.
+        `margin_random_y`, and over (random_model, pair) `log_odds_random` and `log_odds_after_random`. The coordinates
+        `answer` and `answer_after` have the two right answers; for a sequence `length` and `length_after` its lengths.
 
     Raises:
         InputError: fewer than two prompts, not one answer for each, or two successive prompts or answers that are
@@ -101,24 +103,25 @@ def verdict(
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     session, asked, right, labels = _questions(model, prompts, answers, lengths)
     session = session.knowing(groupings=groupings(session.model))
-    require_understood(session.model)
-    numbered = bar([*enumerate(asked)], desc="answers", unit="prompt")
-    forced = [_forced(session.model, ids, right[max(0, at - 1) : at + 2]) for at, ids in numbered]
+    near = [right[max(0, at - 1) : at + 2] for at in range(len(asked))]
+    forms = [{t: _spellings(model, ids, t) for t in texts} for ids, texts in zip(asked, near, strict=True)]
+    models = bar([None, *range(n_random_models)], desc="models", unit="model")  # so that one says what all will take
+    forced, *random = [_forced(session.model, asked, forms, seed) for seed in models]
     pairs = range(len(asked) - 1)
-    odds, chances, noise, behind = *np.zeros((2, 2, len(pairs))), *np.zeros((2, len(pairs)))
+    chances, noise, behind = np.zeros((2, len(pairs))), *np.zeros((2, len(pairs)))
     agreeing, ranks = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=int)
-    for pair in pairs:
-        both = [one.log_odds(right[pair], right[pair + 1]) for one in forced[pair : pair + 2]]
-        odds[:, pair] = [float(runs[0]) for runs, _ in both]
+    every = _both(forced, right)
+    for pair, both in enumerate(every):
         noise[pair] = max(least for _, least in both)
         own = [one.probability(text) for one, text in zip(forced[pair : pair + 2], right[pair : pair + 2], strict=True)]
         (chances[0, pair], ranks[pair], first), (chances[1, pair], _, second) = own
         behind[pair] = max(first, second)
         preferred = (both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all()
         agreeing[pair] = bool(preferred) and behind[pair] <= POSSIBLE
-    last = torch.stack([one.streams for one in forced], dim=2)
-    margins, shares = _apart(last)
-    said = [_verdict(*row) for row in zip(odds[0] - odds[1], noise, agreeing, margins, shares, strict=True)]
+    odds, (margins, shares) = _first(every), _apart(forced)
+    alone = np.array([_first(_both(one, right)) for one in random]).reshape(n_random_models, *odds.shape)
+    more = exceeds_random(odds, alone)
+    said = [_verdict(*row) for row in zip(odds[0] - odds[1], noise, agreeing, more, margins, shares, strict=True)]
     layers = np.arange(n_blocks(session.model) + 1)
     coords: dict[str, Any] = {"pair": np.array(pairs), "layer": layers, "verdict": ("pair", said), **labels}
     variables: dict[str, Variable] = {
@@ -134,18 +137,32 @@ def verdict(
     }
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)
-        beside = [_random_margins(session.model, asked, seed) for seed in range(n_random_models)]
-        text = "margin in a model with random weights"
-        variables |= _by_layer("margin_random", np.stack(beside), text)
+        text, dims = "in a model with random weights", ("random_model", "pair")
+        variables |= _by_layer("margin_random", np.stack([_apart(one)[0] for one in random]), f"margin {text}")
+        for at, name in enumerate(("log_odds", "log_odds_after")):
+            variables[f"{name}_random"] = (dims, alone[:, at], f"{variables[name][2]}, {text}", "nats")
     return session.dataset("verdict", coords, variables)
 
 
-def _verdict(moved: float, noise: float, agreeing: bool, margins: np.ndarray, shares: np.ndarray) -> str:
+def exceeds_random(odds: np.ndarray, random: np.ndarray) -> np.ndarray:
+    """Whether both answers are preferred by more than random weights do; odds are (2, pair) and (model, 2, pair).
+
+    No random model may prefer both itself. Half of what the change moves its λ by is the most that it could prefer
+    both by, if λ were centred, and must be exceeded by log 2.
+    """
+    own, alone = np.minimum(odds[0], -odds[1]), np.minimum(random[:, 0], -random[:, 1])
+    most = np.abs(random[:, 0] - random[:, 1]) / 2
+    return ((alone < PREFERRED) & (own >= PREFERRED + most)).all(axis=0)
+
+
+def _verdict(
+    moved: float, noise: float, agreeing: bool, more: bool, margins: np.ndarray, shares: np.ndarray
+) -> str:  # fmt: skip
     """The verdict on one pair, in the order of the docstring of `verdict`."""
     if abs(moved) < NOISE_FLOORS * noise:
         return UNRESOLVED
     if agreeing:
-        return USED
+        return USED if more else UNDECIDED
     if ((margins > 1) & (shares == 1)).any():
         return PRESENT
     return UNDECIDED if (shares == 1).any() else LOST
@@ -239,13 +256,26 @@ class _Forced:
         return together.logsumexp(dim=0), float(likeliest.rounding.sum())
 
 
-def _forced(model: Bridge, ids: Ids, answers: Sequence[str]) -> _Forced:
-    """Run a prompt with each spelling of each answer after it."""
-    spelled = {text: _spellings(model, ids, text) for text in answers}
-    every = list(dict.fromkeys(tokens for forms in spelled.values() for tokens in forms))
-    streams, answered = continued_streams(model, ids, every)
-    read = {tokens: _read(model, tokens, y) for tokens, y in zip(every, answered, strict=True)}
-    return _Forced(streams, {text: [read[tokens] for tokens in forms] for text, forms in spelled.items()})
+def _forced(model: Bridge, asked: Sequence[Ids], forms: Sequence[Spellings], seed: int | None) -> list[_Forced]:
+    """Run each prompt with each spelling of each answer after it; with a seed, in a model with random weights."""
+    model, forced = model if seed is None else with_random_weights(model, seed), []
+    require_understood(model)
+    for ids, spelled in bar([*zip(asked, forms, strict=True)], desc="answers", unit="prompt"):
+        every = list(dict.fromkeys(tokens for each in spelled.values() for tokens in each))
+        streams, answered = continued_streams(model, ids, every)
+        read = {tokens: _read(model, tokens, y) for tokens, y in zip(every, answered, strict=True)}
+        forced.append(_Forced(streams, {text: [read[tokens] for tokens in each] for text, each in spelled.items()}))
+    return forced
+
+
+def _both(forced: Sequence[_Forced], right: Sequence[str]) -> list[list[tuple[Float[Tensor, " run"], float]]]:
+    """For each pair: the log-odds of its two answers after both prompts."""
+    return [[one.log_odds(*texts) for one in forced[at : at + 2]] for at, texts in enumerate(pairwise(right))]
+
+
+def _first(both: Sequence[Any]) -> Float[np.ndarray, "2 pair"]:
+    """λ(P) and λ(P′) of every pair in the first run."""
+    return np.array([[float(runs[0]) for runs, _ in pair] for pair in both]).T
 
 
 def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
@@ -255,19 +285,19 @@ def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
 
 
 def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
-    own = torch.tensor(tokens)
     with torch.inference_mode(False), torch.no_grad():
-        logits = logits_of(model, y[0]).double().cpu()
-    said = logits.gather(1, own[:, None])[:, 0]
-    rank = int((logits > said[:, None]).sum(dim=-1).max()) + 1
-    behind = float((logits.amax(dim=-1) - said).max())
-    return _Answer(tokens, log_p(model, y, own), ulp(said, dtype_of(model)) / 2, rank, behind)
+        logits = torch.stack([logits_of(model, rows).double().cpu() for rows in y])
+    said = logits.gather(-1, torch.tensor(tokens).expand(len(y), -1)[..., None])
+    log_p = (said - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
+    rank = int((logits[0] > said[0]).sum(dim=-1).max()) + 1
+    behind = float((logits[0].amax(dim=-1, keepdim=True) - said[0]).max())
+    return _Answer(tokens, log_p, ulp(said[0, :, 0], dtype_of(model)) / 2, rank, behind)
 
 
-def _apart(own: Float[Tensor, "run layer prompt d"]) -> tuple[np.ndarray, np.ndarray]:
+def _apart(forced: Sequence[_Forced]) -> tuple[np.ndarray, np.ndarray]:
     """For each pair and layer: the margin of successive prompts, and the share of runs whose own prompt is nearer."""
     margins, shares = [], []
-    for runs in own.transpose(0, 1):
+    for runs in torch.stack([one.streams for one in forced], dim=2).transpose(0, 1):
         noise = noise_of_runs(runs)
         margins.append(ratio(between_neighbours(runs), noise[1:] + noise[:-1]).nan_to_num(nan=0.0, posinf=torch.inf))
         apart = to_first_run(runs)
@@ -284,10 +314,3 @@ def _by_layer(name: str, values: np.ndarray, text: str) -> dict[str, Variable]:
         name: ((*dims, "layer"), values[..., :-1], text, "1"),
         f"{name}_y": (dims, values[..., -1], f"{text}, y", "1"),
     }
-
-
-def _random_margins(model: Bridge, asked: Sequence[Ids], seed: int) -> np.ndarray:
-    """The margins of all pairs in a model with random weights."""
-    untrained = with_random_weights(model, seed)
-    streams = grouped_streams(untrained, asked, [[len(ids) - 1] for ids in asked], label="random weights")
-    return _apart(streams)[0]

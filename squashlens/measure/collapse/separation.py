@@ -39,8 +39,9 @@ def separation(
 ) -> xr.Dataset:
     """Which lengths of a growing sequence the model can still tell apart, above its own rounding.
 
-    The prompts with n content tokens are computed in three runs that round otherwise: whole, in pieces of 7 tokens,
-    and in pieces of 64. v_r(n) is the representation of the last token in run r. Then, with L2 distances::
+    The prompts with n content tokens are computed in three runs that round otherwise: whole with fused attention, and
+    in pieces of 7 and of 64 tokens with written patterns. ν holds both differences. v_r(n) is the representation of
+    the last token in run r. Then, with L2 distances::
 
         noise     ν(n) = max_r ‖v_r(n) − v_0(n)‖                        what rounding does
         step      ‖v_0(n⁺) − v_0(n)‖ ÷ ν(n), n⁺ the next length         what one more token does, in this unit
@@ -135,18 +136,18 @@ def _random_recovery(run: PairRun, prompts: Sequence[Ids], seed: int) -> Float[T
 def _of_next_token(model: Bridge, y: Float[Tensor, "run prompt d"]) -> dict[str, Variable]:
     """The variables of the next-token distributions, whose square roots are compared: ‖√p − √q‖₂ is √2 × Hellinger."""
     n, outcomes = y.shape[1], int(model.cfg.d_vocab)
-    require_room(8 * n * outcomes, torch.device("cpu"), "The next-token distributions", "Use fewer lengths.")
+    require_room(3 * 8 * n * outcomes, torch.device("cpu"), "The next-token distributions", "Use fewer lengths.")
     first = torch.cat([rows.exp().cpu() for rows in log_probabilities(model, y[0])])
-    roots = first.sqrt()
+    roots, others = first.sqrt(), torch.empty_like(first)
     noise, gaps = torch.zeros(n, dtype=torch.float64), []
     for again in y[1:]:
-        rows, start = [], 0
+        start = 0
         for part in log_probabilities(model, again):
             p = part.exp().cpu()
             here = slice(start, start := start + len(p))
             noise[here] = torch.maximum(noise[here], total_variation(p, first[here]))
-            rows.append((2 - 2 * p.sqrt() @ roots.T).clamp(min=0).sqrt())
-        gaps.append(torch.cat(rows))
+            others[here] = p.sqrt()
+        gaps.append((2 - 2 * others @ roots.T).clamp(min=0).sqrt())  # one product: row by row it waits for memory
     share, _ = recovered(torch.stack(gaps))
     moved = total_variation(first[1:], first[:-1])
     step = torch.cat([ratio(moved, noise[:-1]), torch.full((1,), torch.nan, dtype=torch.float64)])

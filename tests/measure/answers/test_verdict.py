@@ -8,6 +8,7 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.measure.answers.verdict import exceeds_random
 
 COUNT, LAST = "How many ones are in the following sequence? {} =", "What is the last digit in this sequence? {} ="
 
@@ -69,22 +70,30 @@ def test_a_change_of_a_hidden_token_is_not_resolved(tiny: Any) -> None:
         found = sl.verdict(tiny, [COUNT.format("1101"), COUNT.format("1111")], ["3", "4"])
     assert found["verdict"].values.tolist() == ["not resolved"]
     assert found["margin_y"].values <= 1
-
-
-def test_what_a_hook_hides_is_lost(tiny: Any) -> None:
-    """Behind a mask that hides the digits, the last token cannot know them: both prompts are one to it."""
-    prompts = [LAST.format("1101"), LAST.format("1107")]
-    place = len(sl.prompts.tokenize(tiny, prompts[0])[0]) - 2
-    with sl.applied(tiny, sl.hooks.mask_tokens([place])):
-        found = sl.verdict(tiny, prompts, ["1", "7"], n_random_models=0)
-    assert found["verdict"].values.tolist() == ["not resolved"]
     assert (found["recovered_y"] < 1).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_weights_never_use_an_answer(tiny: Any, seed: int) -> None:
+    """Tied embeddings make an untrained model repeat its last token: another one, also untrained, does so too."""
     untrained = with_random_weights(tiny, seed)
     untrained.tokenizer = tiny.tokenizer
     ones = sl.prompts.repeated(tiny, "1", 12, prefix="How many?", suffix="=")
-    found = sl.verdict(untrained, ones, lambda items: str(7 * len(items) % 10), n_random_models=0)
+    found = sl.verdict(untrained, ones, lambda items: str(7 * len(items) % 10))
     assert not (found["verdict"] == "used").any()
+    prompts = ["7 7 7 7", "3 3 3 3"]
+    alone, beside = (sl.verdict(untrained, prompts, ["7", "3"], n_random_models=many) for many in (0, 1))
+    assert [*alone["verdict"].values, *beside["verdict"].values] == ["used", "undecided"]
+    ids, (one, other) = sl.prompts.tokenize(tiny, prompts[0])[0].tolist(), sl.prompts.tokenize(tiny, "7 3")[0, -2:]
+    by_hand = log_odds(with_random_weights(untrained, 0).original_model, ids, [int(one)], [int(other)])
+    assert float(beside["log_odds_random"][0, 0]) == pytest.approx(by_hand, abs=1e-4)
+    assert abs(by_hand - float(beside["log_odds"][0])) > 0.1, "a model is no baseline of itself"
+
+
+@pytest.mark.parametrize(
+    ("random", "expected"),
+    [((5, 1), True), ((5, 0), False), ((-6, -2), True), ((1, -1), False), ((0.6, -0.6), True), ((-2, 2), True)],
+)
+def test_a_preference_exceeds_that_of_random_weights(random: tuple[float, float], expected: bool) -> None:
+    """Of 3 nats each: random weights prefer both answers by log 2 themselves, or move by 2 · (3 − log 2) = 4.6."""
+    assert bool(exceeds_random(np.array([[3.0], [-3.0]]), np.array(random)[None, :, None])[0]) == expected
