@@ -159,7 +159,8 @@ def _ends(means: xr.DataArray) -> str:
         return f"falls in {falling} of {means.sizes['group']} lines"
     if not float(means.max()) > FLAT * float(means.min()):
         return f"is {number(means.min())} to {number(means.max())} everywhere"
-    most, least = (escape(str(means["at"].values[place])) for place in (means[0].argmax(), means[0].argmin()))
+    row = means.values[0]
+    most, least = (escape(str(means["at"].values[place])) for place in (row.argmax(), row.argmin()))
     return f"is largest at {most} and smallest at {least}"
 
 
@@ -262,9 +263,9 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     """
     blocks, depth = limit["block"].values, limit["depth"].values
     figure = go.Figure()
-    order = np.argsort(limit["rest"].isel(depth=-1).values)[::-1]
-    for place, colour in shades_of(len(blocks)).items():
-        here, block = limit.isel(block=order[place]), blocks[order[place]]
+    last = limit["rest"].isel(depth=-1).values
+    for at, colour in shades_of(last).items():
+        here, block = limit.isel(block=at), blocks[at]
         rest, rates = here["rest"].values, [float(here[f"{name}_rate"]) for name in ("predicted", "observed")]
         hover = f"block {block}, rate predicted {rates[0]:.3f}, observed {rates[1]:.3f}<br>depth %{{x}}: %{{y:.4g}}"
         figure.add_trace(curve(depth, rest, f"block {block}", colour=colour, mode="lines", hover=hover, log=True))
@@ -273,7 +274,7 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
         figure.add_trace(curve(from_one, law, colour=colour, dash="dot", width=1, mode="lines"))
     figure.update_xaxes(title="number of times the block's attention is applied")
     figure.update_yaxes(title="path weight not at the first token", type="log", range=[-10, 0.1])
-    most = f"{number(limit['rest'].isel(depth=-1).max())} of the path weight (block {blocks[order[0]]})"
+    most = f"{number(last.max())} of the path weight (block {blocks[last.argmax()]})"
     says = f"After a block's attention is applied {depth[-1]} times, at most {most} is not at the first token."
     title = "Depth limit: repeated attention moves path weight to the first token"
     notes = [f"slowest, fastest and two other blocks of {len(blocks)}"] * (len(blocks) > DRAWN)

@@ -12,7 +12,7 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, extremes, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS, shades_of
+from squashlens.figures.drawing.themes import COLOURS, DRAWN, shades_of
 from squashlens.records.sentences import number, percent
 
 LENGTH = "length (content tokens)"
@@ -159,7 +159,7 @@ def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> g
         figure.add_trace(curve(lengths, values.values, name, **style), **place)
 
     for name, place in zip(STEPS, places, strict=False):
-        for at_block, colour in shades_of(len(blocks)).items():
+        for at_block, colour in shades_of(mechanism["self_weight_mean"].isel(length=-1).values).items():
             draw(place, mechanism[name].isel(block=at_block), f"block {blocks[at_block]}", colour)
     for name, kind in (("observed", "distance"), ("bound", "contrast")):
         draw(places[2], mechanism[name], name, COLOURS[kind])
@@ -174,9 +174,8 @@ def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> g
     last = mechanism["share"].sel(length=at).isel(block=-1)
     most = last.isel(part=last.values.argmax())
     held, part = int((mechanism["observed"] <= mechanism["bound"]).sum()), most["part"].item()
-    says = (
-        f"At length {at}, {percent(float(most))} of D after the last block comes from the {PARTS.get(part, part)}. "
-        f"In block 0, what is observed is within its bound at {held} of {len(lengths)} lengths."
-    )
+    says = f"At length {at}, {percent(float(most))} of D after the last block comes from the {PARTS.get(part, part)}. "
+    says += f"In block 0, what is observed is within its bound at {held} of {len(lengths)} lengths."
     title = "The quantities in the proof of Theorem B.3"
-    return finish(figure, title, 440, mechanism, *norm_note(mechanism), says=says)
+    notes = [*norm_note(mechanism), *["blocks: largest, smallest and two other α*"] * (len(blocks) > DRAWN)]
+    return finish(figure, title, 440, mechanism, *notes, says=says)

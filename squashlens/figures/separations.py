@@ -69,11 +69,10 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     x = np.arange(len(labels))
     figure = go.Figure()
     guide(figure, 0)
-    first = {"after the first prompt": ("log_odds", COLOURS["path_bound"])}
-    sides = first | {"after the second": ("log_odds_after", BROWN)}
-    for name, (variable, colour) in sides.items():
+    sides = (("after the first prompt", "", COLOURS["path_bound"]), ("after the second", "_after", BROWN))
+    for name, end, colour in sides:
         hover = f"{name}: %{{y:.3g}} nats"
-        figure.add_trace(curve(x, found[variable].values, name, colour=colour, size=5, hover=hover))
+        figure.add_trace(curve(x, found[f"log_odds{end}"].values, name, colour=colour, size=5, hover=hover))
     verdicts, height = found["verdict"].values.astype(str), float(np.abs(found["log_odds"].values).max()) * 1.25 or 1.0
     for verdict, (symbol, colour) in VERDICTS.items():
         here = verdicts == verdict

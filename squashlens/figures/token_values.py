@@ -36,13 +36,6 @@ NAMES = {
     "jacobian_frozen": "attention frozen",
     "bound_over_null": "",  # alone in its panel
 }
-# Of each panel of `substitution`: its title.
-TITLES = {
-    "effect": "Change of the representation, ‖Δ‖₂",
-    "kl": "KL divergence of the next token",
-    "total_variation": "Probability that moves",
-    "log_odds_change": "Change of the lead",
-}
 # Path bounds have other units than norms, and are larger by powers of ten in deep models.
 PANELS = {
     "Path bound": ("path_bound", "null"),
@@ -124,7 +117,7 @@ def substitution(found: xr.Dataset) -> go.Figure:
     found = of_one_prompt(found)
     tokens, places = tokens_of(found), found["position"].values
     names = [name for name in ("effect", "kl", "total_variation", "log_odds_change") if name in found]
-    figure, _ = grid([TITLES[name] for name in names], shared_xaxes=True)
+    figure, _ = grid([titles_of(moved_probability(found[name]))[0] for name in names], shared_xaxes=True)
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
     colour, notes = COLOURS["path_bound"], list[str]()
     for row, name in enumerate(names, 1):

@@ -47,11 +47,7 @@ def percent(share: float) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Parts of a sentence with commas, and "and" before the last.
-
-    >>> listed(["a"]), listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
+    """Parts of a sentence, as in "a, b and c"."""
     *others, final = parts
     return f"{', '.join(others)} and {final}" if others else final
 

@@ -112,7 +112,6 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
     assert bool((mute["unread"].sum("why") == 1).all())
     figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
     assert "no answer was read" in [note.text for note in figure.layout.annotations]
-    assert "dots: single answers" in Page.of(figure).notes
     assert "100 % not read" in figure.data[1].text[0]
     assert Page.of(sl.figures.error_by_length(mute)).says.endswith("; 100 % were not read.")
     accuracy = sl.figures.accuracy_by_length(mute)

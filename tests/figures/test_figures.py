@@ -38,8 +38,7 @@ def test_a_sentence_has_the_ends_of_what_is_drawn() -> None:
     said = Page.of(sl.figures.by_token(restated(found, {}))).says
     ends = "9 (“&lt;b&gt;fox&lt;/b&gt;” at position 3); the smallest is 0.5 (“␣incomprehens…” at position 5)"
     assert said == f"The largest value is {ends}."
-    same = Page.of(sl.figures.by_token(restated(found.copy(data=[2.0] * 8), {}))).says
-    assert same == "The value is 2 everywhere."
+    assert Page.of(sl.figures.by_token(restated(found.copy(data=[2.0] * 8), {}))).says == "The value is 2 everywhere."
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."

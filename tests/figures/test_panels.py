@@ -16,8 +16,8 @@ PROMPT = "1101 ="
 def said(figure: Any) -> tuple[str, str, list[str]]:
     """Title and notes of a page, and the notes of its panels after their sentences."""
     page = Page.of(figure)
-    own = [[note for note in block[0].notes.split(" · ") if not note.endswith(".")] for block in page.blocks]
-    return page.title, page.notes, [" · ".join(notes) for notes in own]
+    own = [" · ".join(note for note in block[0].notes.split(" · ") if note[-1:] != ".") for block in page.blocks]
+    return page.title, page.notes, own
 
 
 @pytest.fixture(scope="module")

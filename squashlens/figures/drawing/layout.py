@@ -98,7 +98,7 @@ def _grid(page: Page, width: float) -> list[Cell]:
     tall = sum(panel.height for panel in page.panels) * size / ORDINARY
     most = min(fit, len(page.blocks)) if slide and page.columns > 1 else page.columns
     room = SLIDE * slide * width if slide else SHEET * INCH
-    while page.look.width and across < most and tall / across > room:
+    while (slide or page.theme == "paper") and across < most and tall / across > room:
         across += 1
     if 1 < across != page.columns and len(page.blocks) == across + 1:
         across -= 1  # so that no panel is alone in the last row
@@ -148,8 +148,7 @@ def _rows(
         share = cell.panel.height * size / ORDINARY / (1 + cell.last - cell.row)
         tall[cell.row : cell.last + 1] = [max(own, share) for own in tall[cell.row : cell.last + 1]]
     text = start + sum(above) + sum(below)
-    high = page.height or (page.look.width or 0.0) * (page.look.shape or 0.0)
-    if high:
+    if high := page.height or (page.look.width or 0.0) * (page.look.shape or 0.0):
         factor = (high * INCH - text) / sum(tall)
         factor = factor if page.height else max(factor, CROWDED)
         if factor * min(tall) < LOW and page.height:

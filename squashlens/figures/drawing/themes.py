@@ -39,9 +39,9 @@ def series(number: int) -> dict[str, Any]:
     return {"colour": LINES[number % len(LINES)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
 
 
-def shades_of(count: int) -> dict[int, str]:
-    """The ordered curves that are drawn, of many some evenly from first to last, and their colours."""
-    drawn = sorted({round(at) for at in np.linspace(0, count - 1, min(count, DRAWN))})
+def shades_of(ends: np.ndarray) -> dict[int, str]:
+    """Of curves that end at these values, those to draw, with their colours: of many, the highest to the lowest."""
+    drawn = np.argsort(ends)[::-1][np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)].tolist()
     colours = sample_colorscale("Viridis", list(np.linspace(0.2, 0.8, len(drawn))))
     return dict(zip(drawn, map(str, colours), strict=True))
 
