@@ -75,10 +75,10 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     said = f"query {asked[0]}" if many == 1 else f"{many} queries" if many else "all queries"
     own = [(about[0], found.sel(quantity=name, layer=at)) for name, about in there.items() if about[1] == "model"]
     laws = [
-        f"the {kind} follows no power law" if one["exponent_at_end"] or not np.isfinite(one["exponent"]) else
-        f"the {kind} falls as distance to the power {number(-one['exponent'])}" for kind, one in own
+        f"the {kind} follows no power law" if one["exponent_at_end"] else f"the {kind} falls as distance to the power "
+        f"{number(-one['exponent'])}" for kind, one in own if np.isfinite(one["exponent"])
     ]  # fmt: skip
-    says = f"From layer {at}, {listed(laws)}."
+    says = f"From layer {at}, {listed(laws or ['there are too few distances for a law'])}."
     return finish(figure, f"Influence on {said} of a prompt, by distance", 400, found, *notes, says=says)
 
 
@@ -106,7 +106,7 @@ def _exponent(one: xr.Dataset, text: str, colour: str) -> go.Scatter:
 
 @draws("squashlens.needle", "prompts: group at")
 def needle(
-    found: xr.Dataset, *, title: str = "Sensitivity to one token of each prompt", xlabel: str = "at"
+    found: xr.Dataset, *, title: str = "Sensitivity to one token of each prompt", xlabel: str = "place"
 ) -> go.Figure:
     """Draw the sensitivity to the needle token: one panel for each measure, one line for each group of prompts.
 
@@ -158,7 +158,7 @@ def _ends(means: xr.DataArray) -> str:
         falling = int((means.isel(at=-1) < means.isel(at=0) / FLAT).sum())
         return f"falls in {falling} of {means.sizes['group']} lines"
     if not float(means.max()) > FLAT * float(means.min()):
-        return f"is {number(means.min())} to {number(means.max())} everywhere"
+        return f"is {' to '.join(dict.fromkeys((number(means.min()), number(means.max()))))} everywhere"
     row = means.values[0]
     most, least = (escape(str(means["at"].values[place])) for place in (row.argmax(), row.argmin()))
     return f"is largest at {most} and smallest at {least}"
