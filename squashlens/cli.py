@@ -19,8 +19,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.conf import Positional, arg
 
-from squashlens._typing import DtypeName, EngineName, Method, Mode, Norm, Template
+from squashlens._typing import DtypeName, EngineName, Mode, Norm, Template
 from squashlens.errors import InputError, SquashlensError
+from squashlens.saving.files import PAGES, require_output
 from squashlens.zoo import EXAMPLE_PROMPT
 
 __all__ = ["main"]
@@ -78,6 +79,7 @@ def report(
     """
     import squashlens as sl
 
+    require_output(out, PAGES)  # before anything heavy is imported
     default = loading == Loading(loading.model) and loading.model  # then runs in several dtypes can be loaded by name
     asked: Any = {"prompt": prompt or None, "answer": answer or None, "instead": instead if any(instead) else None}
     path = sl.report(default or loading.load(), **asked, out=out, norm=norm, n=n or None)
@@ -120,8 +122,8 @@ def paper(
 
 
 def squash_map(
-    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("map.html"), query: Number = -1, method: Method = "auto",
-    norm: Norm = "spectral", loading: Loading = Loading(),
+    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("map.html"), query: Number = -1,
+    method: Literal["auto", "exact", "sketch", "none"] = "auto", norm: Norm = "spectral", loading: Loading = Loading(),
 ) -> None:  # fmt: skip
     """Write an interactive map of a prompt: how much each token influences every later one.
 
@@ -133,10 +135,8 @@ def squash_map(
         norm: norm of the Jacobian.
     """
     import squashlens as sl
-    from squashlens.maps.view import ENDINGS
-    from squashlens.saving.files import require_output
 
-    require_output(out, ENDINGS, "out")  # before anything is measured
+    require_output(out, PAGES)  # before anything heavy is imported
     made = sl.squash_map(loading.load(), prompt, query=query, method=method, norm=norm)
     print(f"map: {made.save(out).resolve()}")
 
@@ -256,6 +256,8 @@ def _open(file: Path, store: str) -> Any:
     """A study, which may use measurements in modules of the current folder."""
     import squashlens as sl
 
+    if not file.is_file():
+        raise InputError(f"There is no file {str(file)!r}.", "Give the name of a YAML file.")
     if os.getcwd() not in sys.path:  # a program's path has only its own folder
         sys.path.append(os.getcwd())
     return sl.Study(file, store or None)

@@ -32,7 +32,6 @@ from squashlens.records.results import Variable, attributes, provenance, sealed
 from squashlens.theory.statistics.decay import ByDistance
 
 ENDS, ANSWERS = ("low", "high"), ("target", "against")
-KNOCKED_OUT = ("log_odds_change", "log_odds", "log_odds_noise")
 BY_QUERY = ("query", "layer", "position")
 FEWER = 32  # probes of a sketch; on Gemma 3 270M its norms are within 30 % of the exact ones, those of 64 within 24 %
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
@@ -91,9 +90,9 @@ def measure(
     if knockout or target:
         kind = knockout or "attention"
         effects = knockout_effect(session.model, session.ids, kind=kind, target=target, query=opened)
-        for name in KNOCKED_OUT:
-            (text, units), over = map(effects[name].attrs.get, ("long_name", "units")), map(str, effects[name].dims)
-            variables[name] = ("query", *over), at_query(queries, opened, effects[name]), str(text), str(units)
+        for name, values in effects.items():
+            (text, units), over = map(values.attrs.get, ("long_name", "units")), map(str, values.dims)
+            variables[str(name)] = ("query", *over), at_query(queries, opened, values), str(text), str(units)
         coords |= {name: ("query", at_query(queries, opened, effects[name].item())) for name in ANSWERS}
     result = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
     return sealed(result, {**session.facts, **known})

@@ -90,7 +90,8 @@ export class Data {
   }
 
   /**
-   * A number of the result, or null if it was not measured or the token comes after the query.
+   * A number of the result, or null if it was not measured or the token comes after the query. What is not by layer has
+   * the same number in every row.
    * @param {string} name @param {number} query @param {number} row place of the layer @param {number} position
    * @returns {number | null}
    */
@@ -98,7 +99,6 @@ export class Data {
     const at = this.place.get(query);
     const one = this.quantity(name);
     if (at === undefined || position > query || one.starts[at] < 0) return null;
-    if (!one.by_layer && this.payload.layers[row] !== 0) return null;
     const value = this.numbers[one.starts[at] + (one.by_layer ? row * (query + 1) : 0) + position];
     return Number.isNaN(value) ? null : value;
   }
@@ -411,8 +411,13 @@ class View {
     const { quantities } = this.data.payload;
     const known = quantities.filter((one) => this.data.has(one.name, this.query));
     // A whole quantity says more than a ratio, for which the first in the list would stand.
-    const usual = known.find((one) => one.name !== "bound_over_null") ?? known[0] ?? quantities[0];
+    const usual = known.find((one) => one.by_layer && one.name !== "bound_over_null") ?? known[0] ?? quantities[0];
     return (known.find((one) => one.name === wanted) ?? usual).name;
+  }
+
+  /** What the cells show: the chosen quantity, or in place of one that is not by layer the first that is. */
+  get cellName() {
+    return this.data.quantity(this.name).by_layer ? this.name : this.measuredName();
   }
 
   /** Only a map with a page of its own keeps its state in the address; one of several would overwrite others. */
@@ -750,14 +755,19 @@ class View {
     return this.signed || this.name === "bound_over_null";
   }
 
-  /** The scale of some rows, without a first token that has nearly all of its row. @param {number[]} rows */
-  scaleOf(rows) {
+  /**
+   * The scale of some rows, without a first token that has nearly all of its row.
+   * @param {number[]} rows @param {string} [name]
+   */
+  scaleOf(rows, name = this.name) {
     const each = rows.map((row) =>
-      Array.from({ length: this.query + 1 }, (_, at) => this.data.value(this.name, this.query, row, at)),
+      Array.from({ length: this.query + 1 }, (_, at) => this.data.value(name, this.query, row, at)),
     );
-    const apart = each.map((values) => !this.diverging && hasNearlyAll(values));
+    const signed = name === "log_odds_change";
+    const diverging = signed || name === "bound_over_null";
+    const apart = each.map((values) => !diverging && hasNearlyAll(values));
     const shown = each.flatMap((values, k) => (apart[k] ? values.slice(1) : values));
-    return { ...scale(shown, this.diverging, this.signed), beyond: apart.includes(true) };
+    return { ...scale(shown, diverging, signed), name, signed, beyond: apart.includes(true) };
   }
 
   /** What a group is called: the name of its span, or its tokens. @param {Unit} group */
@@ -822,17 +832,17 @@ class View {
 
   /**
    * What the colours mean: those of the ribbon, and those of the heat map, whose scale spans all layers.
-   * @param {HTMLElement} legend @param {ReturnType<typeof scale> & {beyond: boolean}} range @param {string} from
+   * @param {HTMLElement} legend @param {ReturnType<View["scaleOf"]>} range @param {string} from
    */
   showLegend(legend, range, from) {
-    const one = this.data.quantity(this.name);
-    if (!this.data.has(this.name, this.query))
+    const one = this.data.quantity(range.name);
+    if (!this.data.has(range.name, this.query))
       return legend.replaceChildren(`${one.label}: not measured for this query.`);
     const parts = [
       `${one.measured}, unit ${one.unit}${one.norm && !one.measured.includes(one.norm) ? `, ${one.norm} norm` : ""}, `,
     ];
     const way = !one.by_layer
-      ? ["of the token itself"]
+      ? ["one number for all layers"]
       : ["from ", from === "layer 0" ? term(from) : from, " to ", term("y")];
     const bar = make("span", { class: "sl-bar" });
     const stops = Array.from({ length: 13 }, (_, k) => css(colour(k / 12, range.diverging)));
@@ -843,7 +853,7 @@ class View {
       make(
         "span",
         {},
-        this.signed ? " linear colours; " : " logarithmic colours; ",
+        range.signed ? " linear colours; " : " logarithmic colours; ",
         ...parts,
         ...way,
         from === "each layer" ? "." : `. ${one.about}.`,
@@ -863,16 +873,15 @@ class View {
       : [];
     this.says.replaceChildren(...parts, ...(this.signed ? [] : this.conclusion()));
     const answers = this.data.of(this.data.payload.answers, this.query);
-    this.why.hidden = !answers || !this.data.payload.layers.includes(0);
+    this.why.hidden = !answers;
     if (answers) this.why.replaceChildren(...this.because(answers));
   }
 
   /** The tokens that decide between two answers, in words. @param {[string, string, number, number]} answers */
   because([target, against, lead, noise]) {
-    const row = this.data.payload.layers.indexOf(0);
     const changes = Array.from({ length: this.query + 1 }, (_, position) => ({
       position,
-      value: this.data.value("log_odds_change", this.query, row, position) ?? 0,
+      value: this.data.value("log_odds_change", this.query, 0, position) ?? 0,
     })).filter(({ value }) => Math.abs(value) > FLOORS * noise);
     changes.sort((a, b) => a.value - b.value);
     const named = (/** @type {typeof changes} */ some) =>
@@ -941,8 +950,9 @@ class View {
     const token = [`Query ${this.query} `, quoted(this.tokens[this.query])];
     const one = this.data.quantity(this.name);
     if (this.data.has(this.wanted, this.query)) {
-      const replaced = one.by_layer || payload.layers[this.row] === 0 ? "." : ": a token is replaced at layer 0 only.";
-      this.status.replaceChildren(...token, replaced);
+      const cells = this.data.quantity(this.cellName).label;
+      const whole = `. ${one.label} has one number for each token, so the cells of layers below show ${cells}.`;
+      this.status.replaceChildren(...token, one.by_layer ? "." : whole);
       return;
     }
     const { label } = this.data.quantity(this.wanted);
@@ -967,9 +977,10 @@ class View {
     const { payload } = this.data;
     const name = [`Token ${position} `, quoted(this.tokens[position]), `, layer ${payload.layers[row]}`];
     if (position > this.query) return [...name, ": after the query, which it cannot influence."];
-    const values = payload.quantities
-      .filter((one) => one.by_layer || payload.layers[row] === 0)
-      .map((one) => `${one.label} ${this.data.text(one.name, this.query, row, position)}`);
+    const values = payload.quantities.map((one) => {
+      const text = `${one.label} ${this.data.text(one.name, this.query, row, position)}`;
+      return one.by_layer ? text : `${text} (all layers at once)`;
+    });
     return [...name, `, to query ${this.query}: ${values.join("; ")}.`];
   }
 
@@ -1078,7 +1089,9 @@ class View {
     const [tokens, chances] = readout;
     const rows = this.data.payload.layers.map((layer, row) => [
       String(layer),
-      ...tokens[row].map((token, k) => make("span", {}, quoted(cut(token, 24)), ` ${percent(chances[row][k])}`)),
+      ...tokens[row].map((token, k) =>
+        make("span", {}, quoted(cut(token, 24)), " ", make("span", {}, percent(chances[row][k]))),
+      ),
     ]);
     const caption = `What query ${this.query} would predict if the model read it after each layer`;
     this.readout.replaceChildren(table("Readout", caption, ["Layer", term("Readout"), "2nd", "3rd"], rows.reverse()));
@@ -1088,16 +1101,16 @@ class View {
   showTable() {
     while (this.table.children.length > 1) this.table.lastChild?.remove();
     if (!this.table.open) return;
-    const { layers } = this.data.payload;
-    const { label, unit } = this.data.quantity(this.name);
+    const { label, unit, by_layer } = this.data.quantity(this.name);
+    const columns = by_layer ? this.data.payload.layers.map((layer) => `Layer ${layer}`) : ["All layers at once"];
     const rows = [];
     for (let at = this.from; at < Math.min(this.to, this.query + 1); at++)
       rows.push([
         String(at),
         quoted(cut(this.tokens[at], 60)),
-        ...layers.map((_, row) => this.data.text(this.name, this.query, row, at)),
+        ...columns.map((_, row) => this.data.text(this.name, this.query, row, at)),
       ]);
-    const heads = ["Position", "Token", ...layers.map((layer) => `Layer ${layer}`)];
+    const heads = ["Position", "Token", ...columns];
     const caption = `${label} (unit ${unit}) of query ${this.query}`;
     this.table.append(table("Numbers of this query", caption, heads, rows));
   }
@@ -1197,7 +1210,8 @@ class View {
     const columns = this.columnLabels(wide);
     const { context } = this.sized(this.heat, top + rows * tall + columns.height + 20);
     const [text, tint] = [this.paint("ink"), this.paint("tint")];
-    const range = this.scaleOf(payload.layers.map((_, row) => row));
+    const name = this.cellName;
+    const range = this.scaleOf([...payload.layers.keys()], name);
     this.showLegend(this.heatLegend, range, "each layer");
     const y = (/** @type {number} */ row) => top + (rows - 1 - row) * tall;
     const x = (/** @type {number} */ position) => left + (position - this.from) * wide;
@@ -1207,8 +1221,8 @@ class View {
       context.fillStyle = text;
       if (tall >= 13 || row % 2 === 0) context.fillText(String(layer), 8, y(row) + tall / 2);
       for (let at = this.from; at < Math.min(this.to, this.query + 1); at++) {
-        const value = this.data.value(this.name, this.query, row, at);
-        context.fillStyle = value === null ? this.paint("tint") : css(colour(range.at(value), this.diverging));
+        const value = this.data.value(name, this.query, row, at);
+        context.fillStyle = value === null ? this.paint("tint") : css(colour(range.at(value), range.diverging));
         context.fillRect(x(at), y(row), Math.max(wide - (wide > 4 ? 1 : 0), 0.7), tall - 1);
       }
     });

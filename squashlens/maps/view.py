@@ -23,7 +23,7 @@ from squashlens.maps.given import find_query, of_result, refuse_options
 from squashlens.maps.payload import payload, text_of
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.sketch import Estimation
-from squashlens.saving.files import require_output, write
+from squashlens.saving.files import PAGES, require_output, write
 
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."
 
@@ -100,9 +100,6 @@ class Worker:
         self.widget.send({"kind": kind, "text": text})
 
 
-ENDINGS = (".html", ".htm")
-
-
 @dataclass(frozen=True, repr=False)
 class SquashMap:
     """A squash map. `result` is the Dataset whose numbers it shows."""
@@ -117,7 +114,7 @@ class SquashMap:
 
         `beside` is a map to show beside it, for example of another prompt or model.
         """
-        return write(require_output(path, ENDINGS, "path"), self.page(beside).encode("utf-8"))
+        return write(require_output(path, PAGES, "path"), self.page(beside).encode("utf-8"))
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""

@@ -25,7 +25,7 @@ from squashlens.records.sentences import certainty_of_norms, percent, sentence
 from squashlens.reporting import prompt_sentences
 from squashlens.reporting.first_screen import Answer, Evidence, compared, decided_by, dependence, first_answers
 from squashlens.reporting.markup import template
-from squashlens.saving.files import require_output, write
+from squashlens.saving.files import PAGES, require_output, write
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -110,10 +110,9 @@ def report(
     from squashlens.engine.loading.load import load
     from squashlens.maps.view import FEWER, squash_map
     from squashlens.measure.answers.accuracy import top_tokens
-    from squashlens.measure.squashing.knockout import knockout_effect
     from squashlens.measure.squashing.sensitivity import sensitivity
 
-    out = require_output(out, (".html", ".htm"))
+    out = require_output(out, PAGES)
     given = _asked(prompt, answer, instead)
     if n is not None and n < 2 * EVERY:
         raise InputError(f"n={n} is too small: a curve needs several lengths.", f"Give at least {2 * EVERY}.")
@@ -122,10 +121,12 @@ def report(
     asked = given or _demonstration(counts)
     judged = _judge(bridge, asked)
     run = capture(bridge, asked.prompt, keep="residuals")
-    view = squash_map(bridge, run, norm=norm)
+    # A model whose tokens cannot be knocked out has a map without.
+    knocked_out = _or_none(lambda: squash_map(bridge, run, norm=norm, knockout="attention"))
+    view = knocked_out or squash_map(bridge, run, norm=norm)
     # With the probes of the map, so that its vector–Jacobian products are used again.
     measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
-    knockout = _or_none(lambda: knockout_effect(bridge, asked.prompt))
+    knockout = knocked_out and knocked_out.result.isel(query=-1)
     helped = _remedies(bridge, asked, judged)
     evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
     long = n or (None if given or counts else COPIED)

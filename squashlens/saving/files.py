@@ -16,6 +16,7 @@ from typing import IO
 
 from squashlens.errors import InputError, OutputError, SquashlensError
 
+PAGES = (".html", ".htm")
 FULL = ("the disk is full", "Free some space there, or choose a folder on another disk.")
 CAUSES = {  # others are told as the system tells them
     errno.ENOSPC: FULL,

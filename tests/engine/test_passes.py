@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
 import squashlens as sl
 from squashlens.engine.anatomy import pattern_site
@@ -157,3 +159,11 @@ def test_a_pass_ends_at_y_unless_a_hook_outside_the_blocks_may_need_the_rest(
     assert len(wholes) == (0 if site.startswith("blocks") else 1)
     assert hooked == [(1, 1 if site.startswith("unembed") else 4, tiny.cfg.d_model)]
     assert watched == [(1, 4, tiny.cfg.d_model)]
+
+
+def test_log_probabilities_of_every_row_are_in_float64(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, y = bridge_of("llama"), torch.randn(7, 16, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(forward, "CELLS", {"cpu": 2 * model.cfg.d_vocab, "cuda": 1})
+    logits = model.original_model.lm_head(y).double().detach().numpy()
+    found = torch.cat([*forward.log_probabilities(model, y)])
+    np.testing.assert_allclose(found, logits - logsumexp(logits, axis=1, keepdims=True), rtol=1e-12)

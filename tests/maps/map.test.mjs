@@ -36,7 +36,7 @@ test("numbers are found where they are, and nowhere else", () => {
   assert.equal(data.value("bound", 1, 0, 2), null, "after the query");
   assert.equal(data.value("bound", 0, 0, 0), null, "a query that is not there");
   assert.equal(data.value("effect", 2, 0, 2), 13);
-  assert.equal(data.value("effect", 2, 1, 2), null, "effects are of tokens, at layer 0");
+  assert.equal(data.value("effect", 2, 1, 2), 13, "effects are of tokens, whatever the layer");
   assert.equal(data.value("effect", 1, 0, 0), null);
   assert.equal(data.has("effect", 1), false);
   assert.deepEqual(data.ways(2, 0, 0), []);
@@ -135,7 +135,7 @@ test("CSV keeps full numbers, and a spreadsheet executes no token", () => {
   assert.equal(lines[0], "query,layer,position,token,bound,effect");
   assert.equal(lines[2], `2,0,1,"'=1+1",6,12`);
   assert.equal(lines[3], `2,0,2,"say ""x""",7,13`);
-  assert.equal(lines[5], `2,3,1,"'=1+1",,`);
+  assert.equal(lines[5], `2,3,1,"'=1+1",,12`);
 });
 
 test("a first token with nearly all is beyond the scale", () => {

@@ -25,7 +25,6 @@ SECONDS = 240  # until a kernel has imported PyTorch on a busy machine
 CELLS = (
     "import squashlens as sl\nmodel = sl.load('tiny-gemma', device='cpu')\n"
     f"live = sl.squash_map(model, {PROMPT!r}).live()\nlive",
-    "print('measured', live.result['jacobian'].sel(query=5, layer=0).values[:6].tolist())",
     "import torch\nwith torch.no_grad():\n    next(model.original_model.parameters()).mul_(1.01)\nprint('changed', 1)",
 )
 
@@ -127,9 +126,7 @@ def test_measure_cancel_and_error(browser: Any, lab: str, tiny: Any) -> None:
         # A query that was not measured, with progress.
         page.click(".sl-more summary")
         layer = page.locator(".sl-controls label", has_text="Layer").locator("select")
-        page.get_by_label("Units").select_option("word")
         layer.select_option("1")
-        page.get_by_label("Units").select_option("token")
         notebook.choose(5)
         assert "Jacobian was not measured for this query" in page.locator(".sl-status").inner_text()
         page.evaluate(
@@ -148,11 +145,6 @@ def test_measure_cancel_and_error(browser: Any, lab: str, tiny: Any) -> None:
         norms = sl.jacobian_norms(tiny, PROMPT, query=5).values
         labels = [page.locator(f".sl-ribbon [data-start='{at}']").get_attribute("aria-label") for at in range(6)]
         np.testing.assert_allclose([float(text.rpartition(", ")[2]) for text in labels], norms[:6], rtol=1e-3)
-        notebook.run(1)
-        kernels = json.loads(notebook.printed("measured").removeprefix("measured "))
-        assert [float(text.rpartition(", ")[2]) for text in labels] == [
-            float(f"{np.float32(one):.4g}") for one in kernels
-        ]
 
         # Keys belong to the map: JupyterLab would move to another cell, or delete this one.
         notebook.choose(5)
@@ -167,7 +159,7 @@ def test_measure_cancel_and_error(browser: Any, lab: str, tiny: Any) -> None:
         assert notebook.ended() == "Query 60 was cancelled."
         assert "Jacobian was not measured for this query" in page.locator(".sl-status").inner_text()
 
-        notebook.run(2)
+        notebook.run(1)
         notebook.printed("changed 1")
         notebook.choose(61)
         page.get_by_role("button", name="Measure it").click()

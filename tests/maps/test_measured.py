@@ -27,16 +27,13 @@ def found(tiny: Any) -> Any:
 @pytest.mark.slow
 def test_every_number_is_that_of_its_own_function(tiny: Any, found: Any) -> None:
     last = found.sizes["position"] - 1
-    whole = sl.influence(tiny, PROMPT, method="none")
-    for name in ("path_bound", "null"):
-        np.testing.assert_allclose(found[name], whole[name], rtol=1e-12)
     np.testing.assert_allclose(found["bound_over_null"].sel(query=5, layer=0)[:6], (
         sl.path_bound(tiny, PROMPT, query=5) / sl.path_bound(tiny, PROMPT, query=5, attention="uniform")
     )[:6], rtol=1e-5)  # fmt: skip
     norms = sl.jacobian_norms(tiny, PROMPT)
     np.testing.assert_allclose(found["jacobian"].sel(query=last, layer=0), norms, rtol=1e-4)
     knocked = sl.knockout_effect(tiny, PROMPT, target=("3", "4"))
-    for name in ("log_odds_change", "log_odds"):
+    for name in knocked:
         np.testing.assert_allclose(found[name].sel(query=last), knocked[name], atol=1e-4)
     assert [found[name].values[last] for name in ("target", "against")] == ["3", "4"]
 
@@ -78,8 +75,7 @@ def test_ways_are_the_shares_of_all_paths(bridge_of: Any, family: str) -> None:
         sums = walked(patterns, query, (block, start))
         total = sum(sums.values())
         cell = found.sel(traced=query, block=block, position=start)
-        best = sorted(sums.values(), reverse=True)[:3]
-        best = [one / total for one in best]
+        best = [one / total for one in sorted(sums.values(), reverse=True)[:3]]
         shares = cell["way_share"].values
         kept = shares[np.isfinite(shares) & (shares > 0)]
         positive = [one for one in best if one > 0]
@@ -143,11 +139,11 @@ def test_the_end_of_the_prompt_against_two_runs(bridge_of: Any, dtype: torch.dty
     short, long = ([one.residuals[layer][0].double() for layer in range(3)] for one in streams)
     for layer in range(3):
         here = found.sel(layer=layer)
-        size = float(short[layer][4].abs().max())
+        size = float(short[layer][4].abs().max()) if dtype == torch.float32 else 0
         assert float(here["collapse_distance"]) == pytest.approx(float((short[layer][4] - long[layer][5]).abs().max()))
-        # Half a unit in the last place of v and v*; of float32 also in float64, once for each of five such roundings.
+        # Half a unit in the last place of v and v*; of float32 also in float64, once for each of seven such roundings.
         ends = [float(one.abs().max()) for one in (short[layer][4], long[layer][5])]
-        least = (1 if dtype == torch.float32 else 5) * sum(np.spacing(np.float32(end)) / 2 for end in ends)
+        least = (1 if dtype == torch.float32 else 7) * sum(np.spacing(np.float32(end)) / 2 for end in ends)
         assert 0.99 * least <= float(here["collapse_noise"]) <= max(1e-5 * size, 1.01 * least)
         assert float(here["last_token_rms"]) == pytest.approx(float((short[layer][4] ** 2).mean()) ** 0.5, rel=1e-5)
 

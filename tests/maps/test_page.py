@@ -197,7 +197,12 @@ def test_heads_readouts_and_the_reason_of_an_answer(watched: Any, written: tuple
     said = page.locator(".sl-hover").inner_text()
     assert f"Head {head} of block {block} attends from token {reader} " in said
     assert f"({int(attention.argmax())}) {percent(float(attention.max()))}" in said
-    page.click("[data-start='9']")  # of which neither was measured
+    page.get_by_label("Colour").select_option("log_odds_change")
+    layer_of(page).select_option("2")  # a knockout has no layers: the ribbon shows it, and the cells norms
+    label = page.locator(f"[data-start='{most}']").get_attribute("aria-label")
+    assert float(label.rpartition(", ")[2]) == number(change)
+    assert ["norm of the" in text for text in page.locator(".sl-legend").all_inner_texts()] == [False, True]
+    page.click("[data-start='9']")  # of which none was measured
     assert not why.is_visible()
     assert not page.locator(".sl-readout").is_visible()
 
@@ -277,14 +282,10 @@ def test_csv_has_all_numbers_of_the_query(watched: Any, written: tuple[Path, Any
     assert len(rows) == found.sizes["layer"] * 4
     for row in rows:
         query, layer, position, _, *values = row.split(",")
+        here = found.sel(query=int(query), layer=int(layer), position=int(position))
         assert query == "3"
         for name, value in zip(names, values, strict=True):
-            if name in ("log_odds_change", "jacobian"):
-                assert value == ""
-            else:
-                expected = found[name].sel(query=3, layer=int(layer), position=int(position))
-                assert value == ("" if np.isnan(expected) else value)
-                assert value == "" or np.float32(value) == np.float32(expected)
+            assert np.isnan(here[name]) if value == "" else np.float32(value) == np.float32(here[name])
 
 
 @pytest.mark.slow

@@ -118,6 +118,8 @@ def test_the_answers_are_on_the_first_screen(desk: Opened) -> None:
     desk.page.set_viewport_size({"width": 1280, "height": 900})
     assert len(ends) == 4
     assert max(ends) <= 900
+    first, why = (desk.page.locator(place).text_content() for place in (".answers", ".sl-why"))
+    assert first.count(why.partition(":")[0]) == 1  # the map has the report's knockouts
 
 
 def page_of(
