@@ -63,5 +63,6 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     chosen = one.sel(block=block, sublayer=sublayer)
     shares = [f"{percent(float(chosen[name]))} of {int(one[kind])} {kind} answers are {name}"
               for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
-    says = f"Without {NAMES.get(sublayer, sublayer)} {block}, selected on other prompts, {listed(shares)}."
+    without = f"Without {NAMES.get(sublayer, sublayer)} {block}, selected on other prompts"
+    says = f"{without}, {listed(shares or ['there is nothing to repair or break'])}."
     return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

@@ -107,8 +107,7 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     for mode in modes:
         name, style = _style_of_mode(mode)
         figure.add_traces(_errors(found.sel(mode=mode), name if len(modes) > 1 else "", style))
-    margin = 0.04 * max(float(np.ptp(lengths)), 1)
-    figure.update_xaxes(title=LENGTH, range=[float(lengths.min()) - margin, float(lengths.max()) + margin])
+    figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(title="median error (items)", rangemode="tozero")
     if not there:
         figure.update_yaxes(range=[0, 1], showticklabels=False)
@@ -116,11 +115,11 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     notes = (*_only(modes), "dots: single answers", "bars: quartiles", *cannot_be_judged([found]))
     ends = [
         f"from {number(error[0])} to {number(error[-1])} items{f' ({_style_of_mode(mode)[0]})' * (len(modes) > 1)}"
-        for mode, error in zip(modes, found["median_error"].values, strict=True)
+        for mode, error in ((mode, found["median_error"].sel(mode=mode).dropna("length").values) for mode in modes)
+        if len(error)
     ]
-    unread = float(found["unread"].sum("why").mean())
-    says = f"From the shortest to the longest length, the median error goes {listed(ends)}"
-    says += f"; {percent(unread)} were not read." if unread else "."
+    says = f"From the shortest to the longest length, the median error goes {listed(ends)}; " if ends else ""
+    says += f"{percent(1 - float(found['unread'].sum('why').mean()))} of the answers were read."
     return finish(figure, "Error of the answers", 260, found, *notes, says=says)
 
 
