@@ -41,8 +41,7 @@ args = parser.parse_args()
 cases = [(digits, n, args.n, ()) for n in args.digits] + [(pairs, n, 2 * args.n, TEXTS) for n in args.pairs]
 if not cases or min(args.digits, default=1) < 1 or not {*args.pairs} <= {*range(2, 12)} or args.n < 4:
     parser.error("give numbers of --digits from 1, of --pairs from 2 to 11, or both, and --n from 4")
-out = args.out / f"{args.model.replace('/', '_')}-{args.n}-{args.seed}"
-out.mkdir(parents=True, exist_ok=True)
+(out := args.out / f"{args.model.replace('/', '_')}-{args.n}-{args.seed}").mkdir(parents=True, exist_ok=True)
 model, curves = sl.load(args.model), {}
 for make, n, many, texts in cases:
     name, rng = f"{n} {make.__name__}", random.Random(f"{make.__name__} {n} {args.seed}")
@@ -56,5 +55,6 @@ for make, n, many, texts in cases:
     one = found.sel(half="confirm", block=found["selected_block"], sublayer=found["selected_sublayer"])
     print(f"{name}, held-out half, without {one['sublayer'].item()} {one['block'].item()}:")
     print(one[["wrong", "right", "repaired", "repaired_low", "repaired_high", "broken"]].to_pandas().to_string())
-    sl.figures.save(sl.figures.of(found), file.with_suffix(".html"))
+    title = f"What is repaired or broken without a sublayer, {name}"
+    sl.figures.save(sl.figures.styled(sl.figures.of(found), title=title), file.with_suffix(".html"))
 sl.figures.save(sl.figures.answer_curve(dict([*curves.items()][:4])), out / "by_layer.html")

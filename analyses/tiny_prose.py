@@ -31,7 +31,7 @@ models = {"trained": model, "untrained": with_random_weights(model, seed=0)}
 whole = sl.influence_by_distance(model, " ".join(OWN), queries=range(-args.queries, 0), norm="frobenius")
 heads = sl.attention_heads(model, " ".join(OWN))
 sl.results.save(whole, args.out / "influence_by_distance.nc")
-both = sl.figures.panels({"influence": whole, "heads": heads}, columns=1)
+both = sl.figures.panels({"(a)": whole, "(b)": heads}, columns=1, title="Influence by distance, and attention to <bos>")
 sl.figures.save(both, args.out / "influence.html")
 print("mean attention of later tokens to BOS\n", heads["sink_rate"].to_pandas().round(3).to_string())
 print(whole[["exponent", "exponent_low", "exponent_high"]].isel(layer=0, drop=True).to_dataframe().round(2))

@@ -12,16 +12,20 @@ from sphinx.application import Sphinx
 from squashlens.figures import styled
 
 MARK = "sl-figure"
+SMALL = 3.7  # inches: the page on a small screen
 TAGS = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}  # JSON that cannot end its script element
 
 
 def embedded(figure: go.Figure) -> str:
-    """A figure as HTML, for `static/figures.js` to draw: as it is, and in the dark theme if it has no other theme."""
+    """A figure as HTML, for `static/figures.js` to draw as it is, or light or dark for a wide or a small screen."""
     meta: Any = (figure.layout.meta or {}).get("squashlens", {})
-    drawn = [figure, styled(figure, theme="dark")] if meta.get("theme") == "notebook" else [figure]
-    layout = drawn[0].layout
+    drawn = [figure]
+    if meta.get("theme") == "notebook":
+        wide = [figure, styled(figure, theme="dark")]
+        drawn = wide + [styled(one, width=SMALL).update_layout(width=None, autosize=True) for one in wide]
+    layout = figure.layout
     title = html.escape(meta.get("title") or "A figure")
-    size = f"height: {layout.height or 450}px" + (f"; width: {layout.width}px; min-width: 0" if layout.width else "")
+    size = f"height: {layout.height or 450}px" + (f"; width: {layout.width}px" if layout.width else "")
     data = ", ".join(str(one.to_json()) for one in drawn).translate(TAGS)
     return (
         f'<div class="{MARK}" role="group" aria-label="{title}" tabindex="0"><div style="{size}"></div>'

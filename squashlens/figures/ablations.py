@@ -68,7 +68,7 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     name_rows(figure, names)
     middles = {NAMES[kind]: float(values.median()) for kind, values in rows.items() if np.isfinite(values).any()}
     order = sorted(middles, key=lambda name: middles[name])
-    ends = [f"{name} ({number(middles[name])})" for name in order[:: max(1, len(order) - 1)]]
-    says = f"The smallest and the largest median: {' and '.join(ends)}." if ends else ""
-    title = f"Retained effect of separators at layer {at}"
+    ends = [f"{number(middles[name])} (“{name}”)" for name in (order[:1] + order[-1:])]
+    says = f"The smallest median of the effect that remains is {ends[0]}; the largest is {ends[1]}." if order else ""
+    title = f"How much of the separators' effect remains, layer {at}"
     return finish(figure, title, 30 * (len(rows) + 1), ablation, *MARKS, *notes, says=says)

@@ -11,7 +11,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, guide, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
-from squashlens.records.sentences import percent
+from squashlens.records.sentences import listed, percent
 
 NAMES = {"attention": "attention", "mlp": "MLP"}
 
@@ -22,10 +22,10 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
 
     Of several results by label, it draws the right answers only.
     """
-    if isinstance(answers, xr.Dataset):
-        results, lines = [answers], {str(one): answers.sel(scored=one) for one in answers["scored"].values}
-    else:
-        results, lines = [*answers.values()], {label: one.isel(scored=0) for label, one in answers.items()}
+    several: Any = answers  # by label
+    results, lines = [*several.values()], {label: one.isel(scored=0) for label, one in several.items()}
+    if "" in several:
+        lines = {str(kind): results[0].sel(scored=kind) for kind in results[0]["scored"].values}
     figure, x = go.Figure(), results[0]["layer"].values
     for number, (label, one) in enumerate(lines.items()):
         middle, low, high = (one[f"mean_first{end}"].values for end in ("", "_low", "_high"))
@@ -38,9 +38,9 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     figure.update_xaxes(LAYERS)
     figure.update_yaxes(title="share of prompts", range=[-0.04, 1.04])
     title = "From which layer on does the right answer lead?"
-    ends = [f"{percent(float(one['mean_first'][-1]))} ({escape(label)})" for label, one in lines.items()]
-    says = f"At layer {x[-1]} it leads in {', '.join(ends)}; by chance in {percent(chance)}."
-    return finish(figure, title, 280, results, "dotted line: chance", says=says)
+    ends = [f"{percent(float(one['mean_first'][-1]))} of prompts ({escape(label)})" for label, one in lines.items()]
+    says = f"At layer {x[-1]}, it leads in {listed(ends)}; by chance it would in {percent(chance)}."
+    return finish(figure, title, 280, results, "dotted line: chance", "bars: 95 % intervals", says=says)
 
 
 @draws("squashlens.sublayer_effect", "repaired broken: half block sublayer", "wrong right: half")
@@ -63,5 +63,6 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     chosen = one.sel(block=block, sublayer=sublayer)
     shares = [f"{percent(float(chosen[name]))} of {int(one[kind])} {kind} answers are {name}"
               for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
-    says = f"Without {NAMES.get(sublayer, sublayer)} {block}, which other prompts selected, {' and '.join(shares)}."
+    without = f"Without {NAMES.get(sublayer, sublayer)} {block}, selected on other prompts"
+    says = f"{without}, {listed(shares or ['there is nothing to repair or break'])}."
     return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

@@ -15,8 +15,9 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
-from squashlens.figures.drawing.themes import BROWN, COLOURS, series
+from squashlens.figures.drawing.themes import BROWN, COLOURS, pale, series
 from squashlens.records.results import facts_of
+from squashlens.records.sentences import listed, number, percent
 from squashlens.tasks.reading import WHY
 from squashlens.theory.statistics.ranks import wilson
 
@@ -31,7 +32,6 @@ UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
 GROUP = 8  # neighbouring lengths that are drawn as one rate, if each has a single answer
-PANEL, THIN = 230, 46  # pixels of a panel, and of the thin one under it
 QUARTILES = ("median_error", "error_q1", "error_q3")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -50,11 +50,11 @@ def accuracy_by_length(found: Found) -> go.Figure:
     several: Any = found  # by label
     together = _modes_of(several.values())
     pairs = [(text, mode) for text in several for mode in _modes_of([several[text]])]
-    figure, grouped, ends_of = go.Figure(), False, list[str]()
-    for number, (text, mode) in enumerate(pairs):
+    figure, grouped, ends_of = go.Figure(), False, dict[str, list[str]]()
+    for at, (text, mode) in enumerate(pairs):
         mode_text, style = _style_of_mode(mode)
-        name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1)) or mode_text
-        style: Any = series(number) if len(several) > 1 else style
+        name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1))
+        style: Any = series(at) if len(several) > 1 else style
         here, many = several[text].sel(mode=mode), several[text].sizes.get("seed", 1)
         lengths, ends = here["length"].values, ("", "_low", "_high")
         share, low, high = (here[f"accuracy{end}"].values for end in ends)
@@ -66,11 +66,13 @@ def accuracy_by_length(found: Found) -> go.Figure:
         shown = bars if many > 1 or grouped else None
         line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
-        ends_of.append(f"{name} {percent(share[0])} to {percent(share[-1])}")
+        way = "stays at" if share[0] == share[-1] else f"{'falls' if share[-1] < share[0] else 'rises'} from"
+        moved = f"{way} {' to '.join(dict.fromkeys((percent(share[0]), percent(share[-1]))))}"
+        ends_of.setdefault(moved, []).append(name)
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
-    notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths"] * grouped]
+    notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]
     notes += cannot_be_judged(several.values())
-    says = f"From the shortest to the longest, right: {'; '.join(ends_of)}."
+    says = f"From the shortest to the longest length, the share of right answers {_of_each(ends_of)}."
     return finish(figure, "How often the answer is right", 280, several.values(), *notes, says=says)
 
 
@@ -92,8 +94,8 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     """Draw the median error of numeric answers by length.
 
     Error bars are quartiles and faint dots are single answers. The hover text has the mean, which a single answer may
-    dominate. Answers that could not be read have no error; a thin panel below shows their share. Marks have no line if
-    the model is not shown to do the task at short lengths.
+    dominate, and the share of answers that could not be read, which have no error. Marks have no line if the model is
+    not shown to do the task at short lengths.
 
     Raises:
         InputError: if the answers are not numbers.
@@ -101,22 +103,24 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     there, lengths, modes = bool(np.isfinite(found["error"]).any()), found["length"].values, _modes_of([found])
     if bool((found["reading"] == "read").any()) and not there:
         raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
-    figure, _ = grid(["", ""], heights=[PANEL, THIN], shared_xaxes=True)
+    figure = go.Figure()
     for mode in modes:
-        for below, trace in enumerate(_errors(found.sel(mode=mode), *_style_of_mode(mode))):
-            figure.add_trace(trace, row=1 + (below == 2), col=1)
-    margin = 0.04 * max(float(np.ptp(lengths)), 1)
-    figure.update_xaxes(title=LENGTH, range=[float(lengths.min()) - margin, float(lengths.max()) + margin])
-    figure.update_yaxes(title="median error (items)", rangemode="tozero", row=1)
-    figure.update_yaxes(title="not read", range=[-0.25, 1.25], tickvals=[0, 1], row=2)
+        name, style = _style_of_mode(mode)
+        figure.add_traces(_errors(found.sel(mode=mode), name if len(modes) > 1 else "", style))
+    figure.update_xaxes(title=LENGTH)
+    figure.update_yaxes(title="median error (items)", rangemode="tozero")
     if not there:
-        figure.update_yaxes(range=[0, 1], showticklabels=False, row=1)
-        place = {"x": float(lengths.mean()), "y": 0.5, "row": 1, "col": 1}
-        figure.add_annotation(text="no answer was read", showarrow=False, **place)
-    notes = (*_only(modes), "bars: quartiles", *cannot_be_judged([found]))
-    ends = [f"{error[0]:.3g} to {error[-1]:.3g}" for error in found["median_error"].values]
-    says = f"From the shortest to the longest, median error: {'; '.join(ends)} items."
-    return finish(figure, "Error of the answers", PANEL + THIN, found, *notes, says=says)
+        figure.update_yaxes(range=[0, 1], showticklabels=False)
+        figure.add_annotation(text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5)
+    notes = (*_only(modes), "dots: single answers", "bars: quartiles", *cannot_be_judged([found]))
+    ends = [
+        f"from {number(error[0])} to {number(error[-1])} items{f' ({_style_of_mode(mode)[0]})' * (len(modes) > 1)}"
+        for mode, error in ((mode, found["median_error"].sel(mode=mode).dropna("length").values) for mode in modes)
+        if len(error)
+    ]
+    says = f"From the shortest to the longest length, the median error goes {listed(ends)}; " if ends else ""
+    says += f"{percent(1 - float(found['unread'].sum('why').mean()))} of the answers were read."
+    return finish(figure, "Error of the answers", 260, found, *notes, says=says)
 
 
 @draws("squashlens.results.answer_frequencies", "said truth: mode value", "unread: mode")
@@ -130,7 +134,7 @@ def answer_frequencies(found: Found) -> go.Figure:
     together = _modes_of(several.values())
     panels = [(text, one, mode) for text, one in several.items() for mode in _modes_of([one])]
     values = {text: _Values.of(one) for text, one in several.items()}
-    titles, most = [], list[str]()
+    titles, most = [], dict[str, list[str]]()
     for text, one, mode in panels:
         beyond = float(one["said"].sel(mode=mode).values[~values[text].near].sum())
         parts = [text] * bool(text) + [_style_of_mode(mode)[0]] * (len(together) > 1)
@@ -139,8 +143,8 @@ def answer_frequencies(found: Found) -> go.Figure:
         titles.append(", ".join(parts))
         said = one["said"].sel(mode=mode).values
         ties = int((said == said.max()).sum())
-        first = label(str(one["value"].values[said.argmax()])) if ties == 1 else f"{ties} answers alike"
-        most.append(f"{first} ({percent(said.max())})")
+        first = f"“{label(str(one['value'].values[said.argmax()]))}”" if ties == 1 else f"shared by {ties} answers"
+        most.setdefault(f"{first} at {percent(said.max())} of questions", []).append(text)
     each = 160 if len(panels) < 5 else 110
     figure, _ = grid(titles)
     for row, (text, one, mode) in enumerate(panels, start=1):
@@ -149,8 +153,13 @@ def answer_frequencies(found: Found) -> go.Figure:
     figure.update_layout(barmode="overlay")
     figure.update_yaxes(rangemode="tozero", title="share of questions")
     height = each * len(panels)
-    says = f"Most often given: {'; '.join(most)}."
+    says = f"The answer given most often is {_of_each(most)}."
     return finish(figure, "Given answers and right answers", height, several.values(), *_only(together), says=says)
+
+
+def _of_each(said: Mapping[str, list[str]]) -> str:
+    """What is said of results, each with their names, if they have some."""
+    return listed([f"{what} ({listed(names)})" if names[0] else what for what, names in said.items()])
 
 
 def _can_be_judged(here: xr.Dataset) -> bool:
@@ -169,15 +178,6 @@ def cannot_be_judged(several: Iterable[xr.Dataset]) -> list[str]:
     return [] if judged else ["not shown to do the task at short lengths: longer ones cannot be judged"]
 
 
-def percent(share: float) -> str:
-    """A share as a percentage, without the rounding errors of subtractions.
-
-    >>> percent(1 / 3), percent(1 - 0.9 - 0.1)
-    ('33.3 %', '0 %')
-    """
-    return f"{round(100 * share, 9) + 0.0:.3g} %"
-
-
 def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:
     """All modes of the results, in order."""
     return list(dict.fromkeys(str(mode) for one in several for mode in one["mode"].values))
@@ -189,8 +189,8 @@ def _style_of_mode(mode: str) -> tuple[str, dict[str, str]]:
 
 
 def _only(modes: list[str]) -> list[str]:
-    """The name of the mode for the line under the title, if there is only one; several have a legend."""
-    return [_style_of_mode(mode)[0] for mode in modes] if len(modes) == 1 else []
+    """The name of the mode for the line under the title, if it is the only one and not the usual one."""
+    return [_style_of_mode(mode)[0] for mode in modes] if len(modes) == 1 and modes != ["answer_only"] else []
 
 
 def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
@@ -217,7 +217,7 @@ def _unread(at: xr.Dataset) -> str:
 
 
 def _errors(here: xr.Dataset, name: str, look: dict[str, str]) -> list[go.Scatter]:
-    """Traces of single errors, of their median with quartiles, and of the share not read."""
+    """Traces of single errors, and of their median with quartiles."""
     error = here["error"].stack(answer=("length", "seed"))
     error = error[np.isfinite(error.values)]
     single = []
@@ -225,23 +225,21 @@ def _errors(here: xr.Dataset, name: str, look: dict[str, str]) -> list[go.Scatte
         at = here.sel(length=length, seed=seed)
         said, right = (label(str(at[part].item())) for part in ("value", "truth"))
         single.append(f"{name}, {length} items, seed {seed}<br>answer {said}, right answer {right}")
-    lengths, means, unread = here["length"].values, here["mean_error"].values, here["unread"].sum("why").values
+    lengths = here["length"].values
     median, low, high = (here[name].values for name in QUARTILES)
     bars = interval(median, low, high, look["colour"], 4) | {"thickness": 1.2}
-    texts = [f"{name}, {length} items<br>{_unread(here.sel(length=length))}" for length in lengths]
     over = [
-        f"{text}<br>median error {half:.4g} items, quartiles {first:.4g} and {third:.4g}, mean {mean:.4g}"
-        for text, half, first, third, mean in zip(texts, median, low, high, means, strict=True)
+        f"{length} items<br>median error {half:.4g}, mean {mean:.4g}<br>{_unread(here.sel(length=length))}"
+        for length, half, mean in zip(lengths, median, here["mean_error"].values, strict=True)
     ]
     style: Any = look | {"hover": "%{text}", "cliponaxis": False}
-    dots = {"mode": "markers", "size": 5, "opacity": 0.25, "legendrank": 2000, "text": single}
+    dots = {"mode": "markers", "size": 5, "opacity": 0.6, "colour": pale(look["colour"]), "text": single}
     return [
-        curve(error["length"].values, error.values, "single answers", **style | dots),
+        curve(error["length"].values, error.values, **style | dots),
         _without_trend(
             curve(lengths, median, name, text=over, size=8, error_y=bars if here.sizes["seed"] > 1 else None, **style),
             here,
         ),
-        curve(lengths, unread, name, text=texts, size=5, **style),
     ]
 
 

@@ -11,20 +11,11 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, option_of
-from squashlens.figures.drawing.shapes import (
-    LAYERS,
-    curve,
-    extremes,
-    grid,
-    interval,
-    layer_map,
-    log_range,
-    token_figure,
-)
+from squashlens.figures.drawing.shapes import LAYERS, curve, extremes, grid, interval, layer_map, token_figure
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
-from squashlens.figures.drawing.themes import BROWN, COLOURS, series, shades_of
-from squashlens.records.sentences import number, percent
+from squashlens.figures.drawing.themes import BROWN, COLOURS, DRAWN, pale, series, shades_of
+from squashlens.records.sentences import listed, number, percent
 
 # The quantities of each panel, with their names and colours. Only those of the model have points and the fitted law.
 QUANTITIES = {
@@ -37,7 +28,7 @@ QUANTITIES = {
 PANELS = {
     "jacobian": ("Jacobian norm", COLOURS["jacobian"]),
     "path_bound": ("path bound", COLOURS["path_bound"]),
-    "bound_over_null": ("path bound ÷ null", COLOURS["bound_over_null"]),
+    "bound_over_null": ("path bound ÷ that of uniform attention", COLOURS["bound_over_null"]),
     "effect": ("change of y when it is replaced, ‖Δy‖₂", BROWN),
 }
 
@@ -80,15 +71,15 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
         marks.append(f"{without} exponents at an end of those tried are no power law, and left out")
     notes = [*(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks]
     asked = option_of(found, "queries")
-    which = "Query" if isinstance(asked, list) and len(asked) == 1 else "Queries"
-    said = f"{which} {', '.join(map(str, asked))}" if isinstance(asked, list) else "All queries"
+    many = len(asked) if isinstance(asked, list) else 0
+    said = f"query {asked[0]}" if many == 1 else f"{many} queries" if many else "all queries"
     own = [(about[0], found.sel(quantity=name, layer=at)) for name, about in there.items() if about[1] == "model"]
     laws = [
-        f"the {kind} follows no power law" if one["exponent_at_end"] else
-        f"the {kind} falls with exponent {number(one['exponent'])}" for kind, one in own
+        f"the {kind} follows no power law" if one["exponent_at_end"] else f"the {kind} falls as distance to the power "
+        f"{number(-one['exponent'])}" for kind, one in own if np.isfinite(one["exponent"])
     ]  # fmt: skip
-    says = f"From layer {at}, {' and '.join(laws)}."
-    return finish(figure, f"{said} of a prompt, by distance", 400, found, *notes, says=says)
+    says = f"From layer {at}, {listed(laws or ['there are too few distances for a law'])}."
+    return finish(figure, f"Influence on {said} of a prompt, by distance", 400, found, *notes, says=says)
 
 
 def _influence(one: xr.Dataset, text: str, colour: str) -> list[go.Scatter]:
@@ -115,7 +106,7 @@ def _exponent(one: xr.Dataset, text: str, colour: str) -> go.Scatter:
 
 @draws("squashlens.needle", "prompts: group at")
 def needle(
-    found: xr.Dataset, *, title: str = "Sensitivity to one token of each prompt", xlabel: str = "at"
+    found: xr.Dataset, *, title: str = "Sensitivity to one token of each prompt", xlabel: str = "place"
 ) -> go.Figure:
     """Draw the sensitivity to the needle token: one panel for each measure, one line for each group of prompts.
 
@@ -130,7 +121,7 @@ def needle(
     if not wanted:
         raise InputError("found has no measure to draw.", "Give the unchanged result of squashlens.needle.")
     groups = [escape(str(g)) for g in found["group"].values]
-    figure, places = grid([PANELS[name][0] for name in wanted], min(2, len(wanted)))
+    figure, places = grid([PANELS[name][0] for name in wanted], 3 if len(wanted) == 3 else min(2, len(wanted)))
     for name, here in zip(wanted, places, strict=True):
         cells = [found[f"{name}_{side}"].values for side in ("mean", "low", "high")]
         for i, (group, mean, low, high) in enumerate(zip(groups, *cells, strict=True)):
@@ -141,20 +132,39 @@ def needle(
                 hover=f"{group}, {xlabel} %{{x}}<br>%{{y:.4g}}, %{{customdata}} prompts",
             )  # fmt: skip
             figure.add_trace(line, **here)
-        figure.update_yaxes(range=log_range(np.stack(cells), 2.0), **here)
+        figure.update_yaxes(range=_log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    ends = [f"{PANELS[name][0]} {_ends(found[f'{name}_mean'])}" for name in wanted]
-    says = f"Where each is largest and smallest, by {escape(xlabel)}: {'; '.join(ends)}."
-    return finish(figure, escape(title), 210 * places[-1]["row"], found, *norm_note(found), says=says)
+    ends = [f"the {PANELS[name][0].partition(',')[0]} {_ends(found[f'{name}_mean'])}" for name in wanted]
+    notes = [*norm_note(found), *["bars: 95 % intervals"] * bool((found["prompts"] > 1).any())]
+    by = f"From {found['at'].values[0]} to {found['at'].values[-1]} ({xlabel})" if len(groups) > 1 else f"By {xlabel}"
+    says = f"{escape(by)}, {listed(ends)}."
+    return finish(figure, escape(title), 210 * places[-1]["row"], found, *notes, says=says)
+
+
+def _log_range(values: np.ndarray, least: float) -> list[float] | None:
+    """The range of a logarithmic axis for all positive values, of at least the factor `least`; `None` if none is."""
+    logs = np.log10(values[np.isfinite(values) & (values > 0)])
+    if not len(logs):
+        return None
+    middle = (logs.max() + logs.min()) / 2
+    half = max(1.1 * (logs.max() - logs.min()), np.log10(least)) / 2
+    return [middle - half, middle + half]
 
 
 def _ends(means: xr.DataArray) -> str:
-    """Where the means of one measure are largest and smallest, of all groups."""
-    places = means.max("group").values.argmax(), means.min("group").values.argmin()
-    return " and ".join(escape(str(means["at"].values[place])) for place in places)
+    """Where the means of one measure are largest and smallest, or that they hardly differ; of groups, how many fall."""
+    if means.sizes["group"] > 1:
+        falling = int((means.isel(at=-1) < means.isel(at=0) / FLAT).sum())
+        return f"falls in {falling} of {means.sizes['group']} lines"
+    if not float(means.max()) > FLAT * float(means.min()):
+        return f"is {' to '.join(dict.fromkeys((number(means.min()), number(means.max()))))} everywhere"
+    row = means.values[0]
+    most, least = (escape(str(means["at"].values[place])) for place in (row.argmax(), row.argmin()))
+    return f"is largest at {most} and smallest at {least}"
 
 
+FLAT = 1.1  # factor between means of one measure that hardly differ
 FLOOR = 1e-6  # all shares below this have the same colour
 
 
@@ -193,7 +203,8 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {100 * first:.4g} % of the paths"
     notes = [beyond] if most < first else []
     top = int(np.nan_to_num(starts.values).argmax())
-    says = f"Of all paths, {percent(float(starts[top]))} start at {number_token(*[*tokens.items()][top])}, the most."
+    token = [*tokens.values()][top]
+    says = f"More paths start at “{label(token)}” than elsewhere: {percent(float(starts[top]))} of all."
     title = f"Where the paths to the query start, by {by}"
     return finish(figure, title, 280, shares, *notes, says=says)
 
@@ -206,8 +217,8 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     """
     tokens = tokens_of(sinks)
     figure = token_figure(sinks, tokens, "block {}", "block", "share", logarithmic=False)
-    found = [label(tokens[place]) for place in sinks["position"].values[sinks["sink"].values]]
-    says = f"Sinks: {', '.join(found)}." if found else "No token is a sink."
+    found = [f"“{label(tokens[place])}”" for place in sinks["position"].values[sinks["sink"].values]]
+    says = f"Later tokens attend most to {listed(found)}." if found else "No token is a sink."
     return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, says=says)
 
 
@@ -217,7 +228,7 @@ def attention_heads(found: xr.Dataset) -> go.Figure:
     rates = found["sink_rate"]
     figure = go.Figure(layer_map(rates, "mean attention", zmin=0, zmax=1))
     figure.update_xaxes(title="head", dtick=1).update_yaxes(title="block", dtick=1)
-    return finish(figure, "Attention of each head to the first token", 260, found, says=extremes(rates))
+    return finish(figure, "Attention of each head to the first token", 260, found, says=extremes(rates, "share"))
 
 
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
@@ -234,8 +245,8 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
         places = [f"{layer}, {number_token(p, tokens.get(p, ''))}" for layer, p in zip(layers, walk, strict=True)]
         hover = f"layer %{{customdata}}<br>path {rank + 1}: {shares[rank]:.4g} of all"
         width = 1.5 + 6 * float(shares[rank] / shares[0])
-        line = curve(walk, layers, colour=COLOURS["path_bound"], width=width, hover=hover, customdata=places)
-        figure.add_trace(line.update(opacity=0.35))
+        line = curve(walk, layers, colour=pale(COLOURS["path_bound"]), width=width, hover=hover, customdata=places)
+        figure.add_trace(line.update(opacity=0.6))
     figure.update_xaxes(token_axis(tokens)).update_yaxes(LAYERS)
     avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(option_of(paths, "avoid") or []))
     notes = [f"without paths through {avoided}"] * bool(avoided) + ["stronger paths have wider lines"]
@@ -247,24 +258,24 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
 def depth_limit(limit: xr.Dataset) -> go.Figure:
     """Draw the path weight that is not at the first token, by depth, with a logarithmic scale.
 
-    Depth is the number of times that a block's attention is applied. A dotted line shows the predicted rate, starting
-    from the value at depth 1, or at the first depth that is drawn.
+    Depth is the number of times that a block's attention is applied. Of many blocks, four are drawn, with the slowest
+    and the fastest. A dotted line shows the predicted rate, from the value at depth 1, or at the first that is drawn.
     """
     blocks, depth = limit["block"].values, limit["depth"].values
     figure = go.Figure()
-    for block, (colour, named) in zip(blocks, shades_of(len(blocks)), strict=True):
-        here = limit.sel(block=block)
+    last = limit["rest"].isel(depth=-1).values
+    for at, colour in shades_of(last).items():
+        here, block = limit.isel(block=at), blocks[at]
         rest, rates = here["rest"].values, [float(here[f"{name}_rate"]) for name in ("predicted", "observed")]
         hover = f"block {block}, rate predicted {rates[0]:.3f}, observed {rates[1]:.3f}<br>depth %{{x}}: %{{y:.4g}}"
-        shown = f"block {block}" if named else ""
-        figure.add_trace(curve(depth, rest, shown, colour=colour, mode="lines", hover=hover, log=True))
+        figure.add_trace(curve(depth, rest, f"block {block}", colour=colour, mode="lines", hover=hover, log=True))
         from_one, first = depth[depth >= 1], rest[depth >= 1][:1]
         law = first * float(here["predicted_rate"]) ** (from_one - from_one[:1])
         figure.add_trace(curve(from_one, law, colour=colour, dash="dot", width=1, mode="lines"))
     figure.update_xaxes(title="number of times the block's attention is applied")
     figure.update_yaxes(title="path weight not at the first token", type="log", range=[-10, 0.1])
-    last = limit["rest"].isel(depth=-1)
-    slowest = f"{number(last.max())}, in block {blocks[last.values.argmax()]}"
-    says = f"After {depth[-1]} times, the largest weight that is not at the first token is {slowest}."
+    most = f"{number(last.max())} of the path weight (block {blocks[last.argmax()]})"
+    says = f"After a block's attention is applied {depth[-1]} times, at most {most} is not at the first token."
     title = "Depth limit: repeated attention moves path weight to the first token"
-    return finish(figure, title, 320, limit, "dotted: the predicted rate", says=says)
+    notes = [f"slowest, fastest and two other blocks of {len(blocks)}"] * (len(blocks) > DRAWN)
+    return finish(figure, title, 320, limit, "dotted: the predicted rate", *notes, says=says)

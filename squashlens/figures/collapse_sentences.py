@@ -4,13 +4,11 @@ One sequence is one observation: its lengths are nested. So nothing here has an 
 after every p-th token, lengths are compared at equal n mod p, since a repeated token has another place in each group.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 import xarray as xr
 
 from squashlens.records.results import facts_of
-from squashlens.records.sentences import number, percent
+from squashlens.records.sentences import listed, number, percent
 from squashlens.theory.statistics.laws import log_slope
 
 FLAT = 0.1  # slope below which a curve neither falls nor rises
@@ -23,14 +21,14 @@ def falls(collapse: xr.Dataset) -> str:
     groups, where = _compared(collapse)
     curves, over = [last[group] for group in groups], f"over {len(lengths)} lengths{where}"
     if min(map(len, curves)) < FEWEST or not (last > 0).all():
-        return f"D at the last layer is {_each(map(np.median, curves))} (median {over})."
+        return f"D at the last layer is {listed([number(np.median(curve)) for curve in curves])} (median {over})."
     slopes = [log_slope(lengths[group].tolist(), curve.tolist()) for group, curve in zip(groups, curves, strict=True)]
     verbs = {"falls" if slope < -FLAT else "grows" if slope > FLAT else "neither falls nor grows" for slope in slopes}
     verb = verbs.pop() if len(verbs) == 1 else "does not change alike at all places of a group"
     ratios = [np.median(curve[len(curve) // 2 :]) / np.median(curve[: len(curve) // 2]) for curve in curves]
     return (
-        f"D at the last layer {verb} with length: log-log slope {_each(slopes)} {over}; its median over the longer "
-        f"half is {_each(ratios)} times that over the shorter half."
+        f"D at the last layer {verb} with length: log-log slope {listed([*map(number, slopes)])} {over}; "
+        f"its median over the longer half is {listed([*map(number, ratios)])} times that over the shorter half."
     )
 
 
@@ -39,14 +37,8 @@ def _compared(collapse: xr.Dataset) -> tuple[list[np.ndarray], str]:
     breaks, lengths = facts_of(collapse).get("sequence", {}).get("separators_after", []), collapse["length"].values
     period = breaks[0] if breaks and breaks == [*range(breaks[0], breaks[-1] + 1, breaks[0])] else 1
     rests = sorted({*(lengths % period).tolist()})
-    where = f", at n mod {period} = {_each(rests)}" if len(rests) > 1 else ""
+    where = f", at n mod {period} = {listed([*map(str, rests)])}" if len(rests) > 1 else ""
     return [np.flatnonzero(lengths % period == rest) for rest in rests], where
-
-
-def _each(values: Iterable[float]) -> str:
-    """Numbers in a sentence."""
-    *others, final = map(number, values)
-    return f"{', '.join(others)} and {final}" if others else final
 
 
 def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
@@ -56,7 +48,7 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     ratios = collapse["distance"] / collapse["contrast"]
     ratio = (ratios.isel(layer=-1) if layer is None else ratios.sel(layer=layer)).values
     groups, where = _compared(collapse)
-    middle = f"{_each(np.median(ratio[group]) for group in groups)}{where}"
+    middle = f"{listed([number(np.median(ratio[group])) for group in groups])}{where}"
     return (
         f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {len(ratio)} lengths "
         f"(median ratio {middle})."

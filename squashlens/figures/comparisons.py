@@ -12,12 +12,9 @@ from squashlens.figures.drawing.shapes import MARKS, extremes, grid, name_rows, 
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS
+from squashlens.records.sentences import percent
 
-AXES: dict[str, dict[str, Any]] = {
-    "size": {"type": "log"},
-    "answers": {"range": [-0.05, 1.05]},
-    "share": {},
-}
+AXES: dict[str, dict[str, Any]] = {"size": {"type": "log"}, "answers": {"range": [-0.05, 1.05]}, "share": {}}
 
 
 @draws("squashlens.compare", "change: change", "distance: change layer ...", "bound: change content")
@@ -41,7 +38,12 @@ def changes(compared: xr.Dataset) -> go.Figure:
             spread(figure, row, name, own, COLOURS["path_bound" if row else "null"], col=column)
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
-    rows = compared["distance"].isel(layer=-1)
-    says = extremes(rows.median("length") if "length" in rows.dims else rows, "Median D")
+    rows, says = compared["distance"].isel(layer=-1), ""
+    if "accuracy" in compared and len(names) > 1:
+        right = compared["accuracy"].median([dim for dim in compared["accuracy"].dims if dim != "change"]).values
+        fewer, worst = int((right[1:] < right[0]).sum()), int(right.argmin())
+        most = f", most of all “{names[worst]}”: from {percent(right[0])} to {percent(right[worst])}" if fewer else ""
+        says = f"{fewer or 'None'} of {len(names) - 1} changes lower the median share of right answers{most}. "
+    says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"
     return finish(figure, title, 34 * len(names), compared, *MARKS, says=says)

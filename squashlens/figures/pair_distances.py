@@ -12,7 +12,7 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, extremes, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS, shades_of
+from squashlens.figures.drawing.themes import COLOURS, DRAWN, shades_of
 from squashlens.records.sentences import number, percent
 
 LENGTH = "length (content tokens)"
@@ -26,9 +26,10 @@ NAMES = {
 CURVES = ("distance", "contrast", "unrelated")
 EDGE = "a token leaves a window for v* alone"
 MANY, BINS = 64, 60  # lengths of which neighbours are drawn together, and groups of them
+PARTS = {"residual": "residual stream before it", "attention": "attention", "mlp": "MLP"}
 STEPS = {
-    "attention_tv_mean": "δ: total variation of the last row",
-    "self_weight_mean": "α*: weight of the new token on itself",
+    "attention_tv_mean": "δ: total variation of the last token's attention",
+    "self_weight_mean": "α*: attention of the new token to itself",
 }
 
 
@@ -79,7 +80,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
     figure.update_xaxes(type="log", title=LENGTH, range=ends)
     figure.update_yaxes(type="log", title=distance_of(collapse), **first)
-    notes = [f"Noise floor below the axis, at most {number(here['noise_floor'].max())}"] if hidden else []
+    notes = [f"The noise floor, at most {number(here['noise_floor'].max())}, is below the axis"] if hidden else []
     height = 360 if "head_distance" in here else 260
     says = against_contrast(collapse, at) or falls(collapse)
     return finish(figure, f"Representational collapse, layer {at}", height, collapse, *notes, says=says)
@@ -138,7 +139,7 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     "share: part block length",
 )
 def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> go.Figure:
-    """Draw the quantities in the proof of Theorem B.3: δ and α* by block, the bound of block 0, shares of D by block.
+    """Draw the quantities in the proof of Theorem B.3: δ and α*, for four blocks; the bound of block 0; shares of D.
 
     Args:
         length: the length for the shares, in content tokens; the longest by default.
@@ -147,34 +148,34 @@ def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> g
     titles = [
         *STEPS.values(),
         "block 0: ‖o − o*‖₁, observed and bound",
-        f"what D after each block comes from, length {at}",
+        f"share of D after each block, by where it comes from, length {at}",
     ]
     figure, places = grid(titles, 2)
     lengths, blocks = mechanism["length"].values, mechanism["block"].values
 
-    def draw(place: Any, values: xr.DataArray, name: str, colour: str, shown: bool = True) -> None:
+    def draw(place: Any, values: xr.DataArray, name: str, colour: str) -> None:
         hover = f"length %{{x}}<br>{name}: %{{y:.4g}}"
         style: Any = {"colour": colour, "width": 1.8, "mode": "lines", "hover": hover, "log": True}
-        figure.add_trace(curve(lengths, values.values, name if shown else "", **style), **place)
+        figure.add_trace(curve(lengths, values.values, name, **style), **place)
 
     for name, place in zip(STEPS, places, strict=False):
-        for block, (colour, named) in zip(blocks, shades_of(len(blocks)), strict=True):
-            draw(place, mechanism[name].sel(block=block), f"block {block}", colour, named)
+        for at_block, colour in shades_of(mechanism["self_weight_mean"].isel(length=-1).values).items():
+            draw(place, mechanism[name].isel(block=at_block), f"block {blocks[at_block]}", colour)
     for name, kind in (("observed", "distance"), ("bound", "contrast")):
         draw(places[2], mechanism[name], name, COLOURS[kind])
     for part in map(str, mechanism["part"].values):
-        figure.add_bar(
-            x=blocks, y=mechanism["share"].sel(part=part, length=at).values, name=part, **places[3],
-            marker={"color": COLOURS[part]},
-            hovertemplate=f"block %{{x}}<br>{part}: %{{y:.3f}}<extra></extra>",
-        )  # fmt: skip
+        shares, name = mechanism["share"].sel(part=part, length=at), PARTS.get(part, part)
+        hover = f"block %{{x}}<br>{name}: %{{y:.3f}}"
+        figure.add_trace(curve(blocks, shares.values, name, colour=COLOURS[part], hover=hover), **places[3])
     for place in places[:3]:
         figure.update_xaxes(type="log", title=LENGTH, range=[np.log10(lengths[0]), np.log10(lengths[-1])], **place)
         figure.update_yaxes(type="log", **place)
     figure.update_xaxes(title="block", dtick=1, **places[3])
-    figure.update_layout(barmode="relative")
     last = mechanism["share"].sel(length=at).isel(block=-1)
     most = last.isel(part=last.values.argmax())
-    says = f"At length {at}, {percent(float(most))} of D after the last block comes from {most['part'].item()}."
+    held, part = int((mechanism["observed"] <= mechanism["bound"]).sum()), most["part"].item()
+    says = f"At length {at}, {percent(float(most))} of D after the last block comes from the {PARTS.get(part, part)}. "
+    says += f"In block 0, what is observed is within its bound at {held} of {len(lengths)} lengths."
     title = "The quantities in the proof of Theorem B.3"
-    return finish(figure, title, 440, mechanism, *norm_note(mechanism), says=says)
+    notes = [*norm_note(mechanism), *["blocks: largest, smallest and two other α*"] * (len(blocks) > DRAWN)]
+    return finish(figure, title, 440, mechanism, *notes, says=says)

@@ -11,7 +11,7 @@ from squashlens.figures.drawing.shapes import band, curve, extremes, grid, inter
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import BROWN, COLOURS
-from squashlens.records.sentences import beside_random, sentence
+from squashlens.records.sentences import beside_random, listed, sentence
 
 # For each panel, the name and colour of its curves from 0 to 1 over length.
 PANELS = {
@@ -31,8 +31,6 @@ PANELS = {
         "bit_identical": ("all bits", "#CC79A7"),
     },
 }
-NAMES = ("read out", "represented, not read out", "partly represented, not read out", "collapsed",
-         "no more than a baseline", "given by length", "undecided")  # fmt: skip
 HEIGHT, ROW = 120, 22  # pixels of a panel, and of a row of verdicts
 TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
 
@@ -52,7 +50,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     panels = {title: {name: curves[name] for name in curves if name in found} for title, curves in PANELS.items()}
     panels = {title: curves for title, curves in panels.items() if curves}
     verdicts = found["verdict"].values.astype(str)
-    rows = [name for name in (*NAMES, *sorted({*verdicts} - {*NAMES})) if name in verdicts]
+    rows = [*dict.fromkeys(map(str, verdicts))]
     heights = [*[HEIGHT] * (len(panels) + 1), ROW * (len(rows) + 1)]
     titles = [*panels, f"Distance {distance_of(found)} of pairs: median, smallest to largest", "Verdict"]
     figure, _ = grid(titles, heights=heights, shared_xaxes=True)
@@ -74,8 +72,8 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     name_rows(figure, [escape(name) for name in rows], len(titles))
     figure.update_xaxes(title=LENGTH)
     notes = (*_notes(found), *cannot_be_judged([found]))
-    counts = [f"{escape(name)} at {(verdicts == name).sum()}" for name in rows]
-    says = f"Of {len(lengths)} lengths, the right answer is {', '.join(counts)}."
+    counts = [f"“{escape(name)}” at {(verdicts == name).sum()}" for name in rows]
+    says = f"Of {len(lengths)} lengths, the verdict is {listed(counts)}."
     return finish(figure, "Collapsed, or not read out?", sum(heights), found, *notes, says=says)
 
 
@@ -92,7 +90,7 @@ def probe(found: xr.Dataset) -> go.Figure:
         each = xr.concat([each, _with_y(found, "r2_overall").expand_dims(length=["all"], axis=1)], dim="length")
     panels = {"this model": each}
     twin = "r2_random_model"
-    notes = ["blank: no R²"] * bool(np.isnan(each).any())
+    notes = ["y: the last layer's output after the final norm", *["blank: no R²"] * bool(np.isnan(each).any())]
     says = extremes(each, "R²")
     if twin in found and f"{twin}_y" in found and not bool(np.isnan(found[f"{twin}_y"]).all()):
         panels["random weights, same architecture"] = _with_y(found, twin)
@@ -111,9 +109,6 @@ def probe(found: xr.Dataset) -> go.Figure:
 def _notes(found: xr.Dataset) -> list[str]:
     """Notes for the line under the title, on values that cannot be drawn at their place."""
     notes = ["no probe at these lengths"] if "r2_y" not in found else []
-    r2 = found["r2_y"].values if "r2_y" in found else np.zeros(0)
-    if np.isnan(r2).any():
-        notes.append(f"no R² at {', '.join(map(str, found['length'].values[np.isnan(r2)]))} items")
     same = int((found["distance"].median("seed") == 0).sum())
     return notes + [f"median D is 0, and not drawn, at {same} length{'s' * (same > 1)}"] * bool(same)
 

@@ -12,7 +12,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, guide
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import BROWN, COLOURS, series
-from squashlens.records.sentences import percent
+from squashlens.records.sentences import listed, percent
 
 VERDICTS = {  # symbol and colour
     "used": ("circle", "#009E73"),
@@ -31,7 +31,7 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
 
     Several results by label, or several runs of one, are lines of one panel.
     """
-    several = {"": separation} if isinstance(separation, xr.Dataset) else separation
+    several: Any = separation  # by label
     lines: dict[str, xr.Dataset] = {}
     for label, whole in several.items():
         for run in map(str, whole["run"].values) if "run" in whole.dims else [""]:
@@ -44,10 +44,10 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         figure.add_trace(_by_layer(one, "recovery", label or "model", **series(number)))
     chance = float(next(iter(lines.values()))["chance"])
     guide(figure, chance)
-    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y)"})
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y, after the final norm)"})
     figure.update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
-    shares = [f"{percent(float(one['recovery_y']))} {escape(label)}".strip() for label, one in lines.items()]
-    says = f"Of all lengths, {', '.join(shares)} are recovered from y; by chance {percent(chance)} would be."
+    shares = [f"{percent(float(one['recovery_y']))}{f' ({escape(name)})' * bool(name)}" for name, one in lines.items()]
+    says = f"From y, {listed(shares)} of lengths are recovered; by chance {percent(chance)} would be."
     return finish(figure, "Lengths that can be told apart", 260, lines.values(), "dotted line: chance", says=says)
 
 
@@ -69,11 +69,10 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     x = np.arange(len(labels))
     figure = go.Figure()
     guide(figure, 0)
-    first = {"after the first prompt": ("log_odds", COLOURS["path_bound"])}
-    sides = first | {"after the second": ("log_odds_after", BROWN)}
-    for name, (variable, colour) in sides.items():
+    sides = (("after the first prompt", "", COLOURS["path_bound"]), ("after the second", "_after", BROWN))
+    for name, end, colour in sides:
         hover = f"{name}: %{{y:.3g}} nats"
-        figure.add_trace(curve(x, found[variable].values, name, colour=colour, size=5, hover=hover))
+        figure.add_trace(curve(x, found[f"log_odds{end}"].values, name, colour=colour, size=5, hover=hover))
     verdicts, height = found["verdict"].values.astype(str), float(np.abs(found["log_odds"].values).max()) * 1.25 or 1.0
     for verdict, (symbol, colour) in VERDICTS.items():
         here = verdicts == verdict
@@ -86,8 +85,8 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     texts = [escape(f"{a} | {b}") for a, b in zip(labels, after, strict=True)]
     figure.update_xaxes(tickvals=x, ticktext=texts, title="lengths of the two prompts" if named else "right answers")
     figure.update_yaxes(title="log-odds of first and second answer (nats)")
-    counts = [f"{(verdicts == verdict).sum()} {verdict}" for verdict in VERDICTS if (verdicts == verdict).any()]
-    says = f"Of {len(labels)} changes of the answer: {', '.join(counts)}."
+    counts = [f"“{name}” for {(verdicts == name).sum()}" for name in VERDICTS if (verdicts == name).any()]
+    says = f"The verdict on {len(labels)} change{'s' * (len(labels) > 1)} of the answer is {listed(counts)}."
     return finish(figure, "Which of the two answers is preferred", 280, found, says=says)
 
 
@@ -103,7 +102,7 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
         _, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
         figure.add_trace(_by_layer(one, "margin", verdict, colour=colour, width=1.2, size=4, log=True))
     guide(figure, 1)
-    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y)"})
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y, after the final norm)"})
     figure.update_yaxes(type="log", title="distance ÷ rounding")
     apart = int((found["margin_y"] > 1).sum())
     says = f"At y, {apart} of {len(verdicts)} pairs of prompts are further apart than rounding."

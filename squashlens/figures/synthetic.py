@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from squashlens.figures.collapse_sentences import FLAT
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import band, curve, grid, interval, shade_range, tint
 from squashlens.figures.drawing.style import finish
@@ -38,8 +39,8 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         shown = f"{label}: " if label else ""
         top, first = one.isel(layer=-1), one.isel(layer=0)
         rate = float(top["rate"])
-        limit = f" (derived limit: n<sup>{_minus(rate, 1)}</sup>, dashed)" if np.isfinite(rate) else ""
-        says.append(f"{shown}D {_power(top, 'exponent')}{limit}, δ {_power(first, 'variation_exponent')}")
+        limit = f", by theory as n<sup>{_minus(rate, 1)}</sup> in the limit (dashed)," if np.isfinite(rate) else ""
+        says.append(f"{shown}D {_power(top, 'exponent')}{limit} and δ {_power(first, 'variation_exponent')}")
         name = label or "mean"
         for column, values in ((1, top["distance"]), (2, first["total_variation"])):
             x, kept = values["length"].values, values.where(values > 0)
@@ -69,21 +70,11 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     """
     values, colour, lengths = found["total_variation"], COLOURS["distance"], found["length"].values
     middle, low, high = (getattr(values, edge)("seed").values for edge in ("mean", "min", "max"))
-    derived = f"derived for n > k: → n<sup>{_minus(float(found['rate']), 0)}</sup>"
-    says = f"δ {_power(found, 'exponent')}; δ ÷ (1 − k/n) {_power(found, 'leading')}, {derived}."
-    bars = interval(middle, low, high, colour, 4)
-    figure = go.Figure(curve(lengths, middle, "mean", colour=colour, error_y=bars, hover="n = %{x}<br>δ: %{y:.4g}"))
-    figure.add_trace(
-        curve(
-            lengths,
-            found["expected"].values,
-            "derived",
-            colour=COLOURS["path_bound"],
-            dash="dash",
-            width=1.2,
-            mode="lines",
-        )
-    )
+    theory = f"By theory it is n<sup>{_minus(float(found['rate']), 0)}</sup> in the limit."
+    says = f"δ {_power(found, 'exponent')}; divided by 1 − k/n, it {_power(found, 'leading')}. {theory}"
+    hover, bars = "n = %{x}<br>δ: %{y:.4g}", interval(middle, low, high, colour, 4)
+    figure = go.Figure(curve(lengths, found["expected"].values, "theory", colour=COLOURS["path_bound"], mode="lines"))
+    figure.add_trace(curve(lengths, middle, "", colour=colour, mode="markers", error_y=bars, hover=hover))
     k, first = int(found["perturbed"]), float(lengths[0])
     if first < k:
         shade_range(figure, first, k, f"n ≤ {k}: all entries perturbed")
@@ -104,7 +95,8 @@ def _power(found: xr.Dataset, name: str) -> str:
     """The exponent of n with its interval, as text."""
     mean, low, high = (float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high"))
     around = f" [{_minus(low)}, {_minus(high)}]" if np.isfinite(low) else ""
-    return f"∝ n<sup>{_minus(mean)}</sup>{around}"
+    verb = "hardly changes, as" if abs(mean) < FLAT else "falls as" if mean < 0 else "grows as"
+    return f"{verb} n<sup>{_minus(mean)}</sup>{around}"
 
 
 def _minus(value: float, digits: int = 3) -> str:

@@ -10,6 +10,7 @@ from squashlens.figures.drawing.shapes import curve, grid
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS
+from squashlens.records.sentences import listed
 
 COLUMNS = 2
 
@@ -47,7 +48,7 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
 def _pairs(found: xr.Dataset) -> str:
     """At how many numbers of repeats each form gives a pair."""
     counts = [f"{int(one.sum())} ({escape(str(one['form'].values))})" for one in found["pair"].transpose("form", ...)]
-    return f"Of {found.sizes['repeats']} numbers of repeats, one more gives a pair at {', '.join(counts)}."
+    return f"Of {found.sizes['repeats']} numbers of repeats, one more repeat gives the true pair at {listed(counts)}."
 
 
 def _titles(found: xr.Dataset) -> list[str]:

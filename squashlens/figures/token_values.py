@@ -23,7 +23,7 @@ from squashlens.figures.drawing.shapes import (
     token_figure,
 )
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import label, number_token
+from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS
 from squashlens.records.sentences import percent
 
@@ -38,9 +38,9 @@ NAMES = {
 }
 # Path bounds have other units than norms, and are larger by powers of ten in deep models.
 PANELS = {
-    "path bound": ("path_bound", "null"),
-    "norm": ("jacobian_frozen", "jacobian"),
-    "bound ÷ null": ("bound_over_null",),
+    "Path bound": ("path_bound", "null"),
+    "Jacobian norm": ("jacobian_frozen", "jacobian"),
+    "Path bound ÷ that of uniform attention": ("bound_over_null",),
 }
 
 
@@ -91,13 +91,12 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     sensitivity = of_one_prompt(sensitivity)
     tokens, places = tokens_of(sensitivity), sensitivity["position"].values
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
-    figure, _ = grid([""] * 3, heights=[0.36, 0.36, 0.28], shared_xaxes=True)
+    figure, _ = grid([*PANELS], heights=[0.36, 0.36, 0.28], shared_xaxes=True)
     for row, (title, names) in enumerate(PANELS.items(), 1):
         for name in names:
             data, text = sensitivity[name].values, NAMES[name]
             line = _line(places, data, texts, f"{text or title}: ", name=text, colour=COLOURS[name], log=True)
             figure.add_trace(line, row=row, col=1)
-        figure.update_yaxes(title=title, row=row, col=1)
     guide(figure, 1, row=3, col=1)
     figure.update_yaxes(type="log")
     notes = [*norm_note(sensitivity), *_set_sinks_apart(figure, sensitivity)]
@@ -105,7 +104,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     more, norms = int((sensitivity["bound_over_null"] > 1).sum()), sensitivity["jacobian"]
     says = f"The path bound is above uniform attention's at {more} of {len(texts)} tokens. "
     title = "Influence of each token on the last representation"
-    return finish(figure, title, 480, sensitivity, *notes, says=says + extremes(norms, "Norm of the whole model"))
+    return finish(figure, title, 480, sensitivity, *notes, says=says + extremes(norms, "norm of the whole model"))
 
 
 @draws("squashlens.substitution_effect or squashlens.knockout_effect", "effect: position", "token: position")
@@ -118,7 +117,7 @@ def substitution(found: xr.Dataset) -> go.Figure:
     found = of_one_prompt(found)
     tokens, places = tokens_of(found), found["position"].values
     names = [name for name in ("effect", "kl", "total_variation", "log_odds_change") if name in found]
-    figure, _ = grid([""] * len(names), shared_xaxes=True)
+    figure, _ = grid([titles_of(moved_probability(found[name]))[0] for name in names], shared_xaxes=True)
     texts = [number_token(place, tokens[place]) for place in map(int, places)]
     colour, notes = COLOURS["path_bound"], list[str]()
     for row, name in enumerate(names, 1):
@@ -129,23 +128,18 @@ def substitution(found: xr.Dataset) -> go.Figure:
             bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
             notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > values).any() else ''}"]
         figure.add_trace(_line(places, values, texts, colour=colour, error_y=bars), row=row, col=1)
-        short = {"effect": "‖Δ‖₂", "kl": "KL", "total_variation": "moved probability"}.get(name, "change of the lead")
-        _, axis = titles_of(shown.assign_attrs(long_name=short))
-        figure.update_yaxes(title=axis, rangemode="tozero", row=row, col=1)
+        unit = str(shown.attrs.get("units", "1"))
+        figure.update_yaxes(title=escape(unit if unit != "1" else ""), rangemode="tozero", row=row, col=1)
     figure.update_xaxes(token_axis(tokens))
     if "log_odds_change" in names:
         first, other = (label(found[name].item()) for name in ("target", "against"))
         notes.append(f"lead: of “{first}” over “{other}”" if other else f"lead: log-probability of “{first}”")
     how = "replacing" if "effect_std" in found else "knocking out"
-    says = extremes(found["effect"], "Change of the representation")
+    says = extremes(found["effect"], "change of the representation")
     return finish(figure, f"What {how} each token changes", 160 * len(names) + 60, found, *notes, says=says)
 
 
-@draws(
-    "squashlens.jacobian",
-    "singular_value share: position direction",
-    "token: position",
-)
+@draws("squashlens.jacobian", "singular_value share: position direction", "token: position")
 def jacobian(found: xr.Dataset) -> go.Figure:
     """Draw the leading singular values of the block of each token, as a map of direction × token."""
     values, tokens = found["singular_value"].transpose("direction", "position"), tokens_of(found)
@@ -210,7 +204,7 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     )  # fmt: skip
     figure.update_xaxes(title="probability", range=[0, 1.02])
     name_rows(figure, tokens, showgrid=True)
-    says = f"{tokens[0]} has {percent(float(probabilities[0]))}."
+    says = f"The model continues with “{tokens[0]}” with probability {percent(float(probabilities[0]))}."
     return finish(figure, "Most likely next tokens", 28 * (len(tokens) + 1), probabilities, says=says)
 
 
@@ -223,7 +217,7 @@ def _line(places: np.ndarray, values: np.ndarray, texts: list[str], told: str = 
 def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
     """End the scale of path bounds at the tokens that are no sinks; a note about the sinks."""
     bound, sinks = found["path_bound"].values, found["sink"].values == 1 if "sink" in found else np.zeros(0, bool)
-    others = np.concatenate([found[name].values[~sinks] for name in PANELS["path bound"]]) if sinks.any() else bound[:0]
+    others = np.concatenate([found[name].values[~sinks] for name in PANELS["Path bound"]]) if sinks.any() else bound[:0]
     others = others[others > 0]
     if not len(others):
         return []

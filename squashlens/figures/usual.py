@@ -17,12 +17,12 @@ from squashlens.figures.drawing.decorator import mark_derived, with_modes
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import curve, extremes, is_wide, layer_map, titles_of
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escape, label
+from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
 from squashlens.records.results import is_done, joined_along, selected
 
 Result = xr.Dataset | xr.DataArray
-MOST, LINES = 12, 4  # panels of variables, and lines of a panel; more are a map
+MOST, LINES, LONG = 12, 4, 24  # panels of variables, lines of a panel (more are a map), and characters of a label
 
 
 @cache
@@ -107,11 +107,6 @@ def _variable(result: Any) -> Any:
 def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
-    drawn = [str(name) for name, values in getattr(one, "data_vars", {}).items() if _are_numbers(values)]
-    if drawn:
-        return InputError(
-            "There is no figure for these variables together.", f"Give one variable, as in `result[{drawn[0]!r}]`."
-        )
     if not one.dims:
         return InputError(
             "There is no figure for scalars: these are single numbers, without a dimension to draw them over.",
@@ -119,7 +114,7 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
         )
     return InputError(
         f"There is no figure for these values, over {', '.join(map(str, one.dims))}.",
-        "Give the unchanged result of a measurement, or draw it with xarray: `result.plot()`.",
+        "Give the unchanged result of a measurement, or one of its variables, or draw it with xarray: `result.plot()`.",
     )
 
 
@@ -202,12 +197,13 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     values, figure = moved_probability(values), go.Figure()
     says, (title, axis) = extremes(values), titles_of(values)
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
-        values = values.assign_coords({dim: [label(str(one)) for one in values[dim].values]})
+        texts = [str(one).replace("_", " ") for one in values[dim].values]
+        values = values.assign_coords({dim: [escape(f"{text[:LONG]}{'…' * (len(text) > LONG)}") for text in texts]})
     if values.ndim == 2 and min(values.shape) > LINES:
         if is_wide(values.values):
             values, axis = values.copy(data=np.log10(values.where(values > 0).values)), f"log₁₀ {axis}"
         figure.add_trace(layer_map(values, axis))
-        figure.update_yaxes(title=escape(str(values.dims[0])))
+        figure.update_yaxes(title=escape(str(values.dims[0]).replace("_", " ")))
     else:
         values = values.transpose() if values.ndim == 2 and len(values) > LINES else values
         for number, part in enumerate(values if values.ndim == 2 else [values]):

@@ -1,5 +1,7 @@
 """How numbers are said. Intervals are part of the results; nothing is estimated here."""
 
+from collections.abc import Sequence
+
 import xarray as xr
 
 from squashlens.records.results import facts_of
@@ -42,6 +44,12 @@ def percent(share: float) -> str:
     if 0 < share < 0.001:
         return "under 0.1 %"
     return f"{100 * share:.3g} %" if share >= 0.99 else f"{100 * share:.2g} %"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Parts of a sentence, as in "a, b and c"."""
+    *others, final = parts
+    return f"{', '.join(others)} and {final}" if others else final
 
 
 def sentence(clause: str) -> str:

@@ -112,11 +112,8 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
     assert bool((mute["unread"].sum("why") == 1).all())
     figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
     assert "no answer was read" in [note.text for note in figure.layout.annotations]
-    (dots,) = [trace for trace in figure.data if trace.name == "single answers" and trace.showlegend]
-    assert len(dots.x) > 0  # else the legend leaves it out
-    (below,) = [trace for trace in traces(figure, "y2") if trace.name == "chain of thought"]
-    assert values(below.y).tolist() == [1, 1]
-    assert "100 % not read" in below.text[0]
+    assert "100 % not read" in figure.data[1].text[0]
+    assert Page.of(sl.figures.error_by_length(mute)).says == "0 % of the answers were read."
     accuracy = sl.figures.accuracy_by_length(mute)
     assert values(accuracy.data[0].y).tolist() == [0, 0]
     assert "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read" in accuracy.data[0].text[0]
@@ -142,7 +139,7 @@ def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
 def test_numbers_far_from_every_right_answer_are_counted_in_the_title(asked: xr.Dataset) -> None:
     counts = sl.results.answer_frequencies(asked)
     figure = sl.figures.answer_frequencies({"<s>": counts})
-    assert figure.data[2].hovertext[0] == "5: given to 33.3 % of questions, right for 33.3 %"
+    assert figure.data[2].hovertext[0] == "5: given to 33 % of questions, right for 33 %"
     beyond = "25 % of answers are numbers beyond this axis"  # 140, 240 and 340, of 12 answers
     assert counts["said"].sel(mode="cot", value=["140", "240", "340"]).sum() == pytest.approx(0.25)
     assert Page.of(figure).panels[1].title == f"&lt;s&gt;, chain of thought, {beyond}, 0 % not read"
@@ -157,7 +154,7 @@ def test_collapse_vs_readout_draws_distances_and_verdicts(joined: xr.Dataset) ->
     np.testing.assert_array_equal(values(low.y), [1, 0.1, 0.01, np.nan])
     np.testing.assert_array_equal(values(high.y), [4, 0.4, 0.02, np.nan])
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
-    assert "no R² at 10 items · median D is 0, and not drawn, at 1 length" in said
+    assert "median D is 0, and not drawn, at 1 length" in said
     r2 = next(trace for trace in figure.data if trace.name == "this model")
     np.testing.assert_array_equal(values(r2.y), [np.nan, 0.9, 0.4, 0])
     without = joined.drop_vars([name for name in joined if str(name).startswith(("r2", "probe"))])
@@ -172,7 +169,10 @@ def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> N
     figure = sl.figures.probe(probed)
     (cells,) = figure.data
     assert (list(cells.x), list(cells.y), cells.colorbar.ticktext[0]) == (["8", "16", "64"], ["0", "1", "y"], "≤ 0")
-    assert Page.of(figure).notes == "tiny-gemma · counting · blank: no R²"
+    assert (
+        Page.of(figure).notes
+        == "tiny-gemma · counting · y: the last layer's output after the final norm · blank: no R²"
+    )
     twins = restated(probed.assign(r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])), {})
     both = sl.figures.probe(twins)
     assert [cells.showscale for cells in both.data] == [False, True]

@@ -36,10 +36,12 @@ def test_rows_stand_at_their_positions() -> None:
 def test_a_sentence_has_the_ends_of_what_is_drawn() -> None:
     found = specimens.bound(8).copy(data=[3.0, 1, np.nan, 9, 4, 0.5, 6, 2])
     said = Page.of(sl.figures.by_token(restated(found, {}))).says
-    assert said == "Largest 9 (3: &lt;b&gt;fox&lt;/b&gt;), smallest 0.5 (5: ␣incomprehens…)."
+    ends = "9 (“&lt;b&gt;fox&lt;/b&gt;” at position 3); the smallest is 0.5 (“␣incomprehens…” at position 5)"
+    assert said == f"The largest value is {ends}."
+    assert Page.of(sl.figures.by_token(restated(found.copy(data=[2.0] * 8), {}))).says == "The value is 2 everywhere."
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
-    assert said == "Largest 0.7 (block 4, head 1), smallest 0.1 (block 4, head 0)."
+    assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
 
 
 def test_zeros_and_rows_without_values_are_left_out() -> None:
@@ -67,7 +69,7 @@ def test_a_noise_floor_far_below_is_said_and_does_not_squeeze_what_is_drawn() ->
     figure: Any = sl.figures.collapse_curve(restated(found, {}))
     assert "noise floor" not in {trace.name for trace in figure.data}
     highest = float(found["noise_floor"].sel(layer=26).max())
-    said = float(figure.layout.title.subtitle.text.split("at most ")[1].split("<")[0].replace("−", "-"))
+    said = float(figure.layout.title.subtitle.text.split("at most ")[1].split(",")[0].replace("−", "-"))
     assert said == pytest.approx(highest, rel=0.01)
 
 
@@ -116,7 +118,7 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(query_has_most: bool
 
 def test_a_range_of_queries_is_not_called_all(tiny: Any) -> None:
     few = sl.influence_by_distance(tiny, "1101 =", queries=range(-2, 0), method="none", n_random_models=0)
-    assert sl.figures.of(few).layout.title.text.startswith("Queries -2, -1 of a prompt")
+    assert sl.figures.of(few).layout.title.text.startswith("Influence on 2 queries of a prompt")
 
 
 def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:

@@ -16,7 +16,8 @@ PROMPT = "1101 ="
 def said(figure: Any) -> tuple[str, str, list[str]]:
     """Title and notes of a page, and the notes of its panels after their sentences."""
     page = Page.of(figure)
-    return page.title, page.notes, [f"{block[0].notes} ".rpartition(". ")[2].strip() for block in page.blocks]
+    own = [" · ".join(note for note in block[0].notes.split(" · ") if note[-1:] != ".") for block in page.blocks]
+    return page.title, page.notes, own
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def bounds(tiny: Any) -> dict[str, Any]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("order", [["plain", "hooked"], ["hooked", "plain"]])
 def test_panels_say_what_they_do_not_share(bounds: dict[str, Any], order: list[str]) -> None:
-    own = {"plain": "", "hooked": "mask_tokens(1) at 6 points · to layer 3 · query at position −2"}
+    own = {"plain": "", "hooked": "mask_tokens(1) · to layer 3 · query at position −2"}
     wanted = ("Path bound of Theorem 5.1", "tiny-gemma", [own[name] for name in order])
     parts = {name: bounds[name] for name in order}
     assert said(sl.figures.of(parts)) == said(sl.figures.panels(parts)) == wanted
@@ -37,7 +38,7 @@ def test_panels_say_what_they_do_not_share(bounds: dict[str, Any], order: list[s
 
 def test_a_mixed_page_says_what_each_panel_shows(tiny: Any, bounds: dict[str, Any]) -> None:
     parts: dict[str, Any] = {"a": bounds["hooked"], "b": sl.paths.composition(tiny, PROMPT, query=-2)}
-    bound = "Path bound of Theorem 5.1 · mask_tokens(1) at 6 points · to layer 3"
+    bound = "Path bound of Theorem 5.1 · mask_tokens(1) · to layer 3"
     shares = "Where the paths to the query start, by layer"
     common = "tiny-gemma · query at position −2"
     assert said(sl.figures.panels(parts)) == (common, "", [bound, shares])
@@ -66,7 +67,7 @@ def test_hooks_of_some_results_are_said() -> None:
         task = sl.tasks.find("taught_count_bernoulli")
         hooked = sl.evaluate(measurements.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2)
     notes = said(sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked}))[1]
-    assert "mask_tokens(1) at 6 points in 1 of 2 results" in notes
+    assert "mask_tokens(1) in 1 of 2 results" in notes
     assert "in 1 of" not in said(sl.figures.accuracy_by_length({"a": hooked, "b": hooked}))[1]
 
 

@@ -70,7 +70,7 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
     along = values_along(figure, name)
     texts = list(map(str, axis.ticktext or axis.categoryarray or [one for one in along if isinstance(one, str)]))
     if not texts:
-        _number_ticks(axis, *limits_of(figure, name), length / ((2.2 if upright else 1 + NUMBER) * size))
+        _number_ticks(axis, *limits_of(figure, name), length / ((2.2 if upright else NUMBER + GAP) * size))
         return (NUMBER if upright else LINE) * size
     if upright:
         if axis.ticktext is not None:
@@ -92,7 +92,7 @@ def _number_ticks(axis: Any, low: float, high: float, fit: float) -> None:
     short = decades < 2 and low >= -3 and high < 6
     axis.update(dtick=None, exponentformat="power", tickformat="~r" if short else "")
     if decades >= 0.6:  # 1, 2 and 5 of each power of ten, or powers
-        axis.dtick = "D2" if decades < 1 or 3 * decades < min(fit, 6) else max(1, math.ceil(decades / fit))
+        axis.dtick = "D2" if decades < 1 or 2 * decades < fit < 12 else max(1, math.ceil(decades / fit))
 
 
 def limits_of(figure: go.Figure, name: str) -> tuple[float, float]:

@@ -5,7 +5,7 @@ with fewer side by side on a narrow page. Plotly knows nothing of the text betwe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -25,6 +25,8 @@ MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its butto
 WIDE = 17.0  # the width that a column of panels with its text should have, in font sizes
 LOW = 24.0  # pixels of the lowest panel
 SHEET = 6.0  # inches of panels, which leave a third of a journal's page to their text
+SLIDE = 0.6  # of the height of a slide, for its panels
+CROWDED, SMALLEST = 0.55, 0.5  # share of their height that panels keep on a slide, and of the font size
 MOST, ROWS = 6, 3  # lines of a panel that are named at their ends, and lines of text of a name
 OWN = ("line", "panel title")  # names of annotations that are written anew
 Ends = dict[Axes, dict[str, Any]]  # lines that are named at their ends, by panel and name
@@ -45,6 +47,7 @@ def lay_out(figure: go.Figure) -> go.Figure:
     page, layout = Page.of(figure), cast(Any, figure.layout)
     look, size, pad = page.look, page.look.size, 0.6 * page.look.size
     width = look.width * INCH if look.width else ASSUMED
+    figure.update_layout(template=look.template, paper_bgcolor=look.paper)
     layout.annotations = [note for note in layout.annotations if note.name not in OWN]
     cells = _grid(page, width)
     limit = max(0.2 * width, 7 * size)  # pixels of a name at the end of a line
@@ -54,7 +57,7 @@ def lay_out(figure: go.Figure) -> go.Figure:
     for cell in cells:
         tall = cell.panel.height * size / ORDINARY
         beside = [width_of(wrap(name, limit, SMALL * size), SMALL * size) for name in ends.get(cell.panel.axes, ())]
-        beside += [_set_colour_bar(trace, size) for trace in _bars(figure, cell.panel)]
+        beside += [_set_colour_bar(trace, tall, size) for trace in _bars(figure, cell.panel)]
         space = set_axis(figure, cell.panel.y, tall, size, limit=0.4 * width)
         before[cell.column] = max(before[cell.column], space + pad)
         after[cell.column] = max(after[cell.column], *(pad + wide for wide in beside), 0.0)
@@ -63,6 +66,9 @@ def lay_out(figure: go.Figure) -> go.Figure:
     start += _set_legend(figure, width - before[0] - after[-1], size, start)  # plotly's own limit
     edges = [before[at] + at * wide + sum(before[:at]) + sum(after[:at]) for at in range(len(before))]
     tops, bases, height = _rows(figure, page, cells, wide, after, start)
+    if page.height is None and look.shape and height > width * look.shape + 1 and page.fit > SMALLEST:
+        replace(page, fit=0.9 * page.fit).keep(figure)
+        return lay_out(figure)
     right, top, deep = edges[-1] + wide, min(tops), max(bases) - min(tops)
     figure.update_layout(
         height=height, width=look.width and width, autosize=look.width is None,
@@ -87,10 +93,15 @@ def lay_out(figure: go.Figure) -> go.Figure:
 def _grid(page: Page, width: float) -> list[Cell]:
     """The place of each panel, with as many blocks side by side as the width allows, or the height of a sheet asks."""
     size = page.look.size
-    across = max(1, min(page.columns, int(width // (WIDE * size))))
+    fit = max(1, int(width // (WIDE * size)))
+    across, slide = min(page.columns, fit), page.look.shape
     tall = sum(panel.height for panel in page.panels) * size / ORDINARY
-    if page.look.width and tall / across > SHEET * INCH:
-        across = min(page.columns, across + 1)
+    most = min(fit, len(page.blocks)) if slide and page.columns > 1 else page.columns
+    room = SLIDE * slide * width if slide else SHEET * INCH
+    while (slide or page.theme == "paper") and across < most and tall / across > room:
+        across += 1
+    if 1 < across != page.columns and len(page.blocks) == across + 1:
+        across -= 1  # so that no panel is alone in the last row
     cells, first = list[Cell](), 0
     for start in range(0, len(page.blocks), across):
         row = page.blocks[start : start + across]
@@ -137,9 +148,10 @@ def _rows(
         share = cell.panel.height * size / ORDINARY / (1 + cell.last - cell.row)
         tall[cell.row : cell.last + 1] = [max(own, share) for own in tall[cell.row : cell.last + 1]]
     text = start + sum(above) + sum(below)
-    if page.height:
-        factor = (page.height * INCH - text) / sum(tall)
-        if factor * min(tall) < LOW:
+    if high := page.height or (page.look.width or 0.0) * (page.look.shape or 0.0):
+        factor = (high * INCH - text) / sum(tall)
+        factor = factor if page.height else max(factor, CROWDED)
+        if factor * min(tall) < LOW and page.height:
             enough = (text + sum(tall) * LOW / min(tall)) / INCH + 0.05
             raise InputError(
                 f"The text of this figure leaves no room for its panels: height is {page.height:.3g} inches.",
@@ -232,13 +244,13 @@ def _bars(figure: go.Figure, panel: Panel) -> list[Any]:
     return [trace for trace in here if "colorbar" in trace and trace.showscale is not False]
 
 
-def _set_colour_bar(trace: Any, size: float) -> float:
-    """Set the text of the colour bar of a trace; its width."""
+def _set_colour_bar(trace: Any, tall: float, size: float) -> float:
+    """Set the text of the colour bar of a trace, which is `tall` pixels long; its width."""
     bar = trace.colorbar
     ticks = max(width_of(str(text), SMALL * size) for text in (bar.ticktext or ("−0.25",)))
     bar.update(thickness=size, tickfont={"size": SMALL * size}, outlinewidth=0, xpad=0, ypad=0)
-    bar.update(title={"side": "right", "font": {"size": size}})
-    return 2 * size + 8 + ticks + height_of(bar.title.text or "", size)
+    bar.update(title={"side": "right", "font": {"size": size}, "text": wrap(bar.title.text or "", tall, size)})
+    return 2 * size + 8 + ticks + height_of(bar.title.text, size)
 
 
 def _set_title(figure: go.Figure, page: Page, width: float) -> float:

@@ -25,15 +25,15 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "round_to": (str, lambda form: f"rounded to {form}"),
     "by_head": (str, lambda heads: HEADS.get(heads, "")),
     "substitute": (str, lambda token: f"substitute “{token}”"),
-    "prefix": (str, lambda text: f"after “{text}”" if text else ""),
+    "prefix": (str, lambda text: f"after “{_short(text)}”" if text else ""),
     "attention": (str, lambda kind: ATTENTION.get(kind, "")),
     "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
-    "candidates": (list[int], lambda ids: f"{len(ids)} candidate{'s' * (len(ids) > 1)}"),
+    "candidates": (list[int], lambda ids: f"replacements: {len(ids)} token{'s' * (len(ids) > 1)}"),
     "freeze": (list[str], frozen),
     "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
-SELECTED = ("prompt", "layer", "block", "hop", "run", "sink", "window", "change", *PLACES)  # dimensions to name
+SELECTED = ("prompt", "layer", "block", "hop", "hook", "run", "sink", "window", "change", *PLACES)  # dimensions to name
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
 
@@ -82,24 +82,24 @@ def _each(facts: dict[str, Any], about: str) -> list[dict[str, Any]]:
 
 
 def _edits(facts: list[dict[str, Any]]) -> str:
-    """The hooks on the models of several results: their names, the number of points, and in how many of the results."""
+    """The hooks on the models of several results: their names, and in how many of the results."""
     hooks = []
     for one in facts:  # those that were on the model in all parts of a result; a joined one has a list for each part
         first, *others = _lists(one.get("ambient_hooks") or [])
         hooks.append([name for name in first if all(name in other for other in others)])
-    counts = [len(each) for each in hooks if each]
-    if not counts:
-        return ""
-    named = _few([_name(one) for each in hooks for one in each], "hooks")
-    most = max(counts)
-    some = f" in {len(counts)} of {len(hooks)} results" if len(counts) < len(hooks) else ""
-    return f"{named} at {'up to ' * (min(counts) != most)}{most} point{'s' * (most > 1)}{some}"
+    named, having = _few([_name(one) for each in hooks for one in each], "hooks"), sum(map(bool, hooks))
+    return named + (f" in {having} of {len(hooks)} results" if 0 < having < len(hooks) else "")
 
 
 def _name(hook: str) -> str:
     """The name of a hook without its point, on one line and shortened."""
-    name = " ".join(hook.partition(": ")[2].replace("·", "").split())
-    return name if len(name) <= LONG else f"{name[:LONG]}…"
+    return _short(hook.partition(": ")[2].replace("·", ""))
+
+
+def _short(text: str) -> str:
+    """A text on one line; a long one ends after a word."""
+    text = " ".join(text.split())
+    return text if len(text) <= LONG else f"{text[:LONG].rpartition(' ')[0] or text[:LONG]} …"
 
 
 def _lists(names: list[Any]) -> Iterator[list[str]]:
@@ -122,11 +122,11 @@ def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
     for name, (kind, tell) in OPTIONS.items():
         value = call.get(name)
         if call.get("function") not in TITLED and name not in found.coords and _is(value, kind):
-            yield from filter(None, [tell(value)[:LONG]])
+            yield from filter(None, [tell(value)])
     for name, values in found.coords.items():
         if not values.ndim and name in SELECTED:
             text = PLACES[str(name)][1] if name in PLACES else f"{name} "
-            yield text + str(values.values)[:LONG]
+            yield text + _short(str(values.values))
 
 
 def _is(value: Any, kind: Any) -> bool:

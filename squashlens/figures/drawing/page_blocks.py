@@ -48,6 +48,7 @@ class Page:
     height: float | None = None
     font: str | None = None
     font_size: float | None = None  # points
+    fit: float = 1.0  # of the font size, so that the text of a slide leaves room for its panels
 
     @classmethod
     def of(cls, figure: go.Figure) -> "Page":
@@ -75,7 +76,7 @@ class Page:
         """The theme, with font and size if they were chosen."""
         theme = THEMES[self.theme]
         size = theme.size if self.font_size is None else self.font_size * INCH / 72
-        return replace(theme, font=self.font or theme.font, size=size, width=self.width or theme.width)
+        return replace(theme, font=self.font or theme.font, size=self.fit * size, width=self.width or theme.width)
 
 
 def traces_of(figure: go.Figure) -> list[Any]:

@@ -27,14 +27,15 @@ def compose(figures: Mapping[str, go.Figure], *, columns: int | None = None, tit
     for label, figure in figures.items():
         parts.append(_add(whole, figure, pages[label], label))
         begin = parts[-1][0][0]
-        begin.head, begin.notes = escape(label), " ".join(filter(None, [pages[label].says, own[label]]))
+        begin.head, begin.notes = escape(label), own[label]
     for letter in ("x", "y"):
         _share(whole, parts, letter)
     _share_colours(whole)
     inner = max(page.columns for page in pages.values())
-    across = inner * (columns or 1) if inner > 1 else columns or 2
     blocks = [block for part in parts for block in part]
-    replace(first, blocks=blocks, columns=across, title=heading, says="", notes=common, height=None).keep(whole)
+    across = inner * (columns or 1) if inner > 1 else columns or (3 if len(blocks) == 3 else 2)
+    page = replace(first, fit=1.0, blocks=blocks, columns=across, title=heading, says="", notes=common, height=None)
+    page.keep(whole)
     return dress(whole)
 
 
@@ -49,7 +50,8 @@ def _headings(pages: Mapping[str, Page], title: str | None) -> tuple[str, str, d
     own = {}
     for label, notes in noted.items():
         said = [note for note in notes if note not in (*common, *escape(label).split(", "))]
-        own[label] = DOT.join(filter(None, [pages[label].title if len(titles) > 1 else "", *said]))
+        title_of = pages[label].title if len(titles) > 1 else ""
+        own[label] = DOT.join(filter(None, [title_of, pages[label].says, *said]))
     if title is not None:
         return escape(title), DOT.join(common), own
     return (titles.pop(), DOT.join(common), own) if len(titles) == 1 else (DOT.join(common), "", own)
@@ -80,8 +82,6 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> Part:
         for one in added.get(kind, ()):
             sides = {side: (one.get(side) or side[0]).split(" ") for side in ("xref", "yref")}  # plotly's default
             add(one | {side: " ".join([short.get(axis, axis), *rest]) for side, (axis, *rest) in sides.items()})
-    if layout.barmode and added.get("barmode", layout.barmode) != layout.barmode:
-        raise InputError(f"{label!r} has another bar layout than the figures before it.", "Give it a page of its own.")
     layout.barmode = added.get("barmode", layout.barmode)
     return [[new[panel.axes] for panel in block] for block in page.blocks]
 

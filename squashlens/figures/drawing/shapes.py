@@ -13,8 +13,8 @@ from plotly.subplots import make_subplots
 
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.page_blocks import Page, Panel
-from squashlens.figures.drawing.text import escape, number_token
-from squashlens.figures.drawing.themes import GUIDE
+from squashlens.figures.drawing.text import escape, label, number_token
+from squashlens.figures.drawing.themes import GUIDE, pale
 from squashlens.records.sentences import number
 
 MARKS = ("dots: lengths", "rings: medians", "bars: middle half")  # what `spread` draws
@@ -75,25 +75,17 @@ def name_rows(figure: go.Figure, names: Sequence[str], panel: int | None = None,
 def spread(figure: go.Figure, row: int, name: str, values: np.ndarray, colour: str, col: int | None = None) -> None:
     """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half."""
     place: Any = {"col": col, "row": 1} if col else {}
-    dots: Any = {"colour": colour, "mode": "markers", "showlegend": False}
-    figure.add_trace(curve(values, np.full(len(values), row), size=5, opacity=0.3, **dots), **place)
+    dots: Any = {"mode": "markers", "showlegend": False}
+    faint = curve(values, np.full(len(values), row), colour=pale(colour), size=5, opacity=0.6, **dots)
+    figure.add_trace(faint, **place)
     if not len(values):
         return
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     hover = f"{name}<br>median {middle:.4g}, middle half {low:.4g} to {high:.4g}"
     figure.add_trace(curve([low, high], [row] * 2, colour=colour, width=4, mode="lines"), **place)
     ring = {"color": "white", "size": 11, "line": {"color": colour, "width": 3}}
-    figure.add_trace(curve([middle], [row], cliponaxis=False, hover=hover, **dots).update(marker=ring), **place)
-
-
-def log_range(values: np.ndarray, least: float) -> list[float] | None:
-    """The range of a logarithmic axis for all positive values, of at least the factor `least`; `None` if none is."""
-    logs = np.log10(values[np.isfinite(values) & (values > 0)])
-    if not len(logs):
-        return None
-    middle = (logs.max() + logs.min()) / 2
-    half = max(1.1 * (logs.max() - logs.min()), np.log10(least)) / 2
-    return [middle - half, middle + half]
+    centre = curve([middle], [row], colour=colour, cliponaxis=False, hover=hover, **dots)
+    figure.add_trace(centre.update(marker=ring), **place)
 
 
 def layer_map(values: xr.DataArray, colourbar: str, **heatmap: Any) -> go.Heatmap:
@@ -171,25 +163,27 @@ def grid(
 
 def titles_of(values: xr.DataArray) -> tuple[str, str]:
     """Of a variable with a long name and units: the title of a figure, and that of an axis."""
-    name, unit = (str(values.attrs.get(key, "")) for key in ("long_name", "units"))
+    name, unit = (str(values.attrs.get(key, "")).replace("linf ", "L∞ ") for key in ("long_name", "units"))
     short = name or str(values.name or "value")
     axis = f"{short} ({unit})" if unit not in ("", "1") else short
     return escape(f"{name[:1].upper()}{name[1:]}"), escape(axis)
 
 
-def extremes(values: xr.DataArray, of: str = "") -> str:
+def extremes(values: xr.DataArray, of: str = "value") -> str:
     """Where the largest and the smallest of values are, as a sentence on `of`; nothing without a finite one."""
     numbers, places = values.values.astype(np.float64), list[str]()
     if not np.isfinite(numbers).any():
         return ""
+    if np.nanmax(numbers) == np.nanmin(numbers):
+        return f"The {of} is {number(np.nanmax(numbers))}{' everywhere' if numbers.size > 1 else ''}."
     for flat in (np.nanargmax(numbers), np.nanargmin(numbers)):
         index, where = np.unravel_index(flat, numbers.shape), list[str]()
         for dim, at in zip(map(str, values.dims), index, strict=True):
             text, token = str(values[dim].values[at]), dim == "position" and "token" in values.coords
             name = f"{dim.replace('_', ' ')} {escape(text)}"
-            where.append(number_token(int(text), str(values["token"].values[at])) if token else name)
+            where.append(f"“{label(str(values['token'].values[at]))}” at position {text}" if token else name)
         places.append(f"{number(numbers[index])} ({', '.join(where)})")
-    return f"{f'{of}: l' if of else 'L'}argest {places[0]}, smallest {places[1]}."
+    return f"The largest {of} is {places[0]}; the smallest is {places[1]}."
 
 
 def guide(figure: go.Figure, y: float, **place: Any) -> None:

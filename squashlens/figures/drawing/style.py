@@ -36,7 +36,7 @@ def styled(
     Args:
         figure: a figure of `squashlens.figures`.
         theme: ``"notebook"`` (13 pixels, as wide as the page), ``"paper"`` (serif, 8 points, 6.75 inches wide, black
-            on white), ``"slides"`` (18 points, 13 inches wide) or ``"dark"`` (light text on a dark background).
+            on white), ``"slides"`` (at most 18 points, 13 by 7.3 inches) or ``"dark"`` (light on dark).
         width: ``"column"`` (3.25 inches), ``"page"`` (6.75 inches), or a number of inches.
         height: height of the whole figure in inches; by default as much as its panels need.
         font: font family, such as ``"Palatino, serif"``.
@@ -70,7 +70,7 @@ def styled(
     for panel in page.panels if title == "" else ():
         panel.notes = ""
     new = go.Figure(figure)
-    replace(page, **given).keep(new)
+    replace(page, fit=1.0, **given).keep(new)
     return dress(new)
 
 
@@ -114,6 +114,4 @@ class ShownFigure(go.Figure):
 def dress(figure: go.Figure) -> go.Figure:
     """Set theme and layout of a figure whose page is known."""
     figure.__class__ = ShownFigure  # in place, since others hold the figure
-    look = Page.of(figure).look
-    figure.update_layout(template=look.template, paper_bgcolor=look.paper)
     return lay_out(figure)

@@ -24,7 +24,7 @@ COLOURS = {
     "contrast": "#0072B2",
     "unrelated": "#56B4E9",
     "noise_floor": "#7F7F7F",
-    "residual": "#BFBFBF",
+    "residual": "#7F7F7F",
     "attention": "#0072B2",
     "mlp": "#E69F00",
 }
@@ -39,20 +39,26 @@ def series(number: int) -> dict[str, Any]:
     return {"colour": LINES[number % len(LINES)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
 
 
-def shades_of(count: int) -> list[tuple[str, bool]]:
-    """The colours of ordered curves, and whether each is named: of many, some evenly from first to last."""
-    named = {round(at * (count - 1) / (NAMED - 1)) for at in range(NAMED)} if count > NAMED else {*range(count)}
-    colours = sample_colorscale("Viridis", list(np.linspace(0.2, 0.85, count)))
-    return [(str(colour), at in named) for at, colour in enumerate(colours)]
+def shades_of(ends: np.ndarray) -> dict[int, str]:
+    """Of curves that end at these values, those to draw, with their colours: of many, the highest to the lowest."""
+    drawn = np.argsort(ends)[::-1][np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)].tolist()
+    colours = sample_colorscale("Viridis", list(np.linspace(0.2, 0.8, len(drawn))))
+    return dict(zip(drawn, map(str, colours), strict=True))
+
+
+def pale(colour: str) -> str:
+    """The colour of marks behind others, which are seen on a light and on a dark ground."""
+    return str(sample_colorscale([colour, "#ffffff"], 0.45)[0])
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Font, its size in pixels, width in inches (`None`: as wide as the page), and colours."""
+    """Font, its size in pixels, width in inches (`None`: as wide as the page), height ÷ width if fixed, and colours."""
 
     font: str = SANS
     size: float = 13.0
     width: float | None = None
+    shape: float | None = None
     ink: str = INK
     faint: str = "#e3e6ec"
     paper: str = "#ffffff"
@@ -80,10 +86,10 @@ class Theme:
 THEMES: dict[ThemeName, Theme] = {
     "notebook": Theme(),
     "paper": Theme(font=SERIF, size=8 * POINT, width=6.75, ink="#000000", faint="#dddddd", soft="#444444"),
-    "slides": Theme(size=18 * POINT, width=13.0),
+    "slides": Theme(size=18 * POINT, width=13.0, shape=9 / 16),
     "dark": Theme(ink="#e8eaf0", faint="#3a4150", paper="#14171f", soft="#a9b0bf"),
 }
 WIDTHS = {"column": 3.25, "page": 6.75}  # inches
-NAMED = 6  # of many ordered curves
+DRAWN = 4  # of many ordered curves
 SMALL = 0.85  # size of tick labels and legends, in units of the font size
 ASSUMED = 700.0  # pixels: the width that a figure is laid out for if its page decides

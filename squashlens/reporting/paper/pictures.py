@@ -13,7 +13,6 @@ import xarray as xr
 
 from squashlens import figures, zoo
 from squashlens.engine.text.tokens import escape
-from squashlens.figures.answers import percent
 from squashlens.figures.collapse_sentences import collapses
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.records import sentences
@@ -41,7 +40,7 @@ def caption_of(number: int, found: Found) -> str:
     given: dict[str, Any] = {
         "number": number, "found": found, "stacks": STACKS, "copying": len(COPYING), "provenance": provenance,
         "named_models": named_models, "escape": escape, "shortened": _shorten, "g": sentences.number,
-        "percent": lambda share: percent(float(share)), "collapses": collapses,
+        "percent": lambda share: sentences.percent(float(share)), "collapses": collapses,
         "exponent": _exponent,
     }  # fmt: skip
     if number < 8:
