@@ -102,6 +102,9 @@ def require_equal(cpu: Any, device: Any) -> None:
         if array.dtype.kind != "f":
             np.testing.assert_array_equal(theirs[name].values, array.values)
             continue
+        if str(name).endswith("_noise"):  # rounding itself: its order of magnitude
+            assert (theirs[name].values < 30 * array.values).all()
+            continue
         atol = 2e-5 * np.abs(array.values[np.isfinite(array.values)]).max(initial=0.0)
         np.testing.assert_allclose(theirs[name].values, array.values, rtol=0, atol=atol, err_msg=str(name))
 
