@@ -83,8 +83,7 @@ def test_the_numbers_are_those_on_record(model: str, measurement: str, there: An
     require_as_recorded(there(model), measurement)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("call", MORE)
+@pytest.mark.parametrize("call", ["report", *(pytest.param(c, marks=pytest.mark.slow) for c in MORE if c != "report")])
 def test_other_calls_give_the_cpus_numbers(call: str, tiny: Any, there: Any, tmp_path: Path) -> None:
     results = []
     for place, subject in enumerate((measurements.bundled(tiny), there("tiny-gemma"))):
