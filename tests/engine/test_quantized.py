@@ -46,7 +46,9 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str) -> None:
     found = sl.jacobian_norms(model, IDS)
     truth = torch.linalg.svdvals(jacobian_by_jacrev(twin, IDS, -1).detach())[:, 0].numpy()
     np.testing.assert_allclose(found.values, truth, rtol=1e-3)
-    other = torch.linalg.svdvals(jacobian_by_jacrev(random_model((CONFIGS | MORE)[name]), IDS, -1).detach())[:, 0].numpy()
+    other = torch.linalg.svdvals(jacobian_by_jacrev(random_model((CONFIGS | MORE)[name]), IDS, -1).detach())[
+        :, 0
+    ].numpy()
     assert np.abs(found.values / other - 1).max() > 2e-3
     patterns = [p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions]
     np.testing.assert_allclose(sl.path_bound(model, IDS), path_sum(patterns, IDS.shape[1] - 1, gain=2.0), rtol=1e-5)
