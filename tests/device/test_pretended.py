@@ -83,8 +83,7 @@ def test_the_numbers_are_those_on_record(model: str, measurement: str, there: An
     require_as_recorded(there(model), measurement)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("call", MORE)
+@pytest.mark.parametrize("call", ["report", *(pytest.param(c, marks=pytest.mark.slow) for c in MORE if c != "report")])
 def test_other_calls_give_the_cpus_numbers(call: str, tiny: Any, there: Any, tmp_path: Path) -> None:
     results = []
     for place, subject in enumerate((measurements.bundled(tiny), there("tiny-gemma"))):
@@ -101,6 +100,9 @@ def require_equal(cpu: Any, device: Any) -> None:
     for name, array in ours.variables.items():
         if array.dtype.kind != "f":
             np.testing.assert_array_equal(theirs[name].values, array.values)
+            continue
+        if str(name).endswith("_noise"):  # rounding itself: its order of magnitude
+            assert (theirs[name].values < 30 * array.values).all()
             continue
         atol = 2e-5 * np.abs(array.values[np.isfinite(array.values)]).max(initial=0.0)
         np.testing.assert_allclose(theirs[name].values, array.values, rtol=0, atol=atol, err_msg=str(name))

@@ -11,7 +11,7 @@ from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_f
 
 import squashlens as sl
 from squashlens.engine.state import fingerprint_of as fingerprint
-from tests.cases import CONFIGS, random_model
+from tests.cases import CONFIGS, MORE, random_model
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs
 
 quantization = pytest.importorskip("torchao.quantization", reason="torchao is missing")
@@ -21,7 +21,7 @@ IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3]])
 
 def quantized(name: str, config: str = "Int8WeightOnlyConfig") -> tuple[Any, Any]:
     """A bridge around a model whose blocks are quantized, and a twin with the same numbers as plain weights."""
-    inner: Any = random_model(CONFIGS[name]).requires_grad_(False)
+    inner: Any = random_model((CONFIGS | MORE)[name]).requires_grad_(False)
     twin = copy.deepcopy(inner)
     quantization.quantize_(inner.model.layers, getattr(quantization, config)())
     for ours, theirs in zip(inner.modules(), twin.modules(), strict=True):
@@ -46,7 +46,9 @@ def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str) -> None:
     found = sl.jacobian_norms(model, IDS)
     truth = torch.linalg.svdvals(jacobian_by_jacrev(twin, IDS, -1).detach())[:, 0].numpy()
     np.testing.assert_allclose(found.values, truth, rtol=1e-3)
-    other = torch.linalg.svdvals(jacobian_by_jacrev(random_model(CONFIGS[name]), IDS, -1).detach())[:, 0].numpy()
+    other = torch.linalg.svdvals(jacobian_by_jacrev(random_model((CONFIGS | MORE)[name]), IDS, -1).detach())[
+        :, 0
+    ].numpy()
     assert np.abs(found.values / other - 1).max() > 2e-3
     patterns = [p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions]
     np.testing.assert_allclose(sl.path_bound(model, IDS), path_sum(patterns, IDS.shape[1] - 1, gain=2.0), rtol=1e-5)

@@ -178,7 +178,7 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
         "## Figure 1", "## Figure 5", "## Figure 9"
     ]  # fmt: skip
     assert "for up to 4 ones" in page
-    assert "at 6 content tokens" in page
+    assert "over 6 lengths" in page
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,11 @@ def readout(
 def _read(model: Bridge, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
     from transformer_lens.tools.analysis import logit_readout  # takes a second to import
 
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), torch.no_grad():
         given = streams.clone().to(device_of(model))
-        return logit_readout(model, given, vocab=vocabulary, return_type="log_probs").values.cpu()
+        if norm := getattr(model, "ln_final", None):  # applied here, since it may be on another device than W_U
+            given = norm(given.reshape(1, -1, given.shape[-1])).reshape(given.shape)
+        return logit_readout(model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs").values.cpu()
 
 
 def _reads_out(model: Bridge) -> bool:

@@ -19,6 +19,9 @@ HOOKS: dict[str, Any] = {
     "round keys": sl.hooks.rounding(6, "keys"),
     "round patterns": sl.hooks.rounding("bfloat16", "patterns", blocks=(2,)),
     **hooks_with(OTHERS.tolist()),
+    # Where the last token sees it: behind windows, and before the last block.
+    "zero_mlp": sl.hooks.zero_mlp((1,), positions=[8, 9]),
+    "patch_mlp": sl.hooks.patch_mlp(OTHERS[1:].tolist(), (1,), positions=[8, 9], from_positions=[9, 8]),
 }
 PAIRS = [(family, hook) for family in GLASSES for hook in HOOKS]
 PAIRS.remove(("gpt2", "freeze_gates"))  # it has none

@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig
 
 import squashlens as sl
-from squashlens.errors import UnsoundModelError
+from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.measure.squashing import certified as measured
 from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, few, loaded, random_model
 from tests.references import exact_norms, float64_throughout, float64_twin
@@ -71,12 +71,23 @@ def test_certificates_hold(family: str, scale: float, freeze: Any, seed: int, tm
     check(family, scale, freeze, seed, torch.float32, tmp_path)
 
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+# What transformers does not run with eager attention, and what it rounds to bfloat16 whatever it is given.
+REFUSED = {("olmo2", torch.bfloat16): "cannot be run in bfloat16"} | {
+    ("falcon_alibi", dtype): "computes in bfloat16" for dtype in DTYPES
+}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The certificate is for these weights")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("family", [*EVERY])
 def test_certificates_hold_everywhere(family: str, scale: float, dtype: torch.dtype, tmp_path: Path) -> None:
+    if said := REFUSED.get((family, dtype)):
+        with pytest.raises(SquashlensError, match=said):
+            check(family, scale, (), 0, dtype, tmp_path)
+        return
     for seed, freeze in enumerate([()] if family in OTHERS or family == "gpt2" else FREEZE_SETS):
         check(family, scale, freeze, seed, dtype, tmp_path)
 
@@ -91,7 +102,8 @@ def check(family: str, scale: float, freeze: Any, seed: int, dtype: torch.dtype,
         ratio = ratios(model, truth, composed, ids, freeze=freeze, from_layer=source)
         assert (ratio >= 1).all(), (composed, ratio)
         if composed == 3:  # the Jacobian itself, and what rounding may do to it
-            assert np.median(ratio[np.isfinite(ratio)]) < 1 + 1e-6
+            finite = np.isfinite(ratio)
+            assert ((ratio[finite] - 1) * truth[finite]).max() < 1e-6 * truth.max()
 
 
 def cancelling(plain: Any, size: float) -> None:

@@ -137,14 +137,11 @@ def _distances(session: Session, sites: list[str], last: list[Tensor]) -> dict[s
         far = floor = torch.full((len(sites),), torch.nan)
     else:
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
-        stars, again = (streams_at(model, ids.repeat(copies, 1), sites, at=slice(-2, None)) for copies in (1, 2))
-        pairs = [(v, stars[site][0, 1], again[site][0]) for site, v in zip(sites, last, strict=True)]
-        far = _stack(distance(v, star, "linf") for v, star, _ in pairs)
-        roundings = anatomy.unseen_roundings(model)
-        floor = _stack(
-            noise(v, second[0], "linf", roundings) + noise(star, second[1], "linf", roundings)
-            for v, star, second in pairs
-        )
+        ends = (streams_at(model, ids.repeat(copies, 1), sites, at=slice(-2, None)) for copies in (1, 2))
+        stars, again = (_stack(end[site][0] for site in sites) for end in ends)
+        v, star, roundings = _stack(last), stars[:, 1], anatomy.unseen_roundings(model)
+        far = distance(v, star, "linf")
+        floor = noise(v, again[:, 0], "linf", roundings) + noise(star, again[:, 1], "linf", roundings)
     sizes = _stack(one.double().square().mean().sqrt() for one in last)
     return {
         "collapse_distance": (("layer",), far, "L∞ distance of v and v*", MODEL_UNITS),
