@@ -185,13 +185,6 @@ def test_a_floor_that_short_lengths_do_not_show(stack: Stack, lengths: list[int]
     assert not found["premise"].any()
 
 
-def test_alibis_floor_is_that_of_two_geometric_laws() -> None:
-    """Equal scores: v* has v's weights one place on, so δ = 2 (1 − e^−m) in a head of slope m."""
-    found = last_tokens(Stack(encoding="alibi", heads=4, scale=1e-9), [20_000], seeds=1)
-    floors = 2 * (1 - np.exp(-(2.0 ** -np.array([2, 4, 6, 8]))))
-    np.testing.assert_allclose(found.total_variation[0, 0, 0], floors, rtol=1e-6)
-
-
 def test_a_window_never_forgets_the_last_token() -> None:
     """Scores near 0 make every weight 1/window: δ = 2/window at every length beyond it."""
     found = convergence(Stack(window=8, scale=1e-6), LENGTHS).isel(layer=0, length=slice(1, None))
