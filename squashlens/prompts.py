@@ -328,8 +328,8 @@ def tokenize_after(model: Bridge, token: int, text: str) -> Ids:
     alone, joint = encode(model, content), encode(model, content + text)
     if joint[: len(alone)] != alone or alone[-1] != token:
         raise InputError(
-            f"The tokenizer merges {content!r} with the text after it.",
-            "Leave out white space at the end of a prompt, or give suffix= as token ids.",
+            f"The tokenizer merges {content!r} with {text!r} after it.",
+            "Begin that text with a space, leave out white space at the end of what is before it, or give token ids.",
         )
     return tuple(joint[len(alone) :])
 

@@ -67,5 +67,6 @@ def recovers(separation: xr.Dataset) -> str:
     beside = "" if random is None else f" (random weights {percent(float(random))})"
     return (
         f"{share} of {separation.sizes['length']} lengths are recovered from y{beside}; one more token moves y by "
-        f"{number(separation['step_y'].median())} times what rounding does (median). By chance {chance} would be."
+        f"{number(separation['step_y'].median())} times what rounding does "
+        f"(median; a step that is rounded too is hardly below 1). By chance {chance} would be."
     )

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
-from squashlens.measure.answers.verdict import LOST, POSSIBLE, PRESENT, UNDECIDED, UNRESOLVED, USED, exceeds_random
+from squashlens.measure.answers.verdict import LOST, POSSIBLE, PREFERRED, PRESENT, UNDECIDED, UNRESOLVED, USED, exceeds_random
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
@@ -21,7 +21,7 @@ SHOWN = 3  # tokens that are named
 PROBABILITIES = ("probability", "probability_after")
 WORDS = {
     USED: "used: of the two answers, each prompt prefers its own",
-    PRESENT: "present, not used: the two prompts can be told apart, and the right answer does not follow",
+    PRESENT: "present, not used: the two prompts can be told apart, and their right answers do not both follow",
     LOST: "lost before the last token: nothing tells the two prompts apart",
     UNRESOLVED: "not resolved: rounding does as much as the change of the prompt",
     UNDECIDED: "undecided",
@@ -118,7 +118,8 @@ def decided_by(own: xr.Dataset) -> str:
         random = np.stack([own["log_odds_random"], own["log_odds_after_random"]], axis=1)
         first, second = (number(float(value)) for value in random[np.argmax(random[:, 0] - random[:, 1])])
         beside = f" In random weights of the same shape they are {first} and {second} nats"
-        if said == UNDECIDED and before > 0 > after and not exceeds_random(np.array([before, after]), random):
+        clear = min(before, -after) >= PREFERRED and own["behind"] <= POSSIBLE
+        if said == UNDECIDED and clear and not exceeds_random(np.array([before, after]), random):
             return (
                 f"{odds}{beside}: the architecture alone does as much, or nearly, as where it repeats its last token."
             )

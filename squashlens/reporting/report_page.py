@@ -283,7 +283,7 @@ def _growing(model: Bridge, source: object, n: int, tick: Callable[[], object]) 
         "patterns, which round otherwise; in bfloat16 on a CPU only the attention does. A length is recovered if the "
         "nearest representation of another run is its own."
     )
-    lead = Answer(f"Which of 1 to {n} ones can it tell apart?", f"{sentence(verdict)}.", (details[0], details[-1]))
+    lead = Answer(f"How many of 1 to {n} ones can it tell apart?", f"{sentence(verdict)}.", (details[0], details[-1]))
     told = Section("Which lengths can be told apart", figures.separation_curve(apart), details, note, lead)
     about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last states."
     commas = "After a whole group of three digits, v* breaks the rhythm of the commas."

@@ -58,10 +58,10 @@ def verdict(
     the noise of λ is the largest difference between runs, at least what rounding the logits does. In this order:
 
     1. ``"not resolved"``: λ(P) and λ(P′) differ by less than 3 noises, in this dtype;
-    2. ``"used"``: in all runs each prompt's own answer is at least twice as likely as the other one, λ(P) ≥ log 2 and
-       λ(P′) ≤ −log 2, and the model might give it: the likeliest token is nowhere 1000 times as likely as its token.
-       Models with random weights must not do as much: if one prefers both answers so, or if λ(P) or −λ(P′) is less
-       than log 2 above half of what the change moves its λ by, the verdict is ``"undecided"``;
+    2. ``"used"``: each prompt prefers its own answer, λ(P) > 0 > λ(P′), and the model might give it: the likeliest token
+       is nowhere 1000 times as likely as its token. It is ``"undecided"`` if an own answer is not at least twice as
+       likely as the other one in all runs, or if models with random weights do as much: if one prefers both answers so,
+       or if λ(P) or −λ(P′) is less than log 2 above twice what the change moves its λ by;
     3. ``"present, not used"``: at y or at some layer, the representations of the last token are further apart than the
        sum of their noises (`margin` > 1), and in all other runs the prompt that was run is the nearer one;
     4. ``"lost"``: at no layer, nor at y, is the prompt that was run the nearer one in all other runs;
@@ -72,7 +72,8 @@ def verdict(
         prompts: at least two texts, each with another right answer than the one before it; or a growing sequence,
             whose lengths are the prompts.
         answers: the right answer of each prompt, as the model would write it; for a sequence, a function from the
-            texts of its content tokens to the text of the answer. An answer counts with and without a space before it.
+            texts of its content tokens to the text of the answer. If none begins with a space, each counts with and
+            without one.
         lengths: for a sequence, numbers of content tokens; all from 1 by default.
         n_random_models: number of models with random weights that are measured as well, without hooks; 1 by default.
             With 0, the architecture alone may do what is called used.
@@ -104,23 +105,27 @@ def verdict(
     session, asked, right, labels = _questions(model, prompts, answers, lengths)
     session = session.knowing(groupings=groupings(session.model))
     near = [right[max(0, at - 1) : at + 2] for at in range(len(asked))]
-    forms = [{t: _spellings(model, ids, t) for t in texts} for ids, texts in zip(asked, near, strict=True)]
+    before = ("",) if any(text != text.lstrip() for text in right) else ("", " ")  # as written, if one has a space
+    forms = [
+        {t: list(dict.fromkeys(tokenize_after(model, ids[-1], f"{space}{t}") for space in before)) for t in texts}
+        for ids, texts in zip(asked, near, strict=True)
+    ]
     models = bar([None, *range(n_random_models)], desc="models", unit="model")  # so that one says what all will take
     forced, *random = [_forced(session.model, asked, forms, seed) for seed in models]
     pairs = range(len(asked) - 1)
     chances, noise, behind = np.zeros((2, len(pairs))), *np.zeros((2, len(pairs)))
-    agreeing, ranks = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=int)
+    (agreeing, clearly), ranks = np.zeros((2, len(pairs)), dtype=bool), np.zeros(len(pairs), dtype=int)
     every = _both(forced, right)
     for pair, both in enumerate(every):
         noise[pair] = max(least for _, least in both)
         own = [one.probability(text) for one, text in zip(forced[pair : pair + 2], right[pair : pair + 2], strict=True)]
         (chances[0, pair], ranks[pair], first), (chances[1, pair], _, second) = own
         behind[pair] = max(first, second)
-        preferred = (both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all()
-        agreeing[pair] = bool(preferred) and behind[pair] <= POSSIBLE
+        agreeing[pair] = both[0][0][0] > 0 > both[1][0][0] and behind[pair] <= POSSIBLE
+        clearly[pair] = bool((both[0][0] >= PREFERRED).all() and (both[1][0] <= -PREFERRED).all())
     odds, (margins, shares) = _first(every), _apart(forced)
     alone = np.array([_first(_both(one, right)) for one in random]).reshape(n_random_models, *odds.shape)
-    more = exceeds_random(odds, alone)
+    more = clearly & exceeds_random(odds, alone)
     said = [_verdict(*row) for row in zip(odds[0] - odds[1], noise, agreeing, more, margins, shares, strict=True)]
     layers = np.arange(n_blocks(session.model) + 1)
     coords: dict[str, Any] = {"pair": np.array(pairs), "layer": layers, "verdict": ("pair", said), **labels}
@@ -147,11 +152,11 @@ def verdict(
 def exceeds_random(odds: np.ndarray, random: np.ndarray) -> np.ndarray:
     """Whether both answers are preferred by more than random weights do; odds are (2, pair) and (model, 2, pair).
 
-    No random model may prefer both itself. Half of what the change moves its λ by is the most that it could prefer
-    both by, if λ were centred, and must be exceeded by log 2.
+    No random model may prefer both itself, and twice what the change moves its λ by must be exceeded by log 2: other
+    draws move it further, and from another place. (With half of it 28 of 192 untrained models were used, with all 4.)
     """
     own, alone = np.minimum(odds[0], -odds[1]), np.minimum(random[:, 0], -random[:, 1])
-    most = np.abs(random[:, 0] - random[:, 1]) / 2
+    most = 2 * np.abs(random[:, 0] - random[:, 1])
     return ((alone < PREFERRED) & (own >= PREFERRED + most)).all(axis=0)
 
 
@@ -276,12 +281,6 @@ def _both(forced: Sequence[_Forced], right: Sequence[str]) -> list[list[tuple[Fl
 def _first(both: Sequence[Any]) -> Float[np.ndarray, "2 pair"]:
     """λ(P) and λ(P′) of every pair in the first run."""
     return np.array([[float(runs[0]) for runs, _ in pair] for pair in both]).T
-
-
-def _spellings(model: Bridge, ids: Ids, text: str) -> list[Ids]:
-    """The tokens of an answer after a prompt: as it is given, and with a space before it, if they differ."""
-    forms = (text,) if text != text.lstrip() else (text, f" {text}")
-    return list(dict.fromkeys(tokenize_after(model, ids[-1], form) for form in forms))
 
 
 def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
