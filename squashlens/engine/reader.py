@@ -70,6 +70,7 @@ class Reader:
         named = {module: f"bridge{'.' * bool(name)}{name}" for name, module in model.named_modules()}
         named |= {module: name for name, module in model.original_model.named_modules()}  # their own names
         self.points: dict[str, HookPoint] = model.hook_dict
+        self.distinct = {point.name or name: point for name, point in self.points.items()}  # without aliases
         named |= {point: name for name, point in self.points.items() if point not in named}
         self.names = named  # of all modules
         self.every = [vars(module) for module in named]
@@ -92,7 +93,7 @@ class Reader:
 
     def _children(self) -> list[int]:
         tables = (space["_modules"] for space in self.every if space["_modules"])
-        return [id(module) for table in tables for module in table.values()]
+        return [*map(id, chain.from_iterable(map(dict.values, tables)))]
 
     def _counts(self, key: str, value: Any) -> bool:
         """Whether an attribute of a module says what it computes."""

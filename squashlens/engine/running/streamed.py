@@ -25,7 +25,7 @@ from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, last_logits, n_blocks, pattern_site, residual_sites
 from squashlens.engine.applied import ineffective_points, probe_ids
-from squashlens.engine.hooking.hook import Hook, attached, distinct_points
+from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.reader import points_of, reader_of
@@ -86,7 +86,7 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     if proof.reason is not None:
         return proof.reason
     read = [points[site].name or site for site in sites if site in points]
-    standing = [name for name, p in distinct_points(model).items() if p.fwd_hooks or p.bwd_hooks]
+    standing = [name for name, p in reader_of(model).distinct.items() if p.fwd_hooks or p.bwd_hooks]
     _test_effect(model, proof, [*standing, *read])
     blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
     if any(" (torch)" in entry for entry in ambient(model)):
@@ -298,7 +298,7 @@ def _beyond_rounding(
 def _everything(model: Bridge, ids: Tensor) -> dict[str, Tensor]:
     """The tensor at every hook point, and the last logits."""
     seen: dict[str, Tensor] = {}
-    readers = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
+    readers = (Hook("look", name, partial(_keep, seen, name)) for name in reader_of(model).distinct)
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = model(ids, use_cache=False, **last_logits(model))
