@@ -23,7 +23,7 @@ from squashlens.engine.digests import parts, sha256, tensor_digest, text_of
 from squashlens.errors import InputError, ModelAccessError
 
 if TYPE_CHECKING:
-    from transformer_lens.hook_points import HookPoint
+    pass
 
 HELD = "_squashlens"  # the attribute of a bridge in which its `Held` is, so that it goes with it
 SAMPLED = 1024  # entries of a tensor that are read on a CPU, or more
@@ -69,7 +69,7 @@ class Reader:
 
         named = {module: f"bridge{'.' * bool(name)}{name}" for name, module in model.named_modules()}
         named |= {module: name for name, module in model.original_model.named_modules()}  # their own names
-        self.points: dict[str, HookPoint] = model.hook_dict
+        self.points: dict[str, HookPoint] = model.hook_dict  # by all their names; made anew each time it is read
         self.distinct = {point.name or name: point for name, point in self.points.items()}  # without aliases
         named |= {point: name for name, point in self.points.items() if point not in named}
         self.names = named  # of all modules
@@ -172,11 +172,6 @@ def reader_of(model: Bridge, *, again: bool = False) -> Reader:
     if held.reader is None or (again and not held.reader.is_current()):
         held.reader = Reader(model)
     return held.reader
-
-
-def points_of(model: Bridge) -> "dict[str, HookPoint]":
-    """The hook points of a model by all their names; the bridge makes this dict anew each time that it is asked."""
-    return reader_of(model).points
 
 
 def precision() -> str:

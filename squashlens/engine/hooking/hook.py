@@ -30,7 +30,7 @@ from squashlens.engine.agreement import Deferred, has_nan
 from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
-from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.reader import reader_of
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
-        known, n_blocks = points_of(model), len(model.blocks)
+        known, n_blocks = reader_of(model).points, len(model.blocks)
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
         if any(name.endswith(POINTS) for _, name in points):
             stack.enter_context(live_attention(model))

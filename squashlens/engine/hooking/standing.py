@@ -12,7 +12,7 @@ from torch import nn
 from squashlens._typing import Bridge
 from squashlens.engine.hooking.hook import Hook, WholePassesOnly, function_name, without_partials
 from squashlens.engine.locks import locked
-from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.reader import reader_of
 from squashlens.errors import InputError
 
 
@@ -67,7 +67,7 @@ def require_no_backward_hooks(model: Bridge) -> None:
 
 def standing(model: Bridge) -> Iterator[Standing]:
     """Every hook on a model, except those that libraries keep there as parts of the model."""
-    known = points_of(model)
+    known = reader_of(model).points
     used = {name: point for name, point in reader_of(model).distinct.items() if point.fwd_hooks or point.bwd_hooks}
     for name, point in sorted(used.items()):
         for function in (handle.user_hook for handle in point.fwd_hooks):

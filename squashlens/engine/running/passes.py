@@ -9,8 +9,8 @@ many branches in one pass, and each sees only its own past.
 
 Passes are not shared if the model's position encoding depends on the length of a pass, or if hooks are on the model,
 since these would get positions of other prompts. Otherwise shared passes are compared with one pass for each prompt,
-for each trunk: at the shortest prompt, the longest, the longest branch, up to two between. This finds models that ignore
-the mask, and a dependence on length that the configuration does not state.
+for each trunk: at the shortest prompt, the longest, the longest branch, and up to two between. This finds models that
+ignore the mask, and a dependence on length that the configuration does not state.
 """
 
 import copy

@@ -28,7 +28,7 @@ from squashlens.engine.applied import ineffective_points, probe_ids
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
-from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.reader import reader_of
 from squashlens.engine.running.fused import Kind, attend, differentiable, is_fused
 from squashlens.engine.state import call_of, proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
@@ -83,7 +83,7 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
         return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
     with steady(model):
-        proof, points = proved(model, "streamed", lambda: _prove(model)), points_of(model)
+        proof, points = proved(model, "streamed", lambda: _prove(model)), reader_of(model).points
         if proof.reason is not None:
             return proof.reason
         read = [points[site].name or site for site in sites if site in points]
