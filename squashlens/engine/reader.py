@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import xxhash
@@ -21,9 +21,6 @@ from squashlens._typing import Bridge
 from squashlens.engine.anatomy import forget_lengths, length_dependent_encodings
 from squashlens.engine.digests import parts, sha256, tensor_digest, text_of
 from squashlens.errors import InputError, ModelAccessError
-
-if TYPE_CHECKING:
-    pass
 
 HELD = "_squashlens"  # the attribute of a bridge in which its `Held` is, so that it goes with it
 SAMPLED = 1024  # entries of a tensor that are read on a CPU, or more
