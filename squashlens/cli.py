@@ -1,4 +1,4 @@
-"""The command line: `squashlens report`, `paper`, `squash_map`, `study`, `families` and `cache`.
+"""The command line: `squashlens report`, `paper`, `squash_map`, `study` and `families`.
 
 Arguments are read before anything heavy is imported, so that help and a wrong option are answered at once. Each command
 is a function here, and tyro reads its parameters and docstring.
@@ -155,26 +155,6 @@ def families() -> None:
             print(f"    {family['why not']}")
 
 
-def cache(*, delete: Annotated[str, arg(metavar="NAME", help_behavior_hint="")] = "") -> None:
-    """List the models that were converted from GGUF files and kept, with their sizes, or delete one.
-
-    Args:
-        delete: name of the folder to delete, or how its name starts; none by default.
-    """
-    from squashlens.bars import human
-    from squashlens.engine.loading import cache as kept
-
-    if delete:
-        gone = kept.delete(delete)
-        print(f"Deleted {gone.name} ({human(gone.n_bytes)}).")
-        return
-    entries = kept.entries()
-    for entry in entries:
-        print(f"{human(entry.n_bytes):>9}  {entry.name}")
-    total = human(sum(entry.n_bytes for entry in entries))
-    print(f"{len(entries)} models, {total}, in {kept.location()}. SQUASHLENS_CACHE sets another folder.")
-
-
 def run(
     file: Described, *, store: Store = "", engine: EngineName = "local", workers: Number = 1, threads: Number = 1,
     device: NotGiven = "", resources: Annotated[str, arg(metavar="JSON")] = "{}", retry: bool = False,
@@ -209,7 +189,7 @@ def failures(file: Described, *, store: Store = "") -> None:
     _print(_open(file, store).failures())
 
 
-COMMANDS = {command.__name__: command for command in (report, paper, squash_map, study, families, cache)}
+COMMANDS = {command.__name__: command for command in (report, paper, squash_map, study, families)}
 ACTIONS = {action.__name__: action for action in (run, status, failures)}
 
 

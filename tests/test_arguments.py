@@ -79,17 +79,6 @@ def test_defaults_and_keywords_are_left_as_they_are() -> None:
         function()  # pyright: ignore[reportCallIssue]
 
 
-def test_what_is_given_as_to_other_libraries_is_answered_with_what_to_give() -> None:
-    load: Any = sl.load
-    for given, answer in (
-        ({"torch_dtype": "auto"}, r"Did you mean dtype=\?"), ({"device_map": "auto"}, r"Did you mean device=\?"),
-    ):  # fmt: skip
-        with pytest.raises(TypeError, match=rf"load\(\) got an unexpected keyword argument .*{answer}"):
-            load("tiny-gemma", **given)
-    with pytest.raises(TypeError, match=r"report\(\) too many .* only model can be given by position.* prompt=…"):
-        sl.report(None, "110 =")  # pyright: ignore
-
-
 def test_counts_have_a_limit() -> None:
     positive(MOST, "n", "a number")
     for n in (MOST + 1, 10**30, 10**5000):
@@ -155,6 +144,10 @@ def test_an_unknown_keyword_is_answered_with_the_nearest_or_where_it_belongs() -
         measure(None, "110 =", baselines=["contrast"])
     with pytest.raises(TypeError, match=r"'of_no_function'$"):
         measure(None, "110 =", of_no_function=3)
+    with pytest.raises(TypeError, match=r"\(\) got an unexpected keyword argument .* Did you mean dtype=\?"):
+        sl.load("tiny-gemma", torch_dtype="auto")  # pyright: ignore
+    with pytest.raises(TypeError, match=r"report\(\) too many .* only model can be given by position.* prompt=…"):
+        sl.report(None, "110 =")  # pyright: ignore
 
 
 def test_signatures_are_short_in_a_notebook() -> None:

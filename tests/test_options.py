@@ -30,7 +30,7 @@ SUBJECT = {
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
     "seed", "seeds", "n_probes", "n_replacements", "n_samples", "n_placements", "n_train", "n_random_models", "rtol",
-    "tightness", "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
+    "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
     "max_new_tokens", "n_baseline", "n_examples", "passes",
 }  # fmt: skip
 # How much of a result is kept: its labels say it.

@@ -6,7 +6,7 @@ every row.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -72,19 +72,16 @@ def log_scaling(trained_length: int, blocks: Blocks = None, *, heads: Iterable[i
 
 
 @validated
-def adaptive_temperature(
-    blocks: Blocks = None, *, coefficients: Iterable[float | int] = ADAPTIVE, heads: Iterable[int] | None = None
-) -> Hook:
+def adaptive_temperature(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
     """Sharpen each row of attention by a factor that follows from its entropy.
 
     With H the entropy of the row in nat, the logits are multiplied by ``β = max(1, p(H))`` where H > 0.5, and by 1
-    elsewhere; p is a polynomial. So no entropy increases. The default p is that of the source, which was fitted to a
-    model that finds the largest item of a set: ``p(H) = −0.037 H⁴ + 0.481 H³ − 2.3 H² + 4.917 H − 1.791``. It is above
-    1 only for H between about 0.85 and 5.94, and at most 2.43. A derivative goes through the entropy too.
+    elsewhere; so no entropy increases. The polynomial p is that of the source, which was fitted to a model that finds
+    the largest item of a set: ``p(H) = −0.037 H⁴ + 0.481 H³ − 2.3 H² + 4.917 H − 1.791``. It is above 1 only for H
+    between about 0.85 and 5.94, and at most 2.43. A derivative goes through the entropy too.
 
     Args:
         blocks, heads: blocks and query heads to act in; all by default.
-        coefficients: coefficients of p, the highest power first.
 
     Raises:
         RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
@@ -95,21 +92,15 @@ def adaptive_temperature(
     >>> sl.hooks.adaptive_temperature((2, 3))
     adaptive_temperature
     """
-    weights = tuple(coefficients)
-    if not weights:
-        raise InputError(
-            f"adaptive_temperature: coefficients={weights!r} are not coefficients.", "Give finite numbers."
-        )
 
     def change(rows: Tensor, _: Tensor) -> Tensor:
         seen = torch.where(unmasked(rows), rows, 0.0)
-        return seen * _adaptive_factor(rows, seen, weights).to(rows.dtype)
+        return seen * _adaptive_factor(rows, seen).to(rows.dtype)
 
-    name = "adaptive_temperature" + ("" if weights == ADAPTIVE else str(weights))
-    return _in_range(name, change, "Give smaller coefficients.", blocks, heads)
+    return _in_range("adaptive_temperature", change, "Load the model in a dtype with a larger range.", blocks, heads)
 
 
-def _adaptive_factor(scores: Tensor, seen: Tensor, weights: Sequence[float]) -> Tensor:
+def _adaptive_factor(scores: Tensor, seen: Tensor) -> Tensor:
     """β for each row, in at least float32; masked logits are 0 in `seen`, so that no product has an infinity in it."""
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     highest = wide.amax(dim=-1, keepdim=True).detach()
@@ -117,7 +108,7 @@ def _adaptive_factor(scores: Tensor, seen: Tensor, weights: Sequence[float]) -> 
     mean = (alpha * (seen.to(wide.dtype) - highest)).sum(dim=-1, keepdim=True)
     entropy = apart.logsumexp(dim=-1, keepdim=True) - mean
     value = torch.zeros_like(entropy)
-    for weight in weights:
+    for weight in ADAPTIVE:
         value = value * entropy + weight
     return torch.where(entropy > LEAST_ENTROPY, value.clamp(min=1), 1.0)
 

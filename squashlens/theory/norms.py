@@ -104,19 +104,6 @@ def moment_sizes(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[
     return (twice / once).sqrt()
 
 
-def sketch_stages(first: int, d: int) -> list[int]:
-    """The numbers of rows at which a growing sketch is looked at: from `first`, a quarter more each, below 4/5 of d.
-
-    They are fixed before anything is drawn, so that a union bound over them allows for any way of stopping.
-    """
-    found: list[int] = []
-    k = first
-    while 5 * k < 4 * d:
-        found.append(k)
-        k += -(-k // 4)
-    return found
-
-
 def unmixing(directions: Float[Tensor, "cotangent d"]) -> Float[Tensor, "row cotangent"]:
     """The matrix W for which the rows of WG are an orthonormal basis of the row space of the directions G.
 

@@ -40,7 +40,7 @@ ANYWHERE: dict[str, Callable[[], Any]] = {
     "sliding_window": lambda: sl.hooks.sliding_window(3),
     "attention_temperature": lambda: sl.hooks.attention_temperature(2.0),
     "log_scaling": lambda: sl.hooks.log_scaling(2),
-    "adaptive_temperature": lambda: sl.hooks.adaptive_temperature(coefficients=(1.0, 0.5)),
+    "adaptive_temperature": lambda: sl.hooks.adaptive_temperature(),
     "uniform_attention": lambda: sl.hooks.uniform_attention(),
     "rounding": lambda: sl.hooks.rounding("bfloat16"),
 }

@@ -41,20 +41,6 @@ def test_ids_in_any_form_are_the_prompt(tiny: Any, given: Any) -> None:
     assert raw(sl.prompts.tokenize)(tiny, given).tolist() == [IDS]
 
 
-def test_ids_are_a_prompt_wherever_one_is_taken(tiny: Any) -> None:
-    bound = sl.path_bound(tiny, "110 =")
-    for given in (IDS, (tuple(IDS),), np.array(IDS)):
-        np.testing.assert_array_equal(sl.path_bound(tiny, given), bound)
-        assert sl.capture(tiny, given).ids.tolist() == [IDS]
-        assert sl.hooks.find_positions(tiny, given, "1") == (1, 2)
-        assert int(sl.top_tokens(tiny, given)["token_id"][0]) == int(sl.top_tokens(tiny, "110 =")["token_id"][0])
-        assert sl.paths.hops(tiny, given).equals(sl.paths.hops(tiny, "110 ="))
-        with sl.applied(tiny, sl.hooks.mean_residual([1], given)):
-            pass
-    both = sl.prompts.tokenize(tiny, [IDS, [2, 3, 3, 4, 76]])
-    assert both.tolist() == [IDS, [2, 3, 3, 4, 76]]
-
-
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [

@@ -21,13 +21,13 @@ IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4, 8, 8, 8, 8]])
 Row = Callable[[list[float], int], float]  # the factor for a row: its visible logits, and the query's position
 
 
-def adaptive(row: list[float], i: int, coefficients: tuple[float, ...] = ADAPTIVE) -> float:
+def adaptive(row: list[float], i: int) -> float:
     """The source's figure 4, without its 1e-9, for one row."""
     top = max(row)
     weights = [math.exp(s - top) for s in row]
     weights = [w / sum(weights) for w in weights]
     entropy = sum(-w * math.log(w) for w in weights if w)
-    value = sum(c * entropy**power for power, c in enumerate(reversed(coefficients)))
+    value = sum(c * entropy**power for power, c in enumerate(reversed(ADAPTIVE)))
     return max(value, 1.0) if entropy > 0.5 else 1.0
 
 
@@ -64,7 +64,6 @@ def test_every_rule_is_a_plain_model_changed_by_hand(family: str, bridge_of: Any
     torch.testing.assert_close(logits(model, ids=IDS), untouched, rtol=1e-4, atol=2e-5)
     hooks: dict[Any, Row] = {change.log_scaling(4): lambda row, i: math.log(len(row)) / math.log(4)}
     hooks[change.adaptive_temperature()] = adaptive
-    hooks[change.adaptive_temperature(coefficients=(1.5, 0.25))] = lambda row, i: adaptive(row, i, (1.5, 0.25))
     for hook, factor in hooks.items():
         expected = by_hand(plain, factor)
         torch.testing.assert_close(logits(model, hook, ids=IDS), expected, rtol=1e-3, atol=1e-4)
@@ -110,4 +109,4 @@ def test_half_precision_and_logits_out_of_range(bridge_of: Any) -> None:
     for hook in (change.log_scaling(4), change.adaptive_temperature()):
         assert logits(model, hook).isfinite().all()
     with pytest.raises(RangeError, match="exceed the range of torch.bfloat16"):
-        logits(model, change.adaptive_temperature(coefficients=(1e300,)))
+        logits(model, change.attention_temperature(1e-40))

@@ -17,7 +17,6 @@ from squashlens.theory.norms import (
     length_factor,
     moment_sizes,
     sketch_factors,
-    sketch_stages,
     spectral_norms,
     spike_sizes,
     squared_frobenius,
@@ -88,16 +87,6 @@ def test_a_quarter_sees_the_direction_that_the_others_find() -> None:
     assert crossed(torch.zeros(2, 4, 4)).eq(0).all(), "a block of zeros has a length of zero"
 
 
-@settings(deadline=None, max_examples=40)
-@given(first=st.integers(2, 40), d=st.integers(1, 5000))
-def test_stages_grow_by_a_quarter_and_end_below_four_fifths(first: int, d: int) -> None:
-    stages = sketch_stages(first, d)
-    assert stages == sorted(set(stages))
-    assert all(5 * k < 4 * d for k in stages)
-    assert all(1 < b / a <= 1.25 + 1 / a for a, b in itertools.pairwise(stages))
-    assert not stages or 5 * (stages[-1] + stages[-1] / 4 + 1) >= 4 * d
-
-
 @settings(deadline=None, max_examples=30)
 @given(k=st.integers(2, 7), rank=st.integers(1, 9), seed=st.integers(0, 10**6), scale=st.floats(1e-6, 1e6))
 def test_the_size_of_a_sketch_by_the_characteristic_polynomial(k: int, rank: int, seed: int, scale: float) -> None:
@@ -142,27 +131,18 @@ SPECTRA = {
 }
 
 
-def interval_that_grows(spectrum: list[float], trials: int, chance: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The narrowest interval of any stage, as by the worst way of stopping: its ends, for matrices with ‖J‖₂ = 1."""
-    generator, stages = torch.Generator().manual_seed(0), [4, 8, 12]
-    high, low = torch.full((trials,), torch.inf, dtype=torch.float64), torch.zeros(trials, dtype=torch.float64)
-    drawn = torch.randn(trials, stages[-1], len(spectrum), generator=generator, dtype=torch.float64)
-    rows = drawn * torch.tensor(spectrum, dtype=torch.float64)  # by rotation, every J of these singular values
-    gram = gram_of(rows)
-    for k in stages:
-        each = chance / len(stages)
-        high = torch.minimum(high, spike_sizes(gram[:, :k, :k]) * direction_factor(k, each))
-        low = torch.maximum(low, crossed(gram[:, :k, :k]).amax(dim=1) * length_factor(k // FOLDS, each / FOLDS))
-    return high, low
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("spectrum", SPECTRA)
-def test_a_sketch_that_stops_where_it_likes_fails_no_more_often_than_said(spectrum: str) -> None:
-    high, low = interval_that_grows(SPECTRA[spectrum], 10_000, chance=0.03)
+def test_a_sketch_fails_no_more_often_than_said(spectrum: str) -> None:
+    """The ends of the interval, in 10,000 sketches of matrices with ‖J‖₂ = 1: by rotation, of all with these values."""
+    values = torch.tensor(SPECTRA[spectrum], dtype=torch.float64)
+    drawn = torch.randn(10_000, 12, len(values), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gram = gram_of(drawn * values)
+    high = spike_sizes(gram) * direction_factor(12, 0.03)
+    low = crossed(gram).amax(dim=1) * length_factor(12 // FOLDS, 0.03 / FOLDS)
     above, below = (high < 1).double().mean().item(), (low > 1).double().mean().item()
-    assert above <= 0.03
-    assert below <= 0.03
+    assert above <= 0.035  # three standard deviations of 10,000 trials above what is said
+    assert below <= 0.035
     if spectrum == "one":  # and not idly
         assert above > 0.01
         assert below > 0.01

@@ -1,7 +1,7 @@
 """The cache: folders that were converted from other files, each made once.
 
-It is `$SQUASHLENS_CACHE` if that is set, else `squashlens` in `$XDG_CACHE_HOME` or `~/.cache`. `squashlens cache` lists
-the folders and deletes them. What an interrupted conversion leaves is never taken for a whole folder.
+It is `$SQUASHLENS_CACHE` if that is set, else `squashlens` in `$XDG_CACHE_HOME` or `~/.cache`. What an
+interrupted conversion leaves is never taken for a whole folder.
 """
 
 import os
@@ -9,24 +9,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from squashlens.errors import InputError, OutputError
+from squashlens.errors import OutputError
 
 PARTIAL, STALE = ".partial-", 24 * 3600  # folders that are being written, and the seconds after which none is
 PIECE = 2**24
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A folder of the cache: its name, path and size in bytes."""
-
-    name: str
-    path: Path
-    n_bytes: int
 
 
 def location() -> Path:
@@ -75,23 +65,6 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def entries() -> list[Kept]:
-    """The folders of the cache by name."""
-    folders = [path for path in location().glob("*") if not path.name.startswith(".") and path.is_dir()]
-    return [Kept(path.name, path, sum(f.stat().st_size for f in path.iterdir())) for path in sorted(folders)]
-
-
-def delete(name: str) -> Kept:
-    """Delete a folder of the cache, by its name or how its name starts; return what was deleted."""
-    chosen = [entry for entry in entries() if entry.name.startswith(name)]
-    if len(chosen) != 1 or not name:
-        names = ", ".join(entry.name for entry in entries()) or "nothing"
-        raise InputError(f"{name!r} names {len(chosen)} folders of the cache.", f"It holds {names}.")
-    path = chosen[0].path
-    path.unlink() if path.is_symlink() else shutil.rmtree(path)
-    return chosen[0]
 
 
 def _sweep(root: Path) -> None:

@@ -82,7 +82,8 @@ def accuracy(
     for one in given[1:]:
         require_same_vocabulary(run.model, one)
     session = sequence_session(run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline)
-    right = answered_right(run.model, given, answer, run.lengths)
+    asked = [(sequence, length) for sequence in given for length in run.lengths]
+    right = _are_right(run.model, asked, answer).reshape(len(given), len(run.lengths))
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     _, low, high = share_interval(torch.from_numpy(right.T).double())
     able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
@@ -108,14 +109,6 @@ def _short_answers(
     asked = list(different.values())[:most]
     right = _are_right(model, asked, answer).tolist()
     return [(each, right_answer(model, one, n, answer)) for each, (one, n) in zip(right, asked, strict=True)]
-
-
-def answered_right(
-    model: Bridge, sequences: Sequence[GrowingSequence], answer: Answer, lengths: Sequence[int]
-) -> np.ndarray:
-    """Whether each sequence is answered correctly at each length: truth values of shape (sequence, length)."""
-    asked = [(sequence, length) for sequence in sequences for length in lengths]
-    return _are_right(model, asked, answer).reshape(len(sequences), len(lengths))
 
 
 def _are_right(model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answer: Answer) -> np.ndarray:

@@ -21,7 +21,7 @@ N, TO, SOURCE = len(IDS), 5, 1
 BOUNDS: list[dict[str, Any]] = [{"n_composed": 1}, {"n_composed": 2}]
 SKETCHES: list[dict[str, Any]] = [
     {"method": "sketch_upper", "n_probes": 8}, {"method": "sketch_upper", "norm": "frobenius"},
-    {"method": "sketch_upper", "tightness": 3.0}, {"method": "sketch", "n_probes": 4},
+    {"method": "sketch", "n_probes": 4},
 ]  # fmt: skip
 
 

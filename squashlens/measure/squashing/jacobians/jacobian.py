@@ -5,7 +5,6 @@ products give all blocks J_i. If the model has no hooks, they run block by block
 of one block only.
 """
 
-import math
 from dataclasses import asdict
 from typing import Any
 
@@ -42,7 +41,6 @@ def jacobian_norms(
     method: Method = "auto",
     n_probes: int = sketch.PROBES,
     rtol: float | None = None,
-    tightness: float | None = None,
     vjp_batch_size: int | None = None,
     seed: int | None = None,
 ) -> xr.DataArray:
@@ -73,10 +71,6 @@ def jacobian_norms(
         rtol: relative half-width of the 95 % interval at which a sketched Frobenius norm stops taking more probes (at
             most d), between 0 and 1; by default exactly `n_probes` are taken. The interval is then that of each norm
             alone.
-        tightness: a certified upper bound on the spectral norm divided by that norm, above 1: the upper bound takes
-            more directions until the quotient is estimated to be at most this at every position, and `n_probes` is not
-            used; by default exactly `n_probes` are taken. With 3, it took 79 to 99 directions on a random model with d
-            of 512, which is 0.15 to 0.19 of the cost of the exact norm.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
         seed: random seed of the directions of a sketch; 0 by default. For certified bounds it is by default drawn from
             the system's entropy, and the provenance has it (`call`): a failure probability holds for directions that
@@ -106,9 +100,7 @@ def jacobian_norms(
     >>> bool((spectral <= frobenius).all())
     True
     """
-    way = sketch.Estimation(
-        method=method, n_probes=n_probes, rtol=rtol, tightness=tightness, vjp_batch_size=vjp_batch_size, seed=seed
-    )
+    way = sketch.Estimation(method=method, n_probes=n_probes, rtol=rtol, vjp_batch_size=vjp_batch_size, seed=seed)
     _require_possible(way, norm)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
@@ -160,16 +152,11 @@ def _estimated(
 
 def _require_possible(given: sketch.Estimation, norm: Norm) -> None:
     """Raise for options that do not belong to the method, or a goal that cannot be reached."""
-    method, rtol, tightness = given.method, given.rtol, given.tightness
+    method, rtol = given.method, given.rtol
     if rtol is not None and not (method == "sketch" and norm == "frobenius" and 0 < rtol < 1):
         raise InputError(
             f"rtol={rtol!r} cannot be used here.",
             "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
-        )
-    if tightness is not None and not (method == "sketch_upper" and norm == "spectral" and 1 < tightness < math.inf):
-        raise InputError(
-            f"tightness={tightness!r} cannot be used here.",
-            "Give a number above 1, with method='sketch_upper' and norm='spectral'.",
         )
     if given.vjp_batch_size is not None:
         positive(given.vjp_batch_size, "vjp_batch_size", "a batch size")

@@ -237,7 +237,7 @@ class Products:
         """What `norms` gives for the Gram matrix of each position's rows, or of each span's."""
         with tempfile.TemporaryDirectory() as folder:
             rows, device = self.collected(directions, kept, folder)
-            return self.padded(self.each([rows], norms, device))
+            return self.padded(self.each(rows, norms, device))
 
     def collected(self, directions: Float[Tensor, "cotangent d"], way: Way, folder: str) -> tuple[Blocks, torch.device]:
         """All rows of the blocks, in memory or in a file of `folder`, and the device of the products."""
@@ -251,15 +251,14 @@ class Products:
             done += len(batch)
         return kept, device
 
-    def each(self, parts: Sequence[Blocks], norms: Spectral, device: torch.device) -> Tensor:
-        """What `norms` gives for each position, or each span, from rows that were computed in parts."""
-        (prompts, n, _, d), count = parts[0].shape, sum(part.shape[2] for part in parts)
+    def each(self, rows: Blocks, norms: Spectral, device: torch.device) -> Tensor:
+        """What `norms` gives for the rows of each position, or of each span."""
+        prompts, n, count, d = rows.shape
         size = max(1, CELLS["cpu" if device.type == "cpu" else "cuda"] // (prompts * count * d))
 
         def grams(places: Sequence[int]) -> Iterator[Float[Tensor, "prompt place out out"]]:
             for start in range(0, len(places), size):
-                some = [*places[start : start + size]]
-                yield gram_of(torch.cat([part[:, some] for part in parts], dim=2).to(device))
+                yield gram_of(rows[:, [*places[start : start + size]]].to(device))
 
         if self.spans is None:
             together = bar(grams(range(n)), total=-(-n // size), desc="norms", unit="batch")

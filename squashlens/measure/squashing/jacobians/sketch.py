@@ -11,14 +11,9 @@ All intervals of a result hold together, except with probability `MISSED`; with 
 Bounds are certified if everything runs in float64 and rounding is allowed for. A third thing may fail then: the
 comparison with `Jittered` results, which shows what rounding did. Each of the three has a third of `FAILURE`, and of
 that each norm an equal share.
-
-With ``tightness=`` a certified sketch grows until its bounds are tight enough. The numbers of rows at which it is
-looked at are fixed beforehand, and each of these stages has an equal share of an end's failure probability. So the
-bounds of all stages hold together, wherever the sketch stops, and the smallest of them may be used.
 """
 
 import math
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -34,7 +29,7 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import Blocks, ByToken, Products, Pullback, Spectral, Way
+from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback, Way
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.remarks import remark
 from squashlens.theory import norms
@@ -57,7 +52,6 @@ class Estimation:
     method: Method = "auto"
     n_probes: int = PROBES
     rtol: float | None = None
-    tightness: float | None = None
     vjp_batch_size: int | None = None
     seed: int | None = None
 
@@ -101,10 +95,6 @@ class Ends:
     def estimate(self) -> ByToken:
         """The estimate, if it is between the bounds, and the nearer bound otherwise."""
         return torch.minimum(torch.maximum(self.likely, self.low), self.high)
-
-    def narrowed(self, other: "Ends") -> "Ends":
-        """The narrower of two intervals that both hold; the estimate is the second one's."""
-        return Ends(torch.minimum(self.high, other.high), torch.maximum(self.low, other.low), other.likely)
 
     def rounded(self, reached: Tensor, lost: Tensor) -> "Ends":
         """The bounds with an allowance for rounding, which is relative to the largest of them."""
@@ -213,12 +203,8 @@ def certified_norms(
         seen = [visibility.visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
         for to, top in targets.items():
             pullback = Pullback(session, [from_layer], hooks, top, to, method.vjp_batch_size)
-            products, probes = Products(pullback, query, groups), method.n_probes
-            if method.tightness is not None:
-                ends, probes = _grown(products, each, method.tightness, seed)
-                sketch |= {"n_probes": max(probes, sketch["n_probes"] if found else 0), "tightness": method.tightness}
-            else:
-                ends = ends_of(products, norm, method, each)
+            products = Products(pullback, query, groups)
+            ends = ends_of(products, norm, method, each)
             if norm == "spectral":
                 sketch["estimated_tightness"] = max(ends.tightness, sketch.get("estimated_tightness", 0.0))
             lost = products.rounded_away(chance / EVENTS, seed)
@@ -245,33 +231,3 @@ def allowed(
     if products.spans is not None:
         return ends.by_span(reached, lost[:, None], products.spans), float(lost.max())
     return ends.rounded(reached, lost[:, None]), float(lost.max())
-
-
-def _grown(products: Products, chance: float, tightness: float, seed: int) -> tuple[Ends, int]:
-    """Spectral norms from a sketch that grows until it is as tight as `tightness`, by estimate; at the end exact."""
-    d, drawn = width(products.session.model), normals(seed)
-    stages = norms.sketch_stages(FIRST, d)
-    directions = torch.zeros(0, d, dtype=torch.float64)
-    found: Ends | None = None
-    with tempfile.TemporaryDirectory() as folder:
-        parts: list[Blocks] = []
-
-        def more(new: Float[Tensor, "cotangent d"], measure: Spectral) -> Tensor:
-            part, device = products.collected(new, products.storage(len(new)), folder)
-            parts.append(part)
-            return products.padded(products.each(parts, measure, device))
-
-        for k in stages:
-            new = drawn(d, k - len(directions)).T
-            directions = torch.cat([directions, new])
-            measure = Measure(directions)
-            ends = measure.ends(more(new, measure), chance / len(stages))
-            found = ends if found is None else found.narrowed(ends)
-            if found.tightness <= tightness:
-                return found, k
-        # Too many for a sketch: with the rows that a whole basis still lacks, the norm is exact.
-        left = torch.linalg.qr(directions.mT, mode="complete").Q[:, len(directions) :].mT
-        unmixed = torch.block_diag(norms.unmixing(directions), torch.eye(len(left), dtype=torch.float64))
-        unmixed = unmixed.to(device_of(products.session.model))
-        exact = more(left, lambda gram: norms.largest(unmixed @ gram @ unmixed.mT)).cpu()
-        return Ends(exact, exact, exact), d

@@ -82,10 +82,10 @@ def influence(
         sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 % probability; with
         certified upper bounds `jacobian_low`, certified lower bounds. Zero for positions after the query.
 
-        Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values; `effective_rank`;
-        `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞ distance of the last token from that of the
-        prompt with its last token repeated, with its noise floor `collapse_noise` and the root mean square of the last
-        token's stream, `last_token_rms`.
+        Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values, in nat;
+        `effective_rank`, exp of the entropy of σ/Σσ; `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞
+        distance of the last token from that of the prompt with its last token repeated, with its noise floor
+        `collapse_noise` and the root mean square of the last token's stream, `last_token_rms`.
 
     Raises:
         InputError: several prompts, a prompt of one token, or a query or layer that does not exist.
