@@ -7,6 +7,7 @@ the allocator's peak. d is the width of the residual stream, m that of the MLP, 
 from squashlens._typing import Bridge
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, projected, text_config, width, windows
 from squashlens.engine.memory import available, human, require_room
+from squashlens.engine.reader import reader_of
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
@@ -89,7 +90,7 @@ def _widths(model: Bridge) -> tuple[int, int, int, int]:
 
 def _mlp_copies(model: Bridge) -> int:
     """How many tensors of the MLP's width are alive at once: gate, value and product; input and output; or more."""
-    if "blocks.0.mlp.gate.hook_out" in model.hook_dict:
+    if "blocks.0.mlp.gate.hook_out" in reader_of(model).points:
         return 3
     config = text_config(model)
     name = getattr(config, "activation_function", None) or getattr(config, "hidden_act", None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import xxhash
@@ -21,9 +21,6 @@ from squashlens._typing import Bridge
 from squashlens.engine.anatomy import forget_lengths, length_dependent_encodings
 from squashlens.engine.digests import parts, sha256, tensor_digest, text_of
 from squashlens.errors import InputError, ModelAccessError
-
-if TYPE_CHECKING:
-    from transformer_lens.hook_points import HookPoint
 
 HELD = "_squashlens"  # the attribute of a bridge in which its `Held` is, so that it goes with it
 SAMPLED = 1024  # entries of a tensor that are read on a CPU, or more
@@ -69,7 +66,8 @@ class Reader:
 
         named = {module: f"bridge{'.' * bool(name)}{name}" for name, module in model.named_modules()}
         named |= {module: name for name, module in model.original_model.named_modules()}  # their own names
-        self.points: dict[str, HookPoint] = model.hook_dict
+        self.points: dict[str, HookPoint] = model.hook_dict  # by all their names; made anew each time it is read
+        self.distinct = {point.name or name: point for name, point in self.points.items()}  # without aliases
         named |= {point: name for name, point in self.points.items() if point not in named}
         self.names = named  # of all modules
         self.every = [vars(module) for module in named]
@@ -92,7 +90,7 @@ class Reader:
 
     def _children(self) -> list[int]:
         tables = (space["_modules"] for space in self.every if space["_modules"])
-        return [id(module) for table in tables for module in table.values()]
+        return [*map(id, chain.from_iterable(map(dict.values, tables)))]
 
     def _counts(self, key: str, value: Any) -> bool:
         """Whether an attribute of a module says what it computes."""
@@ -171,11 +169,6 @@ def reader_of(model: Bridge, *, again: bool = False) -> Reader:
     if held.reader is None or (again and not held.reader.is_current()):
         held.reader = Reader(model)
     return held.reader
-
-
-def points_of(model: Bridge) -> "dict[str, HookPoint]":
-    """The hook points of a model by all their names; the bridge makes this dict anew each time that it is asked."""
-    return reader_of(model).points
 
 
 def precision() -> str:

@@ -27,7 +27,7 @@ from squashlens.engine.anatomy import (
     residual_site,
 )
 from squashlens.engine.applied import probe_ids
-from squashlens.engine.hooking.hook import Hook, attached, distinct_points
+from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
@@ -100,7 +100,7 @@ def _require_no_dead_hooks(model: Bridge) -> None:
     dead = [attn for attn in delegating(model) if "forward" not in vars(attn)]
     points = {attn.hook_attn_scores for attn in dead}
     points |= set() if is_native(model) else {attn.hook_pattern for attn in dead}
-    for name, point in distinct_points(model).items():
+    for name, point in reader_of(model).distinct.items():
         if point in points and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
             raise UnsoundModelError(
                 f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",

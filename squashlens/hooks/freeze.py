@@ -14,7 +14,8 @@ from torch import Tensor
 from squashlens._typing import Bridge, Freezable, one_of, several
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks, text_config
-from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Recipe, distinct_points
+from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
+from squashlens.engine.reader import reader_of
 from squashlens.errors import UnsoundModelError
 
 
@@ -70,7 +71,7 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
                 "Leave 'norms' out of freeze.",
             )
         inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
-        names = [name for name in sorted(distinct_points(model)) if name.endswith("hook_scale")]
+        names = [name for name in sorted(reader_of(model).distinct) if name.endswith("hook_scale")]
         chosen = [name for name in names if inside is None or name.startswith(inside)]
         return [Hook("freeze_norms", name, lambda t: t.detach()) for name in chosen]
 
@@ -105,7 +106,7 @@ def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
     """
 
     def make(model: Bridge) -> list[Hook]:
-        known = distinct_points(model)
+        known = reader_of(model).distinct
         hooks: list[Hook] = []
         for block in range(n_blocks(model)) if blocks is None else blocks:
             mlp = f"blocks.{block}.mlp"

@@ -26,7 +26,7 @@ from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
 from squashlens.errors import InputError
 from squashlens.records.joining import restated
-from squashlens.records.results import Variable, attributes, position_coords, sealed, signed, versions
+from squashlens.records.results import Variable, attributes, is_measured, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
 
 T = TypeVar("T")
@@ -155,7 +155,8 @@ class Session:
     def by_layer(self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
         if isinstance(to_layer, int | str):
-            return restated(found[cast(Target, to_layer)], {})  # it may have got coordinates
+            result = found[cast(Target, to_layer)]
+            return result if is_measured(result) else restated(result, {})  # it may have got coordinates
         names = xr.Variable("to_layer", [str(to) for to in found])
         together = cast(xr.DataArray, xr.concat(list(found.values()), dim=names, combine_attrs="override"))
         return restated(together, {})

@@ -36,10 +36,11 @@ Result = xr.DataArray | xr.Dataset
 
 def digests(result: Result) -> dict[str, str]:
     """The digest of each variable by name, with its own attributes, and of each coordinate by `label_of` its name."""
-    own: Mapping[Any, Any] = result.data_vars if isinstance(result, xr.Dataset) else {result.name or "": result}
+    whole = isinstance(result, xr.Dataset)  # variables themselves: xarray makes an array for each it is asked for
+    own: Mapping[Any, Any] = result.data_vars.variables if whole else {result.name or "": result.variable}
     stated = {name: {k: v for k, v in values.attrs.items() if k not in OF_ALL} for name, values in own.items()}
-    signed = {str(name): _digest(values.variable, stated[name]) for name, values in own.items()}
-    return signed | {label_of(name): _digest(values.variable, {}) for name, values in result.coords.items()}
+    signed = {str(name): _digest(values, stated[name]) for name, values in own.items()}
+    return signed | {label_of(name): _digest(values, {}) for name, values in result.coords.variables.items()}
 
 
 def label_of(name: object) -> str:

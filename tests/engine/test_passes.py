@@ -77,21 +77,23 @@ def test_a_branch_does_not_join_the_trunk_across_a_gap() -> None:
 
 def test_how_many_passes(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model, counted = bridge_of("llama"), []
-    read(model, TRUNK, [Branch(4), Branch(3, TRUNK[3:9]), Branch(9), Branch(1, (FOREIGN,))], SITES)  # tested once
     plain = passes.forward
 
-    def counting(model: Any, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def counting(model: Any, ids: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         counted.append(ids.shape[1])
         return plain(model, ids, *args, **kwargs)
 
     monkeypatch.setattr(passes, "forward", counting)
+    for first, alone in ((4, [10, 4]), (6, [6])):  # a quarter of the tokens is twice the shortest prompt, or not
+        read(model, TRUNK[:1] * 40, [Branch(n) for n in range(first, 41)], SITES)
+        assert counted == [40, *alone]
+        counted.clear()
     monkeypatch.setattr(passes, "_why_wrong", lambda plan, rows: None)
     read(model, TRUNK, [Branch(4), Branch(9), Branch(3, TRUNK[3:9])], SITES)
     assert counted == [9]
-    counted.clear()
     monkeypatch.setattr(passes, "_tokens_per_pass", lambda plan, n: 4)
     read(model, TRUNK, [Branch(k, (FOREIGN,)) for k in range(1, 11)], SITES)
-    assert counted == [10, 4, 4, 2]
+    assert counted == [9, 10, 4, 4, 2]
     counted.clear()
     given = [Branch(4), Branch(4), Branch(4, (FOREIGN,))]
     assert read(model, TRUNK, given, SITES, passes="separate").route == "separate"
@@ -105,12 +107,10 @@ def test_hooks_end_the_sharing(bridge_of: Any) -> None:
     def overwrite(t: torch.Tensor) -> None:
         t[:, 3] = 0.0
 
-    def at_one_length(t: torch.Tensor) -> torch.Tensor:
-        return t * 2 if t.shape[1] == 10 else t
-
     site, values = "blocks.1.hook_resid_pre", []
+    at_one_length = sl.hooks.Hook("one", site, lambda t: t * 2 if t.shape[1] == 10 else t)
     returned = sl.hooks.Hook("zero", site, lambda t: t.index_fill(1, torch.tensor([3]), 0.0))
-    for hook in (returned, sl.hooks.Hook("overwrite", site, overwrite), sl.hooks.Hook("one", site, at_one_length)):
+    for hook in (returned, sl.hooks.Hook("overwrite", site, overwrite), at_one_length):
         with sl.applied(model, hook):
             found = read(model, TRUNK, branches, SITES)
             assert found.route == "separate, since hooks are on the model"

@@ -30,7 +30,7 @@ from squashlens.engine.agreement import Deferred, has_nan
 from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
-from squashlens.engine.reader import points_of
+from squashlens.engine.reader import reader_of
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     with ExitStack() as stack:
         stack.enter_context(locked(model))  # left last
-        known, n_blocks = points_of(model), len(model.blocks)
+        known, n_blocks = reader_of(model).points, len(model.blocks)
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
         if any(name.endswith(POINTS) for _, name in points):
             stack.enter_context(live_attention(model))
@@ -199,11 +199,6 @@ def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any]
     """Register a PyTorch hook before or after `module`, and remove it when `stack` is left."""
     register = module.register_forward_pre_hook if before else module.register_forward_hook
     stack.callback(register(function, **how).remove)
-
-
-def distinct_points(model: Bridge) -> dict[str, "HookPoint"]:
-    """Hook points by their own names; the bridge also lists them under aliases."""
-    return {p.name or name: p for name, p in points_of(model).items()}
 
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
@@ -273,7 +268,7 @@ def checking_results(model: Bridge) -> Iterator[None]:
     with ExitStack() as stack:
         stack.callback(lambda: [check.require() for check in checks.values()])
         stack.callback(_nans.reset, _nans.set(checks))
-        for site, point in distinct_points(model).items():
+        for site, point in reader_of(model).distinct.items():
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
             if theirs:
                 check = partial(_check, " or ".join(map(function_name, theirs)), site)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.hooking.hook import Hook, WholePassesOnly, distinct_points, function_name, without_partials
+from squashlens.engine.hooking.hook import Hook, WholePassesOnly, function_name, without_partials
 from squashlens.engine.locks import locked
-from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.reader import reader_of
 from squashlens.errors import InputError
 
 
@@ -67,8 +67,8 @@ def require_no_backward_hooks(model: Bridge) -> None:
 
 def standing(model: Bridge) -> Iterator[Standing]:
     """Every hook on a model, except those that libraries keep there as parts of the model."""
-    known = points_of(model)
-    used = {point.name or name: point for name, point in known.items() if point.fwd_hooks or point.bwd_hooks}
+    known = reader_of(model).points
+    used = {name: point for name, point in reader_of(model).distinct.items() if point.fwd_hooks or point.bwd_hooks}
     for name, point in sorted(used.items()):
         for function in (handle.user_hook for handle in point.fwd_hooks):
             # A `Hook` has the name of the point that its user gave.
@@ -120,7 +120,7 @@ def belongs_to_a_library(function: object) -> bool:
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
     with locked(model):
-        points, kept = set(distinct_points(model).values()), Tables()
+        points, kept = set(reader_of(model).distinct.values()), Tables()
         for (module, table), hooks in hooks_as_now(model).items():
             of_libraries = {key: f for key, f in hooks.items() if belongs_to_a_library(f)}
             own = {key: f for key, f in of_libraries.items() if not isinstance(f, WholePassesOnly)}

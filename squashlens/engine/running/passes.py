@@ -9,8 +9,8 @@ many branches in one pass, and each sees only its own past.
 
 Passes are not shared if the model's position encoding depends on the length of a pass, or if hooks are on the model,
 since these would get positions of other prompts. Otherwise shared passes are compared with one pass for each prompt,
-for each trunk: at the shortest prompt, the longest, the longest branch, and two between. This finds models that ignore
-the mask, and a dependence on length that the configuration does not state.
+for each trunk: at the shortest prompt, the longest, the longest branch, and up to two between. This finds models that
+ignore the mask, and a dependence on length that the configuration does not state.
 """
 
 import copy
@@ -171,14 +171,14 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
 def _sample(plan: Plan) -> list[int]:
     """Indices of the shortest prompt, the longest, the longest branch, and those of at most 1/4 and 1/16 of its tokens.
 
-    The two between add at most a third to the tokens. A prompt that is the whole trunk already had its own pass.
+    The two between have twice the shortest one's tokens, or are left out. The whole trunk already had its own pass.
     """
     lengths = [len(branch) for branch in plan.branches]
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     trunk = Branch(max(b.at for b in plan.branches))
     chosen = {order[0], order[-1], *[i for i in order if plan.branches[i].tokens][-1:]}
     for part in (4, 16):
-        chosen |= set([i for i in order if part * lengths[i] <= plan.longest][-1:])
+        chosen |= set([i for i in order if 2 * lengths[order[0]] <= lengths[i] <= plan.longest / part][-1:])
     return sorted(i for i in chosen if plan.branches[i] != trunk)
 
 

@@ -25,12 +25,12 @@ from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, last_logits, n_blocks, pattern_site, residual_sites
 from squashlens.engine.applied import ineffective_points, probe_ids
-from squashlens.engine.hooking.hook import Hook, attached, distinct_points
+from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
-from squashlens.engine.reader import points_of, reader_of
+from squashlens.engine.reader import reader_of
 from squashlens.engine.running.fused import Kind, attend, differentiable, is_fused
-from squashlens.engine.state import proved, steady
+from squashlens.engine.state import call_of, proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.theory.attention import Attention
 
@@ -82,16 +82,17 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     if is_native(model):
         return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
-    proof, points = proved(model, "streamed", lambda: _prove(model)), points_of(model)
-    if proof.reason is not None:
-        return proof.reason
-    read = [points[site].name or site for site in sites if site in points]
-    standing = [name for name, p in distinct_points(model).items() if p.fwd_hooks or p.bwd_hooks]
-    _test_effect(model, proof, [*standing, *read])
-    blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
-    if any(" (torch)" in entry for entry in ambient(model)):
-        return "a PyTorch hook is on a module"
-    return f"a hook is at {blind[0]}" if blind else None
+    with steady(model):
+        proof, points = proved(model, "streamed", lambda: _prove(model)), reader_of(model).points
+        if proof.reason is not None:
+            return proof.reason
+        read = [points[site].name or site for site in sites if site in points]
+        standing = [name for name, p in reader_of(model).distinct.items() if p.fwd_hooks or p.bwd_hooks]
+        _test_effect(model, proof, [*standing, *read])
+        blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
+        if call_of(model) is not None and any(" (torch)" in entry for entry in ambient(model)):
+            return "a PyTorch hook is on a module"
+        return f"a hook is at {blind[0]}" if blind else None
 
 
 def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
@@ -298,7 +299,7 @@ def _beyond_rounding(
 def _everything(model: Bridge, ids: Tensor) -> dict[str, Tensor]:
     """The tensor at every hook point, and the last logits."""
     seen: dict[str, Tensor] = {}
-    readers = (Hook("look", name, partial(_keep, seen, name)) for name in distinct_points(model))
+    readers = (Hook("look", name, partial(_keep, seen, name)) for name in reader_of(model).distinct)
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = model(ids, use_cache=False, **last_logits(model))
