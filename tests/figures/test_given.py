@@ -16,9 +16,7 @@ from tests import measurements
 
 # Results that are what a figure draws: its usual one, and others with the same variables.
 NOT_OF_ONE = ("of", "panels", "save", "styled")
-TABLES = {
-    "answer_frequencies": sl.results.answer_frequencies,
-}
+TABLES = {"answer_frequencies": sl.results.answer_frequencies}
 
 
 @pytest.fixture(scope="module")
