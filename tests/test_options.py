@@ -37,7 +37,7 @@ ESTIMATE = {
 EXTENT = {"k", "keep", "baselines"}
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = {"query", "from_layer", "to_layer", "substitute", "repeat", "prefix", "candidates", "mode", "template",
-         "prefill", "temperature", "direction"}  # fmt: skip
+         "prefill", "temperature", "direction", "parts"}  # fmt: skip
 KNOWN = SUBJECT | ESTIMATE | EXTENT | PLACE
 
 

@@ -140,8 +140,9 @@ def steady(model: Bridge) -> Iterator[None]:
             known.call, known.busy = None, False
         if marks_of(reader.tensors()) != known.states[-1].weights[0]:
             raise BusyModelError(
-                "The model's weights were changed during a measurement.",
-                "Change them before or after the call, not from a hook or another thread.",
+                "A tensor of the model was changed during a measurement.",
+                "Change weights before or after the call, not from a hook or another thread. A model that writes into "
+                "its own tensors as it runs, as recurrent ones do, is not measured.",
             )
         if known.learned:
             known.look(model, settled=True)

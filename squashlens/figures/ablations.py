@@ -7,6 +7,7 @@ import xarray as xr
 from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import MARKS, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS
@@ -71,4 +72,4 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     ends = [f"{number(middles[name])} (“{name}”)" for name in (order[:1] + order[-1:])]
     says = f"The smallest median of the effect that remains is {ends[0]}; the largest is {ends[1]}." if order else ""
     title = f"How much of the separators' effect remains, layer {at}"
-    return finish(figure, title, 30 * (len(rows) + 1), ablation, *MARKS, *notes, says=says)
+    return finish(figure, title, 30 * (len(rows) + 1), ablation, *MARKS, distance_of(ablation), *notes, says=says)

@@ -14,6 +14,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.drawing.page_blocks import Page
 from squashlens.study import engines
 from squashlens.study.store import name_of
 from squashlens.study.work import Worker
@@ -146,8 +147,7 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
     assert sl.results.table(both)["hooks"].nunique() == 2
     page: Any = sl.figures.of(both)
     assert [len(line.x) for line in page.data] == [4, 6, 4, 6]
-    titles = [note.text for note in page.layout.annotations]
-    assert [title for title in titles if title.startswith(("hooks none", "hooks window"))] == [
+    assert [block[0].head for block in Page.of(page).blocks] == [
         f"hooks {name}, prompt {prompt}" for name in ("none", "window") for prompt in ("short", "long")
     ]
     line: Any = sl.figures.of(one)

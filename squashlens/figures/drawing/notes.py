@@ -30,6 +30,7 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
     "candidates": (list[int], lambda ids: f"replacements: {len(ids)} token{'s' * (len(ids) > 1)}"),
     "freeze": (list[str], frozen),
+    "missing": (str, lambda way: "in its place: the mean of other prompts" if way == "mean" else ""),
     "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
