@@ -47,8 +47,9 @@ BROWSER_FLAGS = [
 
 
 def _refuse_pip(event: str, args: tuple[Any, ...]) -> None:
-    """Stop a program that would install packages: TransformerLens does so, and once replaced PyTorch."""
-    if event == "subprocess.Popen" and "pip" in (words := [str(word) for word in args[1]]) and "install" in words:
+    """Stop a program that would install packages here: TransformerLens does so, and once replaced PyTorch."""
+    words = [str(word) for word in args[1]] if event == "subprocess.Popen" else []
+    if {"pip", "install"} <= {*words} and "--target" not in words:
         raise RuntimeError(f"A test wanted to run {' '.join(words)}.")
 
 

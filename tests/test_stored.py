@@ -65,7 +65,7 @@ def test_every_bit_of_a_file_counts(ending: str, tmp_path: Path, monkeypatch: py
     path = sl.results.save(result(), tmp_path / f"x.{ending}")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match=NOT_OURS):
+    with pytest.raises(InputError, match=NOT_OURS if ending == "nc" else CHANGED):
         sl.results.open(path)
     for name in ("open_dataset", "load_dataset"):
         monkeypatch.setattr(xr, name, lambda *_, **__: pytest.fail("a damaged file was parsed"))
