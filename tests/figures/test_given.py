@@ -53,7 +53,7 @@ def test_another_result_is_refused_with_the_measurement_to_call(name: str, resul
 def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse\."):
         sl.figures.collapse_curve(results["collapse"].isel(layer=-1))
-    assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no head of layer 6
+    assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no heads
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
     with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):
