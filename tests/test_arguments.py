@@ -96,7 +96,7 @@ def test_every_public_function_is_validated() -> None:
             call = call.__wrapped__
         if not hasattr(call, "__validated__"):
             bare.append(name)
-    assert not bare, "These do not refuse odd arguments: put `validated`, `takes`, `measured` or `exclusive` over them."
+    assert not bare, "These do not refuse odd arguments: put `validated`, `measured` or `exclusive` over them."
 
 
 def annotations() -> dict[str, Any]:

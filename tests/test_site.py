@@ -56,7 +56,7 @@ def test_links_resolve_and_pages_name_no_other_host(parsed: dict[Path, Page]) ->
     for page, found in parsed.items():
         for link in found.links:
             parts = urlsplit(link)
-            if parts.scheme in ("http", "https", "mailto"):
+            if parts.scheme in ("http", "https", "mailto", "data"):
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             assert target.exists(), (page.name, link)

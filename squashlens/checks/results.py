@@ -1,40 +1,18 @@
 """Check the results that figures and tables get, before anything is drawn.
 
-`takes` wraps a function. The result of another measurement raises an error that names the right measurement. So does a
-result without a dimension that the function needs, because it was selected or averaged away.
+The result of another measurement raises an error that names the right measurement. So does a result without a dimension
+that the function needs, because it was selected or averaged away.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import xarray as xr
 
 from squashlens._typing import short_repr
-from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
-F = TypeVar("F", bound=Callable[..., Any])
 EACH = ("prompt", "to_layer")  # dimensions of results with one value for each token, which a figure shows one at a time
-
-
-def takes(maker: str, *needed: str) -> Callable[[F], F]:
-    """Decorator for a function whose first argument is a result of `maker`; `needed` is as for `dims_by_name`."""
-    dims_of = dims_by_name(needed)
-
-    def decorate(function: F) -> F:
-        first = next(iter(inspect.signature(function).parameters))
-
-        @validated
-        @functools.wraps(function)
-        def draw(*args: Any, **kwargs: Any) -> Any:
-            require(args[0] if args else kwargs[first], first, maker, dims_of)
-            return function(*args, **kwargs)
-
-        return cast(F, draw)
-
-    return decorate
 
 
 def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
@@ -88,6 +66,14 @@ def chosen(result: xr.Dataset, dim: str, value: int | None, *, last: bool = True
     if value not in measured:
         raise InputError(f"{dim}={value} was not measured.", f"Use one of the measured values: {listed(measured)}.")
     return value
+
+
+def labelled(result: xr.Dataset, **labels: Any) -> xr.Dataset:
+    """The part of a result at these labels of its dimensions; an error if one was left out of it."""
+    for dim, value in labels.items():
+        if value not in result[dim].values:
+            raise InputError(f"This result has no {dim} {short_repr(value)}.", "Give the unchanged result.")
+    return result.sel(labels)
 
 
 def listed(values: Iterable[Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import plotly.graph_objects as go
 import xarray as xr
 
+from squashlens.checks.results import labelled
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import LAYERS, curve, guide, interval
 from squashlens.figures.drawing.style import finish
@@ -49,8 +50,8 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
 
     Only prompts of the half that did not select, and no single heads.
     """
-    figure, one = go.Figure(), found.sel(half="confirm")
-    drawn = [(name, sublayer) for sublayer in NAMES for name in ("repaired", "broken")]
+    figure, one = go.Figure(), labelled(found, half="confirm")
+    drawn = [(name, sublayer) for sublayer in NAMES if sublayer in one["sublayer"] for name in ("repaired", "broken")]
     for number, (name, sublayer) in enumerate(drawn):
         values, text = one[name].sel(sublayer=sublayer).values, f"{name} without {NAMES[sublayer]}"
         if not one["wrong" if name == "repaired" else "right"]:
@@ -60,7 +61,7 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(title="block", dtick=1)
     figure.update_yaxes(title="share of answers", range=[-0.04, 1.04])
     block, sublayer = found["selected_block"].item(), found["selected_sublayer"].item()
-    chosen = one.sel(block=block, sublayer=sublayer)
+    chosen = labelled(one, block=block, sublayer=sublayer)
     shares = [f"{percent(float(chosen[name]))} of {int(one[kind])} {kind} answers are {name}"
               for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
     without = f"Without {NAMES.get(sublayer, sublayer)} {block}, selected on other prompts"

@@ -31,6 +31,7 @@ MODES = {
 UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
+SAID = 4  # lines that the sentence tells one by one
 GROUP = 8  # neighbouring lengths that are drawn as one rate, if each has a single answer
 QUARTILES = ("median_error", "error_q1", "error_q3")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
@@ -72,7 +73,9 @@ def accuracy_by_length(found: Found) -> go.Figure:
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]
     notes += cannot_be_judged(several.values())
-    says = f"From the shortest to the longest length, the share of right answers {_of_each(ends_of)}."
+    falling = sum(len(names) for way, names in ends_of.items() if way.startswith("falls"))
+    ends = _of_each(ends_of) if len(pairs) <= SAID else f"falls in {falling} of {len(pairs)} lines"
+    says = f"From the shortest to the longest length, the share of right answers {ends}."
     return finish(figure, "How often the answer is right", 280, several.values(), *notes, says=says)
 
 

@@ -11,6 +11,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note, option_of
+from squashlens.figures.drawing.page_blocks import traces_of
 from squashlens.figures.drawing.shapes import LAYERS, curve, extremes, grid, interval, layer_map, token_figure
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
@@ -200,7 +201,7 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     most = most if most <= FLOOR ** (1 / 3) else 1.0
     first = float(starts[0])
     figure = token_figure(shares, tokens, row, axis, "share of paths", ends=(FLOOR, most))
-    beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {100 * first:.4g} % of the paths"
+    beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {percent(first)} of the paths"
     notes = [beyond] if most < first else []
     top = int(np.nan_to_num(starts.values).argmax())
     token = [*tokens.values()][top]
@@ -213,13 +214,14 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
 def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     """Draw the attention that each token gets from later tokens beyond uniform attention, by block.
 
-    White: fewer than four later tokens see the token. Sinks are named under the title.
+    Blank: fewer than four later tokens see the token. Sinks are named under the title.
     """
     tokens = tokens_of(sinks)
     figure = token_figure(sinks, tokens, "block {}", "block", "share", logarithmic=False)
     found = [f"“{label(tokens[place])}”" for place in sinks["position"].values[sinks["sink"].values]]
     says = f"Later tokens attend most to {listed(found)}." if found else "No token is a sink."
-    return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, says=says)
+    notes = ["blank: fewer than four later tokens"] * bool(sinks.isnull().any())
+    return finish(figure, "Attention from later tokens, beyond uniform", 280, sinks, *notes, says=says)
 
 
 @draws("squashlens.attention_heads", "sink_rate: block head")
@@ -250,7 +252,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     figure.update_xaxes(token_axis(tokens)).update_yaxes(LAYERS)
     avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(option_of(paths, "avoid") or []))
     notes = [f"without paths through {avoided}"] * bool(avoided) + ["stronger paths have wider lines"]
-    says = f"{len(shares)} paths carry {100 * shares.sum():.3g} % of the weight of all paths."
+    says = f"{len(shares)} paths carry {percent(float(shares.sum()))} of the weight of all paths."
     return finish(figure, "The strongest paths to the query", 320, paths, *notes, says=says)
 
 
@@ -273,7 +275,9 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
         law = first * float(here["predicted_rate"]) ** (from_one - from_one[:1])
         figure.add_trace(curve(from_one, law, colour=colour, dash="dot", width=1, mode="lines"))
     figure.update_xaxes(title="number of times the block's attention is applied")
-    figure.update_yaxes(title="path weight not at the first token", type="log", range=[-10, 0.1])
+    drawn = np.concatenate([np.asarray(line.y, float) for line in traces_of(figure)])
+    lowest = np.log10(np.nanmin(np.append(drawn[drawn > 0], 0.1)))
+    figure.update_yaxes(title="path weight not at the first token", type="log", range=[max(lowest, -10) - 0.1, 0.1])
     most = f"{number(last.max())} of the path weight (block {blocks[last.argmax()]})"
     says = f"After a block's attention is applied {depth[-1]} times, at most {most} is not at the first token."
     title = "Depth limit: repeated attention moves path weight to the first token"

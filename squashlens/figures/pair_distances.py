@@ -49,11 +49,13 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     """
     at = chosen(collapse, "layer", layer)
     here = _with_other_content(collapse).sel(layer=at)
-    # A layer is the output of the block before it, so its heads are those of that block.
-    heads = here.sel(block=max(at - 1, 0)) if "block" in here.dims else here
+    # A layer is the output of the block before it, so its heads are those of that block, if no block was left out.
+    sizes = collapse["head_mean"].sizes if "head_mean" in collapse else {}
+    by_head = "layer" in sizes or sizes.get("block", -1) >= collapse["layer"].values[-1]
+    heads = here.sel(block=max(at - 1, 0)) if by_head and "block" in sizes else here
     least = min(float(here[name].where(here[name] > 0).min()) for name in CURVES if name in here)
     hidden = "noise_floor" in here and float(here["noise_floor"].max()) < least
-    if "head_distance" in here:
+    if by_head:
         titles = ["residual stream", "attention heads: mean, smallest to largest"]
         figure, (first, second) = grid(titles, shared_xaxes=True)
         for trace in _lines(heads["head_mean"], "heads", ends=(heads["head_min"], heads["head_max"])):
@@ -61,8 +63,10 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
         figure.update_yaxes(type="log", title=distance_of(collapse), **second)
     else:
         figure, (first,) = grid([""])
-    for row in here["unrelated"].transpose("draw", "length") if "unrelated" in here else ():
-        figure.add_traces(_lines(row, "unrelated"), 1, 1)
+    if "unrelated" in here:
+        unrelated = here["unrelated"] if "draw" in here.dims else here["unrelated"].expand_dims("draw")
+        for row in unrelated.transpose("draw", "length"):
+            figure.add_traces(_lines(row, "unrelated"), 1, 1)
     for name in ("contrast", *(() if hidden else ("noise_floor",)), "distance"):  # the pair itself on top of the others
         if name in here:
             figure.add_traces(_lines(here[name], name, width=2.5 if name == "distance" else 1.2), 1, 1)
@@ -81,9 +85,9 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     figure.update_xaxes(type="log", title=LENGTH, range=ends)
     figure.update_yaxes(type="log", title=distance_of(collapse), **first)
     notes = [f"The noise floor, at most {number(here['noise_floor'].max())}, is below the axis"] if hidden else []
-    height = 360 if "head_distance" in here else 260
     says = against_contrast(collapse, at) or falls(collapse)
-    return finish(figure, f"Representational collapse, layer {at}", height, collapse, *notes, says=says)
+    title = f"Representational collapse, layer {at}"
+    return finish(figure, title, 360 if by_head else 260, collapse, *notes, says=says)
 
 
 def _with_other_content(collapse: xr.Dataset) -> xr.Dataset:

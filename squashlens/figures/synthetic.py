@@ -64,7 +64,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
 def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     """Draw the total variation δ of the softmax of two growing sequences by length: figure 9.
 
-    The line is the mean over seeds, with bars from minimum to maximum, and the dashed line is the derived mean. Lengths
+    Dots are means over seeds, with bars from minimum to maximum, and the line is the derived mean. Lengths
     at which all entries are perturbed are shaded. The sentence has two exponents: that of δ, and that of δ ÷ (1 − k/n),
     which is comparable with the derived −1.
     """
@@ -79,7 +79,8 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     if first < k:
         shade_range(figure, first, k, f"n ≤ {k}: all entries perturbed")
     figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log", title="δ")
-    return finish(figure, "Total variation of the softmax of two growing sequences", 290, says=says)
+    notes = ("dots: means over seeds", "bars: smallest to largest", "line: derived mean")
+    return finish(figure, "Total variation of the softmax of two growing sequences", 290, (), *notes, says=says)
 
 
 def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:

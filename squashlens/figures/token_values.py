@@ -175,7 +175,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
     figure = token_figure(values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic)
     notes = ["blank: 0"] if logarithmic and (values.values == 0).any() else []
     says = extremes(values.where(values != 0))
-    return finish(figure, f"{title}, by {rows[0]}", 280, values, *notes, says=says)
+    return finish(figure, f"{title or 'Values'}, by {rows[0]}", 280, values, *notes, says=says)
 
 
 @draws("squashlens.influence", "query: query", "effective_rank: layer", "token: position")
@@ -225,5 +225,4 @@ def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
     room = max(EDGE * (high - low), 0.05)
     figure.update_yaxes(range=[low - room, high + room], row=1, col=1)
     names = ", ".join(label(str(token)) for token in found["token"].values[sinks])
-    share = 100 * bound[sinks].sum() / bound.sum()
-    return [f"sinks: {names}, with {share:.4g} % of the path bound"]
+    return [f"sinks: {names}, with {percent(bound[sinks].sum() / bound.sum())} of the path bound"]

@@ -130,7 +130,7 @@ def composition(count: int) -> xr.DataArray:
 
 
 def paths(count: int) -> xr.Dataset:
-    found = made({"path": range(8), "layer": range(27), "position": range(count)}, "share: path")
+    found = made({"path": range(8), "layer": range(27), "position": range(count)}, "share: path", share="share")
     walks = np.sort(np.random.default_rng(0).integers(0, count, (8, 27)), axis=1)
     return with_tokens(restated(found.assign(position_at=(("path", "layer"), walks)), {}))
 

@@ -13,6 +13,7 @@ from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.text import label
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
+from squashlens.records.sentences import percent
 from tests.figures import specimens
 
 
@@ -100,7 +101,7 @@ def test_sinks_are_beyond_the_scale_and_named(sinks: list[int]) -> None:
     if sinks:
         low, high = figure.layout.yaxis.range
         assert low < np.log10(bound[~apart].min()) < np.log10(bound[~apart].max()) < high < np.log10(bound[sinks[0]])
-        assert f", with {100 * bound[apart].sum() / bound.sum():.4g} % of the path bound" in said
+        assert f", with {percent(bound[apart].sum() / bound.sum())} of the path bound" in said
 
 
 @pytest.mark.parametrize("query_has_most", [False, True])
@@ -113,7 +114,7 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(query_has_most: bool
         values[-2, -1], values[-2, 0] = 0.6, 0.4 - 6e-4
     figure: Any = sl.figures.of(restated(shares.copy(data=values), {}))
     assert (figure.data[0].zmax == 0) == query_has_most
-    assert (", with 99.93 % of the paths" in figure.layout.title.subtitle.text) != query_has_most
+    assert (", with over 99.9 % of the paths" in figure.layout.title.subtitle.text) != query_has_most
 
 
 def test_a_range_of_queries_is_not_called_all(tiny: Any) -> None:

@@ -14,11 +14,8 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
 from tests import measurements
 
-# Results that are what a figure draws: its usual one, and others with the same variables.
 NOT_OF_ONE = ("of", "panels", "save", "styled")
-TABLES = {
-    "answer_frequencies": sl.results.answer_frequencies,
-}
+TABLES = {"answer_frequencies": sl.results.answer_frequencies}
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +53,7 @@ def test_another_result_is_refused_with_the_measurement_to_call(name: str, resul
 def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse\."):
         sl.figures.collapse_curve(results["collapse"].isel(layer=-1))
+    assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no heads
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
     with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):

@@ -6,3 +6,6 @@ const wide = () => {
 };
 wide();
 window.addEventListener("resize", wide);
+
+// Sphinx's captions are headings for readers of the page's structure, who need their level.
+for (const head of document.querySelectorAll('[role="heading"]:not([aria-level])')) head.ariaLevel = "2";

@@ -80,9 +80,9 @@ def _documented(text: str, name: str, maker: str) -> str:
 
 def mark_derived(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
     """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
-    if all(origin_of(one) != "derived" for one in drawn):
-        return figure
     page = Page.of(figure)
+    if DERIVED in page.notes or all(origin_of(one) != "derived" for one in drawn):
+        return figure
     notes = DOT.join(filter(None, [page.notes, DERIVED]))
     replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
     return dress(figure)

@@ -16,7 +16,8 @@ import torch
 import xarray as xr
 
 from squashlens._typing import short_repr
-from squashlens.checks.results import takes
+from squashlens.checks.arguments import validated
+from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.remarks import remark
@@ -181,7 +182,7 @@ def ability_variables(found: Sequence[Ability], over: tuple[str, ...]) -> dict[s
     }
 
 
-@takes("squashlens.evaluate", "value truth: mode length seed", "mode: mode")
+@validated
 def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     """How often each value was answered, and how often it was the right answer (figures 4 and 7).
 
@@ -206,6 +207,7 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0
     """
+    require(result, "result", "squashlens.evaluate", dims_by_name(["value truth: mode length seed", "mode: mode"]))
     facts = provenance(result)
     values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
     flat = {name: result[name].values.reshape(len(result["mode"]), -1) for name in ("value", "truth")}
