@@ -11,7 +11,16 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
-from squashlens.measure.answers.verdict import LOST, POSSIBLE, PREFERRED, PRESENT, UNDECIDED, UNRESOLVED, USED, exceeds_random
+from squashlens.measure.answers.verdict import (
+    LOST,
+    POSSIBLE,
+    PREFERRED,
+    PRESENT,
+    UNDECIDED,
+    UNRESOLVED,
+    USED,
+    exceeds_random,
+)
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import number, percent, sentence, times
 from squashlens.theory.distances import NOISE_FLOORS
@@ -118,7 +127,7 @@ def decided_by(own: xr.Dataset) -> str:
         random = np.stack([own["log_odds_random"], own["log_odds_after_random"]], axis=1)
         first, second = (number(float(value)) for value in random[np.argmax(random[:, 0] - random[:, 1])])
         beside = f" In random weights of the same shape they are {first} and {second} nats"
-        clear = min(before, -after) >= PREFERRED and own["behind"] <= POSSIBLE
+        clear = min(before, -after) >= PREFERRED
         if said == UNDECIDED and clear and not exceeds_random(np.array([before, after]), random):
             return (
                 f"{odds}{beside}: the architecture alone does as much, or nearly, as where it repeats its last token."

@@ -76,8 +76,8 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({}, BECAME, "No verdict: no right answer was given."),
     ({"judged": judged("used")}, BECAME, "Used: of the two answers, each prompt prefers its own."),
     ({"judged": judged("present, not used")}, BECAME,
-     "do not both follow. The log-odds of “90” and “91” are 0.3 nats after the prompt whose right answer is “90”, and 0.1 "
-     "after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after both. The "
+     "do not both follow. The log-odds of “90” and “91” are 0.3 nats after the prompt whose right answer is “90”, and "
+     "0.1 after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after both. The "
      "change moves the log-odds the right way, by 0.2 nats, and not far enough. Yet at y the "
      "two prompts are 300 times (random weights: 4 times) as far apart"),
     ({"judged": judged("present, not used", log_odds=-4.0, log_odds_after=5.0)}, BECAME,
@@ -136,7 +136,7 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: collapse.falls(pairs([2.0, 0, 0, 0])), "is 0 (median over 4 lengths)"),
     (lambda: collapse.against_contrast(pairs([1.0] * 5)), ""),
     (lambda: collapse.recovers(apart(0.44, 1.03)), "44 % of 5 lengths are recovered from y; one more token moves y by "
-     "1.03 times what rounding does (median). By chance 1 % would be."),
+     "1.03 times what rounding does (median; a step that is rounded too is hardly below 1). By chance 1 % would "),
     (lambda: say.ranks(measured()), "over 18 tokens is 0.8, 95 % interval 0.45 to 0.92; that of the null"),
     (lambda: say.sinks(measured(path_bound=[81] + [1] * 19).assign(sink=("position", [1] + [0] * 19))),
      "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %"),

@@ -58,10 +58,10 @@ def verdict(
     the noise of λ is the largest difference between runs, at least what rounding the logits does. In this order:
 
     1. ``"not resolved"``: λ(P) and λ(P′) differ by less than 3 noises, in this dtype;
-    2. ``"used"``: each prompt prefers its own answer, λ(P) > 0 > λ(P′), and the model might give it: the likeliest token
-       is nowhere 1000 times as likely as its token. It is ``"undecided"`` if an own answer is not at least twice as
-       likely as the other one in all runs, or if models with random weights do as much: if one prefers both answers so,
-       or if λ(P) or −λ(P′) is less than log 2 above twice what the change moves its λ by;
+    2. ``"used"``: each prompt prefers its own answer, λ(P) > 0 > λ(P′), and the model might give it: the likeliest
+       token is nowhere 1000 times as likely as its token. It is ``"undecided"`` if an own answer is not at least twice
+       as likely as the other one in all runs, or if models with random weights do as much: if one prefers both answers
+       so, or if λ(P) or −λ(P′) is less than log 2 above twice what the change moves its λ by;
     3. ``"present, not used"``: at y or at some layer, the representations of the last token are further apart than the
        sum of their noises (`margin` > 1), and in all other runs the prompt that was run is the nearer one;
     4. ``"lost"``: at no layer, nor at y, is the prompt that was run the nearer one in all other runs;

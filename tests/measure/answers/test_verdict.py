@@ -92,8 +92,8 @@ def test_random_weights_never_use_an_answer(tiny: Any, seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("random", "expected"),
-    [((5, 1), True), ((5, 0), False), ((-6, -2), True), ((1, -1), False), ((0.6, -0.6), True), ((-2, 2), True)],
+    [((5, 4), True), ((5, 3), False), ((-6, -5), True), ((1, -1), False), ((0.5, -0.5), True), ((-2, 2), False)],
 )
 def test_a_preference_exceeds_that_of_random_weights(random: tuple[float, float], expected: bool) -> None:
-    """Of 3 nats each: random weights prefer both answers by log 2 themselves, or move by 2 · (3 − log 2) = 4.6."""
+    """Of 3 nats each: random weights prefer both answers by log 2 themselves, or move by (3 − log 2) ÷ 2 = 1.15."""
     assert bool(exceeds_random(np.array([[3.0], [-3.0]]), np.array(random)[None, :, None])[0]) == expected
