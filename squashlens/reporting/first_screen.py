@@ -30,7 +30,7 @@ SHOWN = 3  # tokens that are named
 PROBABILITIES = ("probability", "probability_after")
 WORDS = {
     USED: "used: of the two answers, each prompt prefers its own",
-    PRESENT: "present, not used: the two prompts can be told apart, and their right answers do not both follow",
+    PRESENT: "present, not used: the two prompts can be told apart, and not both get their own answer",
     LOST: "lost before the last token: nothing tells the two prompts apart",
     UNRESOLVED: "not resolved: rounding does as much as the change of the prompt",
     UNDECIDED: "undecided",
