@@ -77,8 +77,8 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({"judged": judged("used")}, BECAME, "Used: of the two answers, each prompt prefers its own."),
     ({"judged": judged("present, not used")}, BECAME,
      "not both get their own answer. The log-odds of “90” and “91” are 0.3 nats after the prompt whose right answer is "
-     "“90”, and 0.1 after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after both. The "
-     "change moves the log-odds the right way, by 0.2 nats, and not far enough. Yet at y the "
+     "“90”, and 0.1 after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after "
+     "both. The change moves the log-odds the right way, by 0.2 nats, and not far enough. Yet at y the "
      "two prompts are 300 times (random weights: 4 times) as far apart"),
     ({"judged": judged("present, not used", log_odds=-4.0, log_odds_after=5.0)}, BECAME,
      "After each prompt the model prefers the other one's answer: are they given the wrong way round?"),
