@@ -38,7 +38,7 @@ PREFERRED = math.log(2)  # least log-odds of a preferred answer: with random wei
 # How much less likely than the likeliest token those of an answer may be. λ of two answers that the model would never
 # give follows the prompt by chance: of right answers in another order one in ten, all of them e^9.9 behind or more.
 POSSIBLE = math.log(1000)
-Spellings = Mapping[str, list[Ids]]  # the tokens of each answer, as it is given and with a space before it
+Spellings = Mapping[str, list[Ids]]  # the tokens of each way to write each answer
 USED, UNRESOLVED, PRESENT, LOST, UNDECIDED = "used", "not resolved", "present, not used", "lost", "undecided"
 
 
@@ -153,7 +153,8 @@ def exceeds_random(odds: np.ndarray, random: np.ndarray) -> np.ndarray:
     """Whether both answers are preferred by more than random weights do; odds are (2, pair) and (model, 2, pair).
 
     No random model may prefer both itself, and twice what the change moves its λ by must be exceeded by log 2: other
-    draws move it further, and from another place. (With half of it 28 of 192 untrained models were used, with all 4.)
+    draws move it further, and from another place. Of 192 pairs in untrained models half of it left 28 used, all of it
+    4, and twice of it none.
     """
     own, alone = np.minimum(odds[0], -odds[1]), np.minimum(random[:, 0], -random[:, 1])
     most = 2 * np.abs(random[:, 0] - random[:, 1])
