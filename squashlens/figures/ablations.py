@@ -8,10 +8,9 @@ from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
-from squashlens.figures.drawing.shapes import MARKS, name_rows, spread
+from squashlens.figures.drawing.shapes import MARKS, extremes, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.sentences import number
 
 # The name of each ablation.
 NAMES = {
@@ -67,9 +66,12 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
         figure.add_vline(x=place, line={"color": COLOURS["null"], "dash": "dot", "width": 1})
     figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=[-0.65, 1.65])
     name_rows(figure, names)
-    middles = {NAMES[kind]: float(values.median()) for kind, values in rows.items() if np.isfinite(values).any()}
-    order = sorted(middles, key=lambda name: middles[name])
-    ends = [f"{number(middles[name])} (“{name}”)" for name in (order[:1] + order[-1:])]
-    says = f"The smallest median of the effect that remains is {ends[0]}; the largest is {ends[1]}." if order else ""
+    ends = here.reindex(edit=["none", "separators"])
+    effect = ends["distance"].diff("edit").where(ends["retained"].notnull())[0]
+    raised, lowered = int((effect > 0).sum()), int((effect < 0).sum())
+    says = f"The separators raise D at {raised} of {effect.size} lengths and lower it at {lowered}."
+    middles = xr.DataArray([float(values.median()) for values in rows.values()], {"ablation": names})
+    if not raised or not lowered:  # an effect of two signs has no part that remains
+        says = f"{says} {extremes(middles, 'median of the effect that remains')}".rstrip()
     title = f"How much of the separators' effect remains, layer {at}"
     return finish(figure, title, 30 * (len(rows) + 1), ablation, *MARKS, distance_of(ablation), *notes, says=says)

@@ -67,8 +67,9 @@ def accuracy_by_length(found: Found) -> go.Figure:
         shown = bars if many > 1 or grouped else None
         line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
-        way = "stays at" if share[0] == share[-1] else f"{'falls' if share[-1] < share[0] else 'rises'} from"
-        moved = f"{way} {' to '.join(dict.fromkeys((percent(share[0]), percent(share[-1]))))}"
+        said = dict.fromkeys((percent(share[0]), percent(share[-1])))
+        way = "stays at" if len(said) == 1 else f"{'falls' if share[-1] < share[0] else 'rises'} from"
+        moved = f"{way} {' to '.join(said)}"
         ends_of.setdefault(moved, []).append(name)
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]

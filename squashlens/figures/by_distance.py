@@ -16,7 +16,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, extremes, grid, int
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import BROWN, COLOURS, DRAWN, pale, series, shades_of
-from squashlens.records.sentences import listed, number, percent
+from squashlens.records.sentences import listed, number, open_order, percent, with_ends
 
 # The quantities of each panel, with their names and colours. Only those of the model have points and the fitted law.
 QUANTITIES = {
@@ -136,7 +136,7 @@ def needle(
         figure.update_yaxes(range=_log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    ends = [f"the {PANELS[name][0].partition(',')[0]} {_ends(found[f'{name}_mean'])}" for name in wanted]
+    ends = [f"the {PANELS[name][0].partition(',')[0]} {_ends(with_ends(found, f'{name}_mean'))}" for name in wanted]
     notes = [*norm_note(found), *["bars: 95 % intervals"] * bool((found["prompts"] > 1).any())]
     by = f"From {found['at'].values[0]} to {found['at'].values[-1]} ({xlabel})" if len(groups) > 1 else f"By {xlabel}"
     says = f"{escape(by)}, {listed(ends)}."
@@ -160,8 +160,9 @@ def _ends(means: xr.DataArray) -> str:
         return f"falls in {falling} of {means.sizes['group']} lines"
     if not float(means.max()) > FLAT * float(means.min()):
         return f"is {' to '.join(dict.fromkeys((number(means.min()), number(means.max()))))} everywhere"
-    row = means.values[0]
-    most, least = (escape(str(means["at"].values[place])) for place in (row.argmax(), row.argmin()))
+    places, several = means["at"].values, "one of {} places whose intervals overlap"
+    open_places = [places[may[0]].astype(str).tolist() for may, *_ in open_order(means)]
+    most, least = (escape(at[0]) if len(at) == 1 else several.format(len(at)) for at in open_places)
     return f"is largest at {most} and smallest at {least}"
 
 

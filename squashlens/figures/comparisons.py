@@ -42,7 +42,9 @@ def changes(compared: xr.Dataset) -> go.Figure:
     if "accuracy" in compared and len(names) > 1:
         right = compared["accuracy"].median([dim for dim in compared["accuracy"].dims if dim != "change"]).values
         fewer, worst = int((right[1:] < right[0]).sum()), int(right.argmin())
-        most = f", most of all “{names[worst]}”: from {percent(right[0])} to {percent(right[worst])}" if fewer else ""
+        same = [name for name, share in zip(names, right, strict=True) if percent(share) == percent(right[worst])]
+        least = f"“{names[worst]}”" if len(same) == 1 else f"{len(same)} of them"
+        most = f", most of all {least}: from {percent(right[0])} to {percent(right[worst])}" if fewer else ""
         says = f"{fewer or 'None'} of {len(names) - 1} changes lower the median share of right answers{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"

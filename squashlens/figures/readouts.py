@@ -91,7 +91,8 @@ def probe(found: xr.Dataset) -> go.Figure:
     panels = {"this model": each}
     twin = "r2_random_model"
     notes = ["y: the last layer's output after the final norm", *["blank: no R²"] * bool(np.isnan(each).any())]
-    says = extremes(each, "R²")
+    ends = {end: _with_y(found, f"r2_{end}").reindex_like(each) for end in ("low", "high") if f"r2_{end}" in found}
+    says = extremes(each.assign_coords(ends), "R²")
     if twin in found and f"{twin}_y" in found and not bool(np.isnan(found[f"{twin}_y"]).all()):
         panels["random weights, same architecture"] = _with_y(found, twin)
         says = f"{sentence(beside_random(found))}."

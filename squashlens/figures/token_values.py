@@ -12,11 +12,12 @@ from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
 from squashlens.figures.drawing.notes import norm_note
 from squashlens.figures.drawing.shapes import (
+    bars_of,
     curve,
     extremes,
     grid,
     guide,
-    interval,
+    interval_note,
     is_wide,
     name_rows,
     titles_of,
@@ -25,7 +26,7 @@ from squashlens.figures.drawing.shapes import (
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.sentences import percent
+from squashlens.records.sentences import ends_of, percent, with_ends
 
 EDGE = 0.08  # how far a scale goes beyond the tokens other than sinks, as a share of their range
 # Of each curve of `attribution`: its name.
@@ -49,8 +50,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
     The scale is logarithmic if all values are positive.
-    Certified upper bounds that have lower bounds too, the coordinate `low` of a sketch, have bars down to these. Tokens
-    after the query, if one was selected from a profile, are left out.
+    Sketched values have their intervals, from the coordinate `low` to `high`, as bars; certified upper bounds have bars
+    down to `low`. Tokens after the query, if one was selected from a profile, are left out.
 
     Args:
         values: a DataArray over the tokens of one prompt, such as ``sl.path_bound(…)`` or
@@ -60,20 +61,12 @@ def by_token(values: xr.DataArray) -> go.Figure:
     values = of_one_prompt(moved_probability(values))
     if "query" in values.coords and not values["query"].ndim:
         values = values.isel(position=values["position"].values <= values["query"].item())
-    tokens, (title, axis) = tokens_of(values), titles_of(values)
-    data, positions = values.values.astype(np.float64), values["position"].values
-    low = values["low"].values.astype(np.float64) if "low" in values.coords else None
-    texts = [number_token(place, tokens[place]) for place in map(int, positions)]
-    bars = None
-    if low is not None:
-        texts = [f"{text}<br>at least {least:.6g}, at most" for text, least in zip(texts, low, strict=True)]
-        bars = interval(data, low, data, COLOURS["path_bound"], 3)
-    figure = go.Figure(_line(positions, data, texts, colour=COLOURS["path_bound"], error_y=bars))
-    notes = ["bars: from a certified lower bound"] if low is not None else []
+    (title, axis), data, notes = titles_of(values), values.values, interval_note(values)
+    figure = go.Figure(_line(values, colour=COLOURS["path_bound"]))
     if (data[np.isfinite(data)] > 0).all():
         figure.update_yaxes(type="log")
-    figure.update_xaxes(token_axis(tokens)).update_yaxes(title=axis)
-    return finish(figure, title, 260, values, *notes, says=extremes(values))
+    figure.update_xaxes(token_axis(tokens_of(values))).update_yaxes(title=axis)
+    return finish(figure, title, 260, values, *notes, says=extremes(values, "norm" if notes else "value"))
 
 
 @draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
@@ -81,28 +74,27 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw path bound and null (upper panel), Jacobian norms (middle) and bound ÷ null (lower) of each token.
 
     All scales are logarithmic, so values of exactly zero are missing from the lines. The upper scale ends at the tokens
-    that are no attention sinks; a note has the sinks with their share. Repeated tokens have separate places on the
-    axis. The hover text has position, token and value.
+    that are no attention sinks; a note has the sinks with their share. Sketched norms have their intervals as bars.
+    Repeated tokens have separate places on the axis. The hover text has position, token and value.
 
     Args:
         sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several
             prompts; ``result.isel(prompt=0)`` selects one.
     """
     sensitivity = of_one_prompt(sensitivity)
-    tokens, places = tokens_of(sensitivity), sensitivity["position"].values
-    texts = [number_token(place, tokens[place]) for place in map(int, places)]
     figure, _ = grid([*PANELS], heights=[0.36, 0.36, 0.28], shared_xaxes=True)
     for row, (title, names) in enumerate(PANELS.items(), 1):
         for name in names:
-            data, text = sensitivity[name].values, NAMES[name]
-            line = _line(places, data, texts, f"{text or title}: ", name=text, colour=COLOURS[name], log=True)
+            style: Any = {"name": NAMES[name], "colour": COLOURS[name], "log": True}
+            line = _line(with_ends(sensitivity, name), f"{NAMES[name] or title}: ", **style)
             figure.add_trace(line, row=row, col=1)
     guide(figure, 1, row=3, col=1)
     figure.update_yaxes(type="log")
-    notes = [*norm_note(sensitivity), *_set_sinks_apart(figure, sensitivity)]
-    figure.update_xaxes(token_axis(tokens))
-    more, norms = int((sensitivity["bound_over_null"] > 1).sum()), sensitivity["jacobian"]
-    says = f"The path bound is above uniform attention's at {more} of {len(texts)} tokens. "
+    norms = with_ends(sensitivity, "jacobian")
+    notes = [*norm_note(sensitivity), *interval_note(norms), *_set_sinks_apart(figure, sensitivity)]
+    figure.update_xaxes(token_axis(tokens_of(sensitivity)))
+    more = int((sensitivity["bound_over_null"] > 1).sum())
+    says = f"The path bound is above uniform attention's at {more} of {len(norms)} tokens. "
     title = "Influence of each token on the last representation"
     return finish(figure, title, 480, sensitivity, *notes, says=says + extremes(norms, "norm of the whole model"))
 
@@ -115,22 +107,19 @@ def substitution(found: xr.Dataset) -> go.Figure:
     Bars are the standard deviation over the replacements of a token. Tokens that were not changed have no mark.
     """
     found = of_one_prompt(found)
-    tokens, places = tokens_of(found), found["position"].values
     names = [name for name in ("effect", "kl", "total_variation", "log_odds_change") if name in found]
     figure, _ = grid([titles_of(moved_probability(found[name]))[0] for name in names], shared_xaxes=True)
-    texts = [number_token(place, tokens[place]) for place in map(int, places)]
-    colour, notes = COLOURS["path_bound"], list[str]()
+    notes = list[str]()
     for row, name in enumerate(names, 1):
-        shown, bars = moved_probability(found[name]), None
-        values = shown.values.astype(np.float64)
+        shown = moved_probability(found[name])
         if name == "effect" and "effect_std" in found:
-            spread = found["effect_std"].values.astype(np.float64)
-            bars = interval(values, np.maximum(values - spread, 0.0), values + spread, colour, 3)
-            notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > values).any() else ''}"]
-        figure.add_trace(_line(places, values, texts, colour=colour, error_y=bars), row=row, col=1)
+            spread = found["effect_std"]
+            shown = shown.assign_coords(low=np.maximum(shown - spread, 0.0), high=shown + spread)
+            notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > shown).any() else ''}"]
+        figure.add_trace(_line(shown, colour=COLOURS["path_bound"]), row=row, col=1)
         unit = str(shown.attrs.get("units", "1"))
         figure.update_yaxes(title=escape(unit if unit != "1" else ""), rangemode="tozero", row=row, col=1)
-    figure.update_xaxes(token_axis(tokens))
+    figure.update_xaxes(token_axis(tokens_of(found)))
     if "log_odds_change" in names:
         first, other = (label(found[name].item()) for name in ("target", "against"))
         notes.append(f"lead: of “{first}” over “{other}”" if other else f"lead: log-probability of “{first}”")
@@ -174,8 +163,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
     logarithmic, over = is_wide(values.values), "layer ℓ" if rows == ["layer"] else "query (position)"
     figure = token_figure(values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic)
     notes = ["blank: 0"] if logarithmic and (values.values == 0).any() else []
-    says = extremes(values.where(values != 0))
-    return finish(figure, f"{title or 'Values'}, by {rows[0]}", 280, values, *notes, says=says)
+    return finish(figure, f"{title or 'Values'}, by {rows[0]}", 280, values, *notes, says=extremes(values))
 
 
 @draws("squashlens.influence", "query: query", "effective_rank: layer", "token: position")
@@ -190,7 +178,7 @@ def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     """
     one = found.sel(query=chosen(found, "query", int(found["query"].values[-1]) if query is None else query))
     names = [name for name in ("jacobian", "path_bound") if name in one and one[name].notnull().any()]
-    return token_map(one[names[0]])
+    return token_map(with_ends(one, names[0]))
 
 
 @draws("squashlens.top_tokens", "values: rank", "token: rank")
@@ -208,10 +196,14 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     return finish(figure, "Most likely next tokens", 28 * (len(tokens) + 1), probabilities, says=says)
 
 
-def _line(places: np.ndarray, values: np.ndarray, texts: list[str], told: str = "", **style: Any) -> go.Scatter:
-    """A curve over positions; its hover text has a text for each of them, and `told` before the value."""
+def _line(values: xr.DataArray, told: str = "", **style: Any) -> go.Scatter:
+    """A curve over positions, with bars over intervals; its hover text has each token, and `told` before the value."""
+    texts, bars = [number_token(*place) for place in tokens_of(values).items()], bars_of(values, style["colour"])
+    if bars:
+        ends = zip(texts, *ends_of(values), strict=True)
+        texts = [f"{text}<br>{low:.6g} to {high:.6g}" for text, low, high in ends]
     hover, each = f"%{{customdata}}<br>{told}%{{y:.6g}}", np.array(texts, dtype=object)
-    return curve(places.astype(float), values, customdata=each, hover=hover, **style)
+    return curve(values["position"].values.astype(float), values.values, customdata=each, hover=hover, **bars, **style)
 
 
 def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:

@@ -15,7 +15,7 @@ from squashlens.checks.results import EACH, moved_probability, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
 from squashlens.figures.drawing.panels import compose
-from squashlens.figures.drawing.shapes import curve, extremes, is_wide, layer_map, titles_of
+from squashlens.figures.drawing.shapes import bars_of, curve, extremes, interval_note, is_wide, layer_map, titles_of
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
@@ -182,19 +182,14 @@ def _fits(result: Any, figure: Any) -> bool:
     return True
 
 
-def _are_numbers(values: xr.DataArray) -> bool:
-    """Whether these are numbers over one dimension or two."""
-    return values.ndim in (1, 2) and values.dtype.kind in "biuf" and values.size > 0
-
-
 def plain(values: xr.DataArray) -> go.Figure | None:
     """Numbers over one dimension or two, as at most four lines or as a map; None for any other array.
 
     The colours of positive values that span more than a factor of ten are their logarithms.
     """
-    if not _are_numbers(values):
+    if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
-    values, figure = moved_probability(values), go.Figure()
+    values, figure, notes = moved_probability(values), go.Figure(), list[str]()
     says, (title, axis) = extremes(values), titles_of(values)
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
         texts = [str(one).replace("_", " ") for one in values[dim].values]
@@ -207,9 +202,10 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     else:
         values = values.transpose() if values.ndim == 2 and len(values) > LINES else values
         for number, part in enumerate(values if values.ndim == 2 else [values]):
-            name = escape(f"{values.dims[0]} {values[values.dims[0]].values[number]}") if values.ndim == 2 else ""
-            line = curve(part[part.dims[0]].values, part.values, name, hover="%{x}: %{y:.4g}", **series(number))
-            figure.add_trace(line)
+            name = f"{values.dims[0]} {values[values.dims[0]].values[number]}" if values.ndim == 2 else ""
+            style: Any = series(number) | bars_of(part, series(number)["colour"]) | {"hover": "%{x}: %{y:.4g}"}
+            figure.add_trace(curve(part[part.dims[0]].values, part.values, escape(name.replace("_", " ")), **style))
         figure.update_yaxes(title=axis)
-    figure.update_xaxes(title=escape(str(values.dims[-1])))
-    return mark_derived(finish(figure, title, 260, values, says=says), [values])
+        notes = interval_note(values)
+    figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
+    return mark_derived(finish(figure, title, 260, values, *notes, says=says), [values])

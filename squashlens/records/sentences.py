@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import xarray as xr
 
 from squashlens.records.results import facts_of
@@ -19,6 +20,29 @@ def number(value: object) -> str:
     short = f"{float(value):.3g}"  # pyright: ignore[reportArgumentType]
     plain = f"{float(short):,.0f}" if 1000 <= abs(float(short)) < 1e6 else short
     return plain.replace("-", "−")
+
+
+def with_ends(found: xr.Dataset, name: str) -> xr.DataArray:
+    """A variable with the ends of its intervals, if there are any, as the coordinates `low` and `high`."""
+    ends = {end: f"{name.removesuffix('_mean')}_{end}" for end in ("low", "high")}
+    return found[name].assign_coords({end: found[each].variable for end, each in ends.items() if each in found})
+
+
+def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends `low` and `high` of the intervals of values; the values where there are none that contain them all."""
+    data, ends = values.values.astype(np.float64), [values.coords.get(end, values).values for end in ("low", "high")]
+    low, high = (np.where(np.isnan(data + end), data, end) for end in ends)
+    return (low, high) if np.allclose(np.clip(data, low, high), data, atol=0, equal_nan=True) else (data, data)
+
+
+def open_order(values: xr.DataArray) -> list[tuple[np.ndarray, float, float]]:
+    """Which values may be the largest, and from where to where it is; and the same of the smallest.
+
+    One value may be, unless intervals overlap or values are equal to the digits that `number` shows.
+    """
+    low, high = (np.reshape([float(f"{each:.3g}") for each in end.flat], end.shape) for end in ends_of(values))
+    top, bottom = ((of(low), of(high)) for of in (np.nanmax, np.nanmin))
+    return [(high >= top[0], *top), (low <= bottom[1], *bottom)]
 
 
 def times(factor: float) -> str:

@@ -22,7 +22,7 @@ from squashlens.measure.answers.verdict import (
     exceeds_random,
 )
 from squashlens.records.results import facts_of
-from squashlens.records.sentences import number, percent, sentence, times
+from squashlens.records.sentences import listed, number, open_order, percent, sentence, times, with_ends
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
@@ -165,7 +165,9 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
     names = [name_at(given.measured, inside.start + at) for at in order]
     if given.knockout is None:
         each = ", ".join(f"{number(own[at])} for {name}" for at, name in zip(order, names, strict=True))
-        return f"Most on {names[0]}, by the Jacobian norm.", (f"Jacobian norms: {each}. Tokens could not be hidden.",)
+        open_to = int(open_order(with_ends(given.measured, "jacobian")[inside])[0][0].sum())
+        most = names[0] if open_to == 1 else f"one of {open_to} tokens whose norms may be equal"
+        return f"Most on {most}, by the Jacobian norm.", (f"Jacobian norms: {each}. Tokens could not be hidden.",)
     if own.max() < MATTERS:
         return "No single token matters.", (
             f"Hiding one from all later tokens moves {percent(float(own.max()))} of the probability at most "
@@ -175,7 +177,8 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
     moves = f"Probability that moves if no later token can read it: {each}."
     if inside.start:
         moves += f" Left out is {name_at(given.measured, 0)}, without which {percent(float(values[0]))} moves."
-    return f"Most on {names[0]}.", (moves, *_why(given.knockout, given.measured, inside))
+    most = [name for at, name in zip(order, names, strict=True) if percent(own[at]) == percent(own[order[0]])]
+    return f"Most on {listed(most)}.", (moves, *_why(given.knockout, given.measured, inside))
 
 
 def _why(knockout: xr.Dataset, measured: xr.Dataset, inside: slice) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import squashlens as sl
 from squashlens import synthetic
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.shapes import extremes
 from squashlens.figures.drawing.text import label
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
@@ -43,6 +44,39 @@ def test_a_sentence_has_the_ends_of_what_is_drawn() -> None:
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
+
+
+LOW, HIGH = [0.5, 1.0, 1.5, 2.9], [1.2, 2.0, 2.9, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "largest", "smallest"),
+    [
+        ([3.1593157, 3.1593153, 2.0], {}, "3.16 (2 of 3 values)", "2 (position 2)"),
+        ([0.0, 2, 1, 0], {}, "2 (position 1)", "1 (position 2)"),  # tokens that cannot act on the query
+        ([1.0, 1.5, 2, 3], {"low": LOW, "high": HIGH}, "between 2.9 and 4 (one of 2", "between 0.5 and 1.2 (one of 2"),
+        ([1.0, 1.5, 2, 5], {"low": LOW, "high": HIGH}, "5 (position 3)", "1 (position 0)"),  # intervals of other values
+        ([0.9, 1.5, 2, 3.5], {"low": [0.5, 1, 1.5, 3]}, "3.5 (position 3)", "0.9 (position 0)"),
+    ],
+)  # fmt: skip
+def test_no_order_is_named_of_equal_digits_or_intervals_that_overlap(
+    values: list[float], ends: Any, largest: str, smallest: str
+) -> None:
+    found = xr.DataArray(values, {"position": range(len(values))}, "position", attrs={"long_name": "norm"})
+    said = extremes(found.assign_coords({end: ("position", at) for end, at in ends.items()}))
+    assert said.startswith(f"The largest value is {largest}")
+    assert f"; the smallest is {smallest}" in said
+    assert "the whole result has their intervals" in extremes(found.assign_attrs(long_name="sketched norm"))
+
+
+def test_separators_of_both_signs_have_no_effect_that_remains() -> None:
+    found = specimens.ablation()
+    found["distance"][:2] = [[[1.0]], [[2.0]]]
+    raised = Page.of(sl.figures.retained_by_kind(restated(found, {}))).says
+    assert raised.startswith("The separators raise D at 12 of 12 lengths and lower it at 0. The largest median of the")
+    found["distance"][1, :, :4] = 0.5
+    both = Page.of(sl.figures.retained_by_kind(restated(found, {}))).says
+    assert both == "The separators raise D at 8 of 12 lengths and lower it at 4."
 
 
 def test_zeros_and_rows_without_values_are_left_out() -> None:

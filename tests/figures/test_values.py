@@ -37,6 +37,9 @@ def attribution() -> Pairs:
         ("attention frozen", "jacobian_frozen"), (None, "bound_over_null"),
     ):  # fmt: skip
         yield lines[name].y, found[variable]
+    around = {f"jacobian_{end}": found["jacobian"] * factor for end, factor in (("low", 0.5), ("high", 3))}
+    whole = named(sl.figures.attribution(restated(found.assign(around), {})))["whole model"]
+    yield ends(whole.error_y, whole.y), (around["jacobian_high"], around["jacobian_low"])
 
 
 def by_token() -> Pairs:
@@ -148,6 +151,7 @@ def collapse_curve() -> Pairs:
     many["distance"][:] = 10.0 ** (np.arange(200) % 3)  # periods of three are one band, and a median
     low, high, middle = [t.y for t in sl.figures.collapse_curve(restated(many, {})).data if t.legendgroup == "v and v*"]
     yield (low[-1], high[-1], middle[-1]), (100, 1, 10)
+    assert "band: smallest to largest D" in Page.of(sl.figures.collapse_curve(restated(many, {}))).notes
 
 
 def collapse_heatmap() -> Pairs:
@@ -298,6 +302,8 @@ def lines() -> Pairs:
             yield line.y, distance.sel(length=length)
     (cells,) = sl.figures.of(distance).data
     yield cells.z, np.log10(distance)
+    blocks = sl.figures.of(distance.isel(layer=0, length=slice(2)).rename(length="from_block"))
+    assert blocks.layout.xaxis.title.text == "from block"
 
 
 CASES: list[Callable[[], Pairs]] = [

@@ -96,7 +96,8 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({}, DEPENDS, "Why “␣Rome” and not “␣Berlin”: its lead of 2.5 nats changes by −5.4 without “t1” at position 1."),
     ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves under "
      "0.1 % of the probability at most (“t1” at position 1)."),
-    ({"knockout": None}, DEPENDS, "by the Jacobian norm"),
+    ({"knockout": None}, DEPENDS, "Most on one of 18 tokens whose norms may be equal, by the Jacobian norm."),
+    ({"knockout": moved(0.3, 0.3001, 0.1)}, DEPENDS, "Most on “t2” at position 2 and “t1” at position 1."),
     ({"helped": {"sharper": judged("used", probability=0.9)}}, HELPS,
      "Sharper. Tried, with the probabilities of the two right answers: sharper: used (90 % and 2 %)."),
     ({"helped": {"sharper": judged("present, not used")}}, HELPS, "None of the changes that were tried."),

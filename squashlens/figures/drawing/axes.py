@@ -91,8 +91,8 @@ def _number_ticks(axis: Any, low: float, high: float, fit: float) -> None:
         return
     short = decades < 2 and low >= -3 and high < 6
     axis.update(dtick=None, exponentformat="power", tickformat="~r" if short else "")
-    if decades >= 0.6:  # 1, 2 and 5 of each power of ten, or powers
-        axis.dtick = "D2" if decades < 1 or 2 * decades < fit < 12 else max(1, math.ceil(decades / fit))
+    if decades >= 0.6:  # 1, 2 and 5 of each of at most two powers of ten, or powers
+        axis.dtick = "D2" if decades < 1 or (decades <= 2 and 2 * decades < fit < 12) else math.ceil(decades / fit)
 
 
 def limits_of(figure: go.Figure, name: str) -> tuple[float, float]:

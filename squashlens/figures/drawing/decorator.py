@@ -79,11 +79,11 @@ def _documented(text: str, name: str, maker: str) -> str:
 
 
 def mark_derived(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
-    """The figure, whose line under the title says so if something that it shows is derived from a measurement."""
-    page = Page.of(figure)
-    if DERIVED in page.notes or all(origin_of(one) != "derived" for one in drawn):
+    """The figure, whose line under the title says whether what was given is derived, not what it selects."""
+    page, derived = Page.of(figure), any(origin_of(one) == "derived" for one in drawn)
+    notes = DOT.join([note for note in page.notes.split(DOT) if note not in ("", DERIVED)] + [DERIVED] * derived)
+    if notes == page.notes:
         return figure
-    notes = DOT.join(filter(None, [page.notes, DERIVED]))
     replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
     return dress(figure)
 

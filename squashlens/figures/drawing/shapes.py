@@ -15,7 +15,7 @@ from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.page_blocks import Page, Panel
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import GUIDE, pale
-from squashlens.records.sentences import number
+from squashlens.records.sentences import ends_of, number, open_order
 
 MARKS = ("dots: lengths", "rings: medians", "bars: middle half")  # what `spread` draws
 LAYERS: dict[str, Any] = {"title": "layer ℓ", "dtick": 1}  # an axis of layers
@@ -42,6 +42,19 @@ def interval(middle: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str,
     """Error bars from `low` to `high` around `middle`, with caps of `width` pixels; none where an end is NaN."""
     up, down = np.nan_to_num(high - middle), np.nan_to_num(middle - low)
     return {"type": "data", "array": up, "arrayminus": down, "color": colour, "width": width}
+
+
+def bars_of(values: xr.DataArray, colour: str) -> dict[str, Any]:
+    """Thin error bars over the intervals of values, as a property of their curve; nothing without intervals."""
+    low, high = ends_of(values)
+    bars = interval(values.values.astype(np.float64), low, high, colour, 3) | {"thickness": 1.2}
+    return {} if np.array_equal(low, high, equal_nan=True) else {"error_y": bars}
+
+
+def interval_note(values: xr.DataArray) -> list[str]:
+    """What the bars of `bars_of` are, for the line under the title."""
+    kind = "95 % intervals" if "high" in values.coords else "from a certified lower bound"
+    return [f"bars: {kind}"] * bool(bars_of(values, ""))
 
 
 def band(x: Any, low: Any, high: Any, fill: str, group: str) -> list[go.Scatter]:
@@ -170,14 +183,26 @@ def titles_of(values: xr.DataArray) -> tuple[str, str]:
 
 
 def extremes(values: xr.DataArray, of: str = "value") -> str:
-    """Where the largest and the smallest of values are, as a sentence on `of`; nothing without a finite one."""
-    numbers, places = values.values.astype(np.float64), list[str]()
+    """Where the largest and the smallest of values are, as a sentence on `of`; nothing without a finite one.
+
+    Tokens with 0 cannot act on the query, and are left out. Of values that `open_order` leaves open, none is named.
+    """
+    values, places = values.where(values != 0) if "position" in values.dims else values, list[str]()
+    numbers = values.values.astype(np.float64)
     if not np.isfinite(numbers).any():
         return ""
-    if np.nanmax(numbers) == np.nanmin(numbers):
-        return f"The {of} is {number(np.nanmax(numbers))}{' everywhere' if numbers.size > 1 else ''}."
-    for flat in (np.nanargmax(numbers), np.nanargmin(numbers)):
-        index, where = np.unravel_index(flat, numbers.shape), list[str]()
+    if "low" not in values.coords and "sketched" in str(values.attrs.get("long_name")):
+        ends = f"{number(np.nanmin(numbers))} to {number(np.nanmax(numbers))}"
+        return f"Estimates of the {of} are {ends}; the whole result has their intervals."
+    for may, low, high in open_order(values):
+        many, count = int(may.sum()), int(np.isfinite(numbers).sum())
+        if many == count and (low == high or many == 1):
+            return f"The {of} is {number(np.nanmax(numbers))}{' everywhere' if many > 1 else ''}."
+        if many > 1:
+            apart = f"between {number(low)} and {number(high)} (one of {many} whose intervals overlap)"
+            places.append(apart if low < high else f"{number(low)} ({many} of {count} values)")
+            continue
+        index, where = np.unravel_index(may.argmax(), may.shape), list[str]()
         for dim, at in zip(map(str, values.dims), index, strict=True):
             text, token = str(values[dim].values[at]), dim == "position" and "token" in values.coords
             name = f"{dim.replace('_', ' ')} {escape(text)}"
