@@ -19,11 +19,13 @@ from inspect import BoundArguments
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import nn
+from jaxtyping import Bool
+from torch import Tensor, nn
 
 from squashlens._typing import Bridge
 from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now
 from squashlens.engine.locks import locked, run_within
+from squashlens.engine.memory import Checks, raise_any
 from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
@@ -31,13 +33,6 @@ KEPT = 8  # number of states of a model for which results are remembered
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-
-@dataclass
-class Call:
-    """One call of a public function under hooks: the hooks at its begin."""
-
-    at_begin: Tables
 
 
 @dataclass
@@ -52,12 +47,13 @@ class _State:
 
 @dataclass
 class _Known:
-    """What is known of one model: its states, the present one last; inside `steady` also the call."""
+    """What is known of one model: its states, the present one last; inside `steady` also its hooks."""
 
     states: list[_State] = field(default_factory=list)
     busy: bool = False
-    call: Call | None = None
+    at_begin: Tables | None = None  # the hooks on the model when the call began, if there were any
     learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
+    checks: Checks = field(default_factory=dict)  # of passes on devices, which nobody has waited for
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
         """Read the state of the model; of a new one nothing is known, unless it has only `settled`."""
@@ -109,9 +105,29 @@ def fingerprint_of(model: Bridge) -> str:
         return _known_of(model).states[-1].fingerprint
 
 
-def call_of(model: Bridge) -> Call | None:
-    """The call of a public function that measures the model now, if hooks are on the model."""
-    return _known_of(model).call
+def later(model: Bridge, wrong: Bool[Tensor, ""], error: Callable[[], Exception], *key: str) -> None:
+    """Raise the error if `wrong`: on a device after `awaited` or the call, so that nobody waits for it before."""
+    if wrong.device.type != "cpu":
+        with steady(model):
+            _known_of(model).checks.setdefault(key, (error, []))[1].append(wrong)
+    elif bool(wrong):
+        raise error()
+
+
+@contextmanager
+def awaited(model: Bridge) -> Iterator[None]:
+    """After the body, raise the first error that `later` put off; one of the body may be its consequence."""
+    try:
+        yield
+    finally:
+        known = _known_of(model)
+        checks, known.checks = known.checks, {}
+        raise_any(checks)
+
+
+def hooks_at_begin(model: Bridge) -> Tables | None:
+    """The hooks that were on the model when the call of a public function began; `None` if there were none."""
+    return _known_of(model).at_begin
 
 
 @contextmanager
@@ -124,9 +140,10 @@ def steady(model: Bridge) -> Iterator[None]:
             return
         require_no_modes()
         reader, watched = known.look(model), ambient(model)
-        known.call, known.busy, known.learned = Call(hooks_as_now(model)) if watched else None, True, False
+        known.at_begin, known.busy, known.learned = hooks_as_now(model) if watched else None, True, False
         try:
-            yield
+            with awaited(model):
+                yield
         except Exception as error:
             if watched and _in_a_pass(error):
                 raise InputError(
@@ -137,7 +154,7 @@ def steady(model: Bridge) -> Iterator[None]:
                 ) from error
             raise
         finally:
-            known.call, known.busy = None, False
+            known.at_begin, known.busy = None, False
         if marks_of(reader.tensors()) != known.states[-1].weights[0]:
             raise BusyModelError(
                 "A tensor of the model was changed during a measurement.",
