@@ -34,13 +34,6 @@ P = ParamSpec("P")
 
 
 @dataclass
-class Call:
-    """One call of a public function under hooks: the hooks at its begin."""
-
-    at_begin: Tables
-
-
-@dataclass
 class _State:
     """A model in one state, and what is known of it there."""
 
@@ -52,11 +45,11 @@ class _State:
 
 @dataclass
 class _Known:
-    """What is known of one model: its states, the present one last; inside `steady` also the call."""
+    """What is known of one model: its states, the present one last; inside `steady` also the hooks at its begin."""
 
     states: list[_State] = field(default_factory=list)
     busy: bool = False
-    call: Call | None = None
+    at_begin: Tables | None = None
     learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
@@ -109,9 +102,9 @@ def fingerprint_of(model: Bridge) -> str:
         return _known_of(model).states[-1].fingerprint
 
 
-def call_of(model: Bridge) -> Call | None:
-    """The call of a public function that measures the model now, if hooks are on the model."""
-    return _known_of(model).call
+def hooks_at_begin(model: Bridge) -> Tables | None:
+    """The hooks on the model when the public function was called that measures it now; `None` without any."""
+    return _known_of(model).at_begin
 
 
 @contextmanager
@@ -124,7 +117,7 @@ def steady(model: Bridge) -> Iterator[None]:
             return
         require_no_modes()
         reader, watched = known.look(model), ambient(model)
-        known.call, known.busy, known.learned = Call(hooks_as_now(model)) if watched else None, True, False
+        known.at_begin, known.busy, known.learned = hooks_as_now(model) if watched else None, True, False
         try:
             yield
         except Exception as error:
@@ -137,11 +130,15 @@ def steady(model: Bridge) -> Iterator[None]:
                 ) from error
             raise
         finally:
-            known.call, known.busy = None, False
-        if marks_of(reader.tensors()) != known.states[-1].weights[0]:
+            known.at_begin, known.busy = None, False
+        state, tensors = known.states[-1], reader.tensors()
+        changed = marks_of(tensors) != state.weights[0]
+        if watched or known.learned:  # hooks may write past PyTorch, and what was learned would hold for the result
+            changed |= contents_of(tensors) != state.weights[1]
+        if changed or (watched and not same(state.structure, [reader.settings(), reader.surroundings()])):
             raise BusyModelError(
-                "A tensor of the model was changed during a measurement.",
-                "Change weights before or after the call, not from a hook or another thread. A model that writes into "
+                "A tensor or a setting of the model was changed during a measurement.",
+                "Change it before or after the call, not from a hook or another thread. A model that writes into "
                 "its own tensors as it runs, as recurrent ones do, is not measured.",
             )
         if known.learned:

@@ -20,7 +20,6 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 import squashlens as sl
 from squashlens.engine import reader, verify
-from squashlens.engine.hooking.hook import attached
 from squashlens.engine.reader import Reader, contents_of, every_bit, sampled
 from squashlens.engine.state import fingerprint_of
 from squashlens.errors import BusyModelError, InputError, SquashlensError, StaleCaptureError, UnsoundModelError
@@ -73,9 +72,16 @@ def loaded_state(model: Any) -> None:
     inner(model).load_state_dict(state)
 
 
-def adapter_on(model: Any) -> None:
-    """A switch that a module has had from the begin, as with adapters."""
-    inner(model).model.layers[0].mlp.disable_adapters = False
+def mlp(model: Any) -> Any:
+    """A module with a switch that it has had from the begin, as with adapters."""
+    return inner(model).model.layers[0].mlp
+
+
+def another_configuration(model: Any) -> None:
+    """Edited only after a result with it."""
+    inner(model).config = copy.deepcopy(inner(model).config)
+    bound(model)
+    inner(model).config.rms_norm_eps = 0.1
 
 
 def left_behind(model: Any) -> None:
@@ -97,16 +103,18 @@ ACCIDENTS: dict[str, Callable[[Any], Any]] = {
     "another storage": lambda m: setattr(m.ln_final.weight, "data", m.ln_final.weight.data * 1.1),
     "load_state_dict": loaded_state,
     "dtype": lambda m: m.to(torch.bfloat16),
-    "adapter": adapter_on,
+    "adapter": lambda m: setattr(mlp(m), "disable_adapters", False),
     "window": lambda m: setattr(attention(m), "sliding_window", 2),
     "epsilon": lambda m: setattr(m.blocks[1].ln1.original_component, "variance_epsilon", 0.1),
     "configuration": lambda m: inner(m).config.rope_parameters.update(rope_theta=50.0),
+    "another configuration": another_configuration,
+    "an attribute renamed": lambda m: setattr(mlp(m), "adapters_are_off", vars(mlp(m)).pop("disable_adapters")),
     "frequencies": lambda m: next(x for x in inner(m).modules() if "inv_freq" in x._buffers).inv_freq.mul_(1.01),
     "forward": lambda m: setattr(m.blocks[0].mlp.original_component, "forward", lambda x: x),
     "train mode": lambda m: m.train(),
     "matmul precision": lambda m: torch.set_float32_matmul_precision("medium"),
     "hooks left behind": left_behind,
-    "a torch hook": lambda m: inner(m).model.layers[0].mlp.register_forward_hook(lambda _, args, out: out * 2),
+    "a torch hook": lambda m: mlp(m).register_forward_hook(lambda _, args, out: out * 2),
 }
 
 
@@ -114,8 +122,7 @@ ACCIDENTS: dict[str, Callable[[Any], Any]] = {
 def test_no_accident_between_capture_and_use_passes(accident: str, own: Any) -> None:
     """The capture is refused, and so is the model, unless it is verified again with another fingerprint."""
     model = own("llama")
-    adapted = inner(model).model.layers[0].mlp
-    adapted.disable_adapters = True
+    mlp(model).disable_adapters = True
     held, before, precision = sl.capture(model, IDS), fingerprint_of(model), torch.get_float32_matmul_precision()
     sl.path_bound(model, held)
     try:
@@ -132,18 +139,16 @@ def test_no_accident_between_capture_and_use_passes(accident: str, own: Any) -> 
         torch.set_float32_matmul_precision(precision)
 
 
-def test_a_head_or_a_row_of_a_large_weight_is_read() -> None:
-    """Every row, and every block of columns as wide as a head, has an entry that is read."""
-    shapes = [(2048, 16384), (16384, 2048), (640, 1024), (8192, 640), (3, 700, 900), (5000,), (64, 64), (7,), ()]
-    for shape in shapes:
+def test_a_row_or_a_column_of_a_large_weight_is_read() -> None:
+    """Of every matrix, in which a row or a column is a neuron, and of one expert too."""
+    for shape in [(2048, 16384), (16384, 2048), (640, 1024), (8192, 640), (3, 700, 900), (128, 384), (64, 64), (1, 7)]:
         read = torch.zeros(shape).flatten()
         count, step = reader._places(torch.Size(shape))
         read[torch.arange(count) * step] = 1
-        read = read.view(-1, shape[-1] if shape else 1)
-        assert bool(read.any(dim=1).all()) or len(shape) < 2, shape
-        heads = read.any(dim=0).split(64)
-        assert all(bool(head.any()) for head in heads), shape
+        read = read.view(-1, *shape[-2:])
+        assert bool(read.any(dim=1).all() and read.any(dim=2).all()), shape
         assert float(read.mean()) < 0.01 or read.numel() < 2e6, "some entries are read, not all"
+    assert [reader._places(torch.Size(shape))[0] for shape in ((), (7,), (5000,))] == [1, 7, 1667]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.bool])
@@ -234,13 +239,31 @@ def test_a_model_is_freed(own: Any) -> None:
     assert gone() is None
 
 
-def test_a_class_whose_code_is_replaced_is_another_state(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["forward", "__call__"])
+def test_a_class_whose_code_is_replaced_is_another_state(
+    method: str, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = own("llama")
-    held, forward = sl.capture(model, IDS), LlamaRMSNorm.forward
-    monkeypatch.setattr(LlamaRMSNorm, "forward", lambda self, x: forward(self, x) * 1.01)
+    held, code = sl.capture(model, IDS), getattr(LlamaRMSNorm, method)
+    monkeypatch.setattr(LlamaRMSNorm, method, lambda self, x: code(self, x) * 1.01)
     with pytest.raises(StaleCaptureError, match="other activations"):
         sl.path_bound(model, held)
     assert said(model) == "verified as it stands"
+
+
+def test_norms_kept_with_a_capture_are_those_of_the_code(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules of relevance propagation detach the scale of a norm: the passes stay, and the derivatives do not."""
+    model = own("llama")
+    held = sl.capture(model, IDS)
+    before = sl.jacobian_norms(model, held)
+
+    def detached(norm: Any, x: torch.Tensor) -> torch.Tensor:
+        return norm.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon).detach())
+
+    monkeypatch.setattr(LlamaRMSNorm, "forward", detached)
+    after = sl.jacobian_norms(model, held)
+    np.testing.assert_allclose(after, sl.jacobian_norms(model, IDS), rtol=1e-6)
+    assert abs(after / before - 1).max() > 0.01
 
 
 @pytest.mark.slow
@@ -301,16 +324,22 @@ def test_offloaded_weights_are_refused(own: Any) -> None:
         bound(model)
 
 
-def test_weights_that_a_hook_writes_to_are_refused(own: Any) -> None:
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "in place": lambda m: m.blocks[2].mlp.out.weight[0, 1].add_(1),
+    **{name: ACCIDENTS[name] for name in ("whole weights", "epsilon")},
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_a_hook_writes_to_is_refused(write: str, own: Any) -> None:
+    """At the first call too, when nothing was verified of the model that it leaves."""
     model = own("llama")
 
-    def write(tensor: torch.Tensor) -> None:
-        model.blocks[2].mlp.out.weight[0, 1] += 1
+    def edit(stream: torch.Tensor, hook: Any) -> None:
+        WRITES[write](model)
 
-    with (
-        attached(model, sl.hooks.Hook("write", "blocks.0.hook_resid_pre", write)),
-        pytest.raises(BusyModelError, match="changed during a measurement"),
-    ):
+    changed = pytest.raises(BusyModelError, match="changed during a measurement")
+    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", edit)]), changed:
         bound(model)
 
 

@@ -30,7 +30,7 @@ from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.engine.native import is_native
 from squashlens.engine.reader import reader_of
 from squashlens.engine.running.fused import Kind, attend, differentiable, is_fused
-from squashlens.engine.state import call_of, proved, steady
+from squashlens.engine.state import hooks_at_begin, proved, steady
 from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.theory.attention import Attention
 
@@ -90,7 +90,7 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
         standing = [name for name, p in reader_of(model).distinct.items() if p.fwd_hooks or p.bwd_hooks]
         _test_effect(model, proof, [*standing, *read])
         blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
-        if call_of(model) is not None and any(" (torch)" in entry for entry in ambient(model)):
+        if hooks_at_begin(model) is not None and any(" (torch)" in entry for entry in ambient(model)):
             return "a PyTorch hook is on a module"
         return f"a hook is at {blind[0]}" if blind else None
 

@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from squashlens._typing import Bridge
@@ -23,7 +22,7 @@ from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, torch_hook
 from squashlens.engine.hooking.standing import Standing, standing, with_hooks, without_ambient
-from squashlens.engine.state import call_of, proved
+from squashlens.engine.state import hooks_at_begin, proved
 from squashlens.errors import InputError, UnsoundModelError
 
 BATCH = "the numbers of a prompt depend on the other prompts in its batch"
@@ -43,17 +42,17 @@ def key_of(model: Bridge) -> list[tuple[Any, ...]]:
 @contextmanager
 def users_hooks_tested(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> Iterator[None]:
     """Around a pass: see whether users' hooks edit, and test those that do with `run`. See the module."""
-    call = call_of(model)
-    # A certificate moves rounding at random, within a mode of PyTorch.
-    moved = [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
-    users = [hook for hook in standing(model) if hook.is_a_users] if call is not None and not moved else []
-    if call is None or not users or key_of(model) in proved(model, "users' hooks", list[Any]):
+    at_begin = hooks_at_begin(model)
+    # A certificate moves rounding at random, within a mode of its own.
+    moved = any(type(mode).__module__.startswith("squashlens.") for mode in _get_current_function_mode_stack())
+    users = [hook for hook in standing(model) if hook.is_a_users] if at_begin is not None and not moved else []
+    if at_begin is None or not users or key_of(model) in proved(model, "users' hooks", list[Any]):
         yield
         return
     with edits(users) as edited:
         yield
     if edited:
-        with with_hooks(model, call.at_begin):
+        with with_hooks(model, at_begin):
             _test(model, ids[:1], run, users)
         proved(model, "users' hooks", list[Any]).append(key_of(model))
 
