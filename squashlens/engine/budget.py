@@ -12,7 +12,7 @@ from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
 STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")  # activations that transformers composes of several operations
-BATCH_MEMORY = {"cpu": 1e8, "cuda": 4e9}  # bytes for a batch unless its size is given
+BATCH_MEMORY = {"cpu": 1e8, "cuda": 8e9}  # bytes for a batch unless its size is given
 
 
 def pass_bytes(model: Bridge, prompts: int, n: int) -> int:

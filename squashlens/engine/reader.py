@@ -209,7 +209,8 @@ def contents_of(tensors: Sequence[Tensor]) -> list[Any]:
     held = [*chain.from_iterable(map(parts, tensors))]
     with torch.no_grad(), torch._C.DisableTorchFunction():  # our own torch modes would change the copies
         far = [tensor for tensor in held if tensor.device.type != "cpu"]
-        return [sampled(held), every_bit(far) if hasattr(torch, "hash_tensor") else []]  # from PyTorch 2.9
+        bits = every_bit(far) if hasattr(torch, "hash_tensor") else []  # from PyTorch 2.9
+        return [sampled(held), [each.cpu().tolist() for each in bits]]  # read while the host goes through them all
 
 
 def sampled(tensors: Iterable[Tensor]) -> dict[Any, str]:
@@ -239,13 +240,13 @@ def _places(shape: torch.Size) -> tuple[int, int]:
     return (count - 1) // step + 1, step
 
 
-def every_bit(tensors: Sequence[Tensor]) -> list[int]:
-    """A number for each tensor, in which every bit counts; it does not see entries that change places."""
+def every_bit(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """A number for each tensor, in which every bit counts, on its device; entries that change places are not seen."""
     flat = [tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor for tensor in tensors]
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in flat:
         by_device.setdefault(tensor.device, []).append(torch.hash_tensor(tensor).view(torch.int64))
-    return [number for rows in by_device.values() for number in torch.stack(rows).cpu().tolist()]
+    return [*map(torch.stack, by_device.values())]
 
 
 def require_finite(model: nn.Module, source: str) -> None:

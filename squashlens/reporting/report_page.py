@@ -324,7 +324,7 @@ def render(
         model=named_models(facts)[0],
         parts=drawn(parts),
         folded=drawn(_of_the_prompt(evidence)),
-        code=_code(facts, source, asked, n),
+        code=_code(facts, source, asked, n, knockout=evidence.knockout is not None),
         facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )
 
@@ -358,12 +358,12 @@ def _source(model: Bridge) -> str:
     return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
 
 
-def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None) -> str:
+def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None, *, knockout: bool = True) -> str:
     """The lines that make the figures of the page again."""
-    code = template("code.py.jinja")
-    return code.render(
-        loaded=load_of(facts, source), prompt=repr(asked.prompt), norm=repr(facts["call"]["norm"]), asked=asked, n=n
-    ).strip()
+    loaded, coarse = load_of(facts, source), load_of(facts | {"dtype": "bfloat16"}, source)
+    stated = {"prompt": repr(asked.prompt), "norm": repr(facts["call"]["norm"]), "dtype": repr(facts["dtype"])}
+    stated |= {"loaded": loaded, "coarse": coarse}
+    return template("code.py.jinja").render(stated, asked=asked, n=n, knockout=knockout).strip()
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

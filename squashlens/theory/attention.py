@@ -6,7 +6,7 @@ weights, and each block is used for every cotangent of a batch.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,8 @@ class Attention:
     Queries and keys include bias, head norm and rotation. Query head h reads key group h // (heads / groups). A query
     sees its own key and the keys before it; with `window`, only the last `window` of these; with `mask`, which is added
     to the logits, the keys that it leaves. A sink is a logit of a key without a value. If fused kernels computed the
-    attention, `lse` is the logsumexp of each row's logits, and rows are multiplied by it in such kernels too.
+    attention, `lse` is the logsumexp of each row's logits, and rows are multiplied by it in such kernels too; `failed`
+    is told why, if one fails.
     """
 
     queries: Float[Tensor, "prompt head query dot"]
@@ -44,6 +45,7 @@ class Attention:
     sinks: Float[Tensor, " head"] | None = None
     mask: Float[Tensor, "#prompt #head query key"] | None = None
     lse: Float[Tensor, "prompt head query"] | None = None
+    failed: Callable[[str], None] = warnings.warn
 
     @property
     def dtype(self) -> torch.dtype:
@@ -147,7 +149,7 @@ class Attention:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever compilers raise
-                warnings.warn(f"A fused kernel failed, and blocks of rows are used: {failure(error)}", stacklevel=2)
+                self.failed(failure(error))
                 total.zero_()
         for block, keys in self.blocks(rows=within):
             pattern = self.weights(block, keys)[0].mean(dim=(1, 2))

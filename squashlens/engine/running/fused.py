@@ -7,6 +7,7 @@ for.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:
         try:
             parts = attention.queries, attention.keys, values
             found, lse = attend_with_lse(*parts, attention.scale, attention.window, attention.cap)
-            return found, replace(attention, lse=lse)
+            return found, replace(attention, lse=lse, failed=partial(_judge, kind))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever compilers raise
