@@ -53,7 +53,7 @@ BOOKKEEPING = (
     _capture_hf_cache
     _suppress_next_hook_in _current_batch_size _last_hf_cache _executing_container _router_hook_aliases _bound_dense
     _bound_dense_gate _mla_params_initialized _warned_missing _layout_verified _unembed_probed
-    _lnf_probed""".split()  # noqa: SIM905
+    _lnf_probed _is_torch_compile""".split()  # noqa: SIM905
     )
     | {HELD}
 )
@@ -124,7 +124,7 @@ class Reader:
     def surroundings(self) -> list[Any]:
         """What else decides about numbers, and is no part of the model: code, ways to attend, precision."""
         ways = [getattr(config, "_attn_implementation", None) for config in self.configs]
-        kinds = {*chain.from_iterable(kind.__mro__ for kind in {*map(type, self.modules)})}
+        kinds = {*chain.from_iterable(kind.__mro__ for kind in {*map(type, self.modules)})} - {*nn.Module.__mro__}
         return [{kind: {**vars(kind)} for kind in kinds}, ways, precision()]
 
     def fingerprint(self, model: Bridge) -> str:

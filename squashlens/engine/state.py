@@ -138,8 +138,8 @@ def steady(model: Bridge) -> Iterator[None]:
         if changed or (watched and not same(state.structure, [reader.settings(), reader.surroundings()])):
             raise BusyModelError(
                 "A tensor or a setting of the model was changed during a measurement.",
-                "Change it before or after the call, not from a hook or another thread. A model that writes into "
-                "its own tensors as it runs, as recurrent ones do, is not measured.",
+                "Change it before or after the call, not from a hook or another thread, and store nothing on modules. A "
+                "model that writes into its own tensors as it runs, as recurrent ones do, is not measured.",
             )
         if known.learned:
             known.look(model, settled=True)

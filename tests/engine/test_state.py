@@ -169,9 +169,11 @@ def test_honest_work_is_not_refused_and_verified_once(
     honest = Reader.fingerprint
     monkeypatch.setattr(Reader, "fingerprint", lambda self, m: fingerprints.append(1) or honest(self, m))
     held = sl.capture(model, IDS)
-    expected = sl.path_bound(model, held)
+    with torch.inference_mode():
+        expected = sl.path_bound(model, held)
     for length in (30, 3):  # beyond the length at which frequencies change
         inner(model)(torch.arange(length)[None] + 3)
+    torch.compile(inner(model), backend="eager")(IDS[None])
     model.run_with_cache(IDS[None])
     sl.top_tokens(model, IDS)
     with sl.applied(model, ("blocks.1.attn.hook_z", lambda z: z * 0.5)):
