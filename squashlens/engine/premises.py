@@ -108,7 +108,7 @@ def _earlier_stream(model: Bridge) -> str | None:
     leaving: list[Tensor] = []
 
     def cut(stream: Tensor) -> Tensor:
-        leaving.append(stream.sum())  # here, where gradients are on whatever the caller's mode
+        leaving.append(stream)
         entering.append(stream.detach().clone().requires_grad_())
         return entering[-1]
 
@@ -116,9 +116,9 @@ def _earlier_stream(model: Bridge) -> str | None:
     forget_lengths(model)
     with torch.inference_mode(False), torch.enable_grad(), without_ambient(model), attached(model, *hooks):
         model(probe_ids(model), use_cache=False, **last_logits(model))
-    for block, total in enumerate(leaving[1:]):
+    for block, stream in enumerate(leaving[1:]):
         earlier = entering[:block]
-        found = torch.autograd.grad(total, earlier, retain_graph=True, allow_unused=True) if earlier else ()
+        found = torch.autograd.grad(stream.sum(), earlier, retain_graph=True, allow_unused=True) if earlier else ()
         for layer, gradient in enumerate(found):
             if gradient is not None:
                 return (

@@ -119,7 +119,8 @@ def steady(model: Bridge) -> Iterator[None]:
         reader, watched = known.look(model), ambient(model)
         known.at_begin, known.busy, known.learned = hooks_as_now(model) if watched else None, True, False
         try:
-            yield
+            with torch.inference_mode(False):  # gradients are on, whatever the caller's mode
+                yield
         except Exception as error:
             if watched and _in_a_pass(error):
                 raise InputError(
@@ -138,7 +139,7 @@ def steady(model: Bridge) -> Iterator[None]:
         if changed or (watched and not same(state.structure, [reader.settings(), reader.surroundings()])):
             raise BusyModelError(
                 "A tensor or a setting of the model was changed during a measurement.",
-                "Change it before or after the call, not from a hook or another thread, and store nothing on modules. A "
+                "Change it before or after the call, not from a hook or another thread; store nothing on modules. A "
                 "model that writes into its own tensors as it runs, as recurrent ones do, is not measured.",
             )
         if known.learned:
