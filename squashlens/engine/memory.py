@@ -1,9 +1,11 @@
-"""Find out how much memory is free, and raise an error before it runs out."""
+"""How much memory is free, with an error before it runs out; numbers of a device, for which the host waits once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import psutil
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from squashlens._typing import short_repr
@@ -46,6 +48,16 @@ def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
         for place, part in zip(places, flat.split([tensors[place].numel() for place in places]), strict=True):
             found[place] = part.reshape(tensors[place].shape)
     return found
+
+
+Checks = dict[Any, tuple[Callable[[], Exception], list[Bool[Tensor, ""]]]]  # errors, and whether each result is wrong
+
+
+def raise_any(checks: Checks) -> None:
+    """Raise the first error of which a result is wrong. A device is waited for once for each."""
+    for error, wrong in checks.values():
+        if any(map(bool, to_cpu(wrong))):
+            raise error()
 
 
 def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:

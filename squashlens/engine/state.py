@@ -19,11 +19,13 @@ from inspect import BoundArguments
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import nn
+from jaxtyping import Bool
+from torch import Tensor, nn
 
 from squashlens._typing import Bridge
 from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now
 from squashlens.engine.locks import locked, run_within
+from squashlens.engine.memory import Checks, raise_any
 from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
@@ -45,12 +47,13 @@ class _State:
 
 @dataclass
 class _Known:
-    """What is known of one model: its states, the present one last; inside `steady` also the hooks at its begin."""
+    """What is known of one model: its states, the present one last; inside `steady` also its hooks."""
 
     states: list[_State] = field(default_factory=list)
     busy: bool = False
-    at_begin: Tables | None = None
+    at_begin: Tables | None = None  # the hooks on the model when the call began, if there were any
     learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
+    checks: Checks = field(default_factory=dict)  # of passes on devices, which nobody has waited for
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
         """Read the state of the model; of a new one nothing is known, unless it has only `settled`."""
@@ -102,8 +105,28 @@ def fingerprint_of(model: Bridge) -> str:
         return _known_of(model).states[-1].fingerprint
 
 
+def later(model: Bridge, wrong: Bool[Tensor, ""], error: Callable[[], Exception], *key: str) -> None:
+    """Raise the error if `wrong`: on a device after `awaited` or the call, so that nobody waits for it before."""
+    if wrong.device.type != "cpu":
+        with steady(model):
+            _known_of(model).checks.setdefault(key, (error, []))[1].append(wrong)
+    elif bool(wrong):
+        raise error()
+
+
+@contextmanager
+def awaited(model: Bridge) -> Iterator[None]:
+    """After the body, raise the first error that `later` put off; one of the body may be its consequence."""
+    try:
+        yield
+    finally:
+        known = _known_of(model)
+        checks, known.checks = known.checks, {}
+        raise_any(checks)
+
+
 def hooks_at_begin(model: Bridge) -> Tables | None:
-    """The hooks on the model when the public function was called that measures it now; `None` without any."""
+    """The hooks that were on the model when the call of a public function began; `None` if there were none."""
     return _known_of(model).at_begin
 
 
@@ -119,7 +142,7 @@ def steady(model: Bridge) -> Iterator[None]:
         reader, watched = known.look(model), ambient(model)
         known.at_begin, known.busy, known.learned = hooks_as_now(model) if watched else None, True, False
         try:
-            with torch.inference_mode(False):  # gradients are on, whatever the caller's mode
+            with torch.inference_mode(False), awaited(model):  # so gradients are on, whatever the caller's mode
                 yield
         except Exception as error:
             if watched and _in_a_pass(error):

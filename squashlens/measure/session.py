@@ -20,7 +20,7 @@ from squashlens.engine.loading.gguf import ORIGIN
 from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import fingerprint_of, proved
+from squashlens.engine.state import awaited, fingerprint_of, proved
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
@@ -163,7 +163,8 @@ class Session:
 
     def as_run(self) -> Mapping[str, Any]:
         """The facts, in which attention is as it ran: a fused kernel may have failed since the session began."""
-        way = self.facts["attention_implementation"]
+        with awaited(self.model):  # no result is made of passes that ended in NaN
+            way = self.facts["attention_implementation"]
         now = implementation(self.model, n=self.positions) if way.startswith("fused") else way
         return self.facts if now == way else {**self.facts, "attention_implementation": f"{way}, then {now}"}
 

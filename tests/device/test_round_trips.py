@@ -96,10 +96,10 @@ def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> No
     assert many == one
 
 
-def test_derivatives_that_are_not_finite() -> None:
+def test_derivatives_that_are_not_finite(model_of: Any) -> None:
     x = torch.tensor([0.0, 1.0]).to(DEVICE).requires_grad_()
     with pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"):
-        list(spans.vjps(x.sqrt(), [x], torch.eye(2).to(DEVICE), 1))
+        list(spans.vjps(model_of(DEFAULT, 2), x.sqrt(), [x], torch.eye(2).to(DEVICE), 1))
 
 
 @pytest.mark.few(1)
@@ -110,6 +110,18 @@ def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
     said = "tokens depend on later ones"
     with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):
         getattr(sl, name)(model, IDS, **options)
+
+
+@pytest.mark.parametrize("measure", [sl.path_bound, sl.jacobian_norms, sl.knockout_effect])
+def test_a_pass_with_nan_is_an_error_though_nobody_waits_for_it(measure: Any, model_of: Any) -> None:
+    """Also where NaN leads to another error first, and for the prompt whose it is."""
+    model, long = model_of("gpt2", 3), [2] + [7] * 44
+    model.pos_embed.weight.data[40] = 3e38  # whose mean is infinite
+    measure(model, IDS)
+    with pytest.raises(UnsoundModelError, match=r"^The model computes NaN on this prompt\. Load"):
+        measure(model, long)
+    with pytest.raises(UnsoundModelError, match="^Prompt 1: The model computes NaN"):
+        measure(model, [IDS[0], long])
 
 
 @pytest.mark.parametrize("mix", [lambda x: x + torch.ones(3), lambda x: x.numpy(), lambda x: torch.randn_like(x)])

@@ -41,10 +41,10 @@ def test_a_window_leads_back_by_its_size() -> None:
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.4, torch.pi / 2])
-def test_a_product_is_found_from_a_logit_of_any_size(angle: float) -> None:
+def test_a_product_is_found_from_a_logit_of_any_size(angle: float, tiny: Any) -> None:
     """Without a norm, (½ q · k)² + (½ ‖k‖ ‖q‖)²: a query of length 3, a key of length 5, and a scale of ½."""
     queries = torch.tensor([[[[3.0, 0.0]]]], dtype=torch.float64, requires_grad=True)
     key = 5 * torch.tensor([angle, torch.pi / 2 - angle], dtype=torch.float64).cos()
     scores = 0.5 * (queries[0, 0, 0] @ key).reshape(1, 1, 1, 1)
     expected = 7.5 * (1 + math.cos(angle) ** 2) ** 0.5
-    assert _from(queries, scores, 1).product == pytest.approx(expected)
+    assert _from(tiny, queries, scores, 1).product == pytest.approx(expected)

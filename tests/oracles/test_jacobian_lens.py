@@ -30,7 +30,7 @@ def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> No
         eye = torch.eye(span.leaf.shape[-1])
         total = torch.zeros_like(eye)
         for query in positions:
-            rows = torch.cat([row for (row,) in vjps(span.outputs[top][0, query], [span.leaf], eye, 64)])
+            rows = torch.cat([row for (row,) in vjps(tiny, span.outputs[top][0, query], [span.leaf], eye, 64)])
             blocks = rows[:, 0].transpose(0, 1)  # position, out, in
             if query == positions[-1]:  # the blocks are those whose norms are public
                 norms = sl.jacobian_norms(tiny, ids, norm="frobenius", query=query, from_layer=layer + 1, to_layer=top)

@@ -18,7 +18,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, Target
 from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.applied import applied
-from squashlens.engine.differentiating.spans import differentiable, finite, leaf_of, vjps
+from squashlens.engine.differentiating.spans import differentiable, leaf_of, vjps
 from squashlens.engine.hooking.hook import (
     Hook,
     Recipe,
@@ -50,7 +50,7 @@ class Replay:
         by_layer: Callable[[int, Tensor], None] | None = None,
     ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:  # fmt: skip
         """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
-        blocks, check = sorted(self.calls, reverse=True), finite()
+        blocks = sorted(self.calls, reverse=True)
         reached = None if query is None else slice(0, query + 1)  # cotangents stand at no later token
         for part in cotangents.split(batch):
             with differentiable(), self.running(reached=reached):
@@ -59,11 +59,10 @@ class Replay:
                     if block == blocks[0]:
                         above = self.model.ln_final(above) if to == "y" else above
                         above = above if query is None else above[:, query]
-                    ((part,),) = vjps(above, [leaf], part.to(above.device), len(part), check)
+                    ((part,),) = vjps(self.model, above, [leaf], part.to(above.device), len(part))
                     if by_layer is not None:
                         by_layer(block, part)
             yield part
-        check.require()
 
     def block(self, block: int, call: Call) -> tuple[Tensor, Tensor]:
         """A block with what it is called with: the stream that enters it as a leaf, and the one that leaves it."""

@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
-from squashlens.engine.agreement import Deferred
 from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.applied import applied
 from squashlens.engine.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.engine.hooking.standing import require_no_backward_hooks
 from squashlens.engine.running.forward import forward
+from squashlens.engine.state import later
 from squashlens.errors import SquashlensError, UnsoundModelError
 
 Watch = tuple[str, Callable[[Tensor], Tensor | None]]
@@ -89,31 +89,25 @@ def open_spans(
     return {bottom: Span(leaves[bottom], outputs[bottom]) for bottom in bottoms}
 
 
-def finite() -> Deferred:
-    """The check that no derivative is NaN or infinite."""
-    return Deferred(
-        lambda: UnsoundModelError(
-            "The model's derivative is NaN or infinite on this prompt.",
-            "Look for a hook without a derivative where it acts, such as a square root at 0; load a model in "
-            "float16 in float32.",
-        )
-    )
-
-
 def vjps(
-    output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int, check: Deferred | None = None
+    model: Bridge, output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
-    """Vector–Jacobian products, `batch` cotangents at a time; infinite ones raise an error, with `check` later."""
-    own = check or finite()
+    """Vector–Jacobian products, `batch` cotangents at a time; NaN and infinite ones raise an error (`later`)."""
     for part in cotangents.split(batch):
         with differentiable():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
             rows = torch.func.vmap(partial(_pull, output, leaves))(part)
         for row in rows:  # the least and largest entries are NaN if any is, and are read in one pass without copies
-            own.add(~torch.stack(torch.aminmax(row)).isfinite().all())
+            later(model, ~torch.stack(torch.aminmax(row)).isfinite().all(), _infinite, "derivative")
         yield rows
-    if check is None:
-        own.require()
+
+
+def _infinite() -> UnsoundModelError:
+    return UnsoundModelError(
+        "The model's derivative is NaN or infinite on this prompt.",
+        "Look for a hook without a derivative where it acts, such as a square root at 0; load a model in float16 in "
+        "float32.",
+    )
 
 
 def _pull(output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:

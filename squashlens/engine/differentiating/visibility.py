@@ -146,11 +146,11 @@ def _written(
             "Its derivative cannot be certified: use `jacobian_norms`.",
         )
     batch = cotangents_on_graph(model, 1, ids.shape[1])
-    found = {b: _from(seen[queries], seen[scores], batch) for b, (queries, scores) in names.items()}
+    found = {b: _from(model, seen[queries], seen[scores], batch) for b, (queries, scores) in names.items()}
     return {b: found.get(b, Visibility(0.0, 0)) for b in blocks}  # a block without attention has no logits
 
 
-def _from(queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int) -> Visibility:
+def _from(model: Bridge, queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int) -> Visibility:
     heads, n = scores.shape[1], scores.shape[-1]
     flat = queries.detach().flatten(2).unflatten(-1, (heads, -1))  # position, head, coordinate
     seen = unmasked(scores.detach())[0]
@@ -159,7 +159,7 @@ def _from(queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int
         keys = range(first, min(n, first + batch))
         cotangents = scores.new_zeros(len(keys), *scores.shape)
         cotangents[torch.arange(len(keys)), ..., torch.tensor(list(keys))] = 1
-        for (rows,) in vjps(scores, [queries], cotangents, batch):
+        for (rows,) in vjps(model, scores, [queries], cotangents, batch):
             slopes = rows.flatten(3).unflatten(-1, (heads, -1)).norm(dim=-1)[:, 0]
             across = slopes * flat.norm(dim=-1)  # key, query, head
             along = scores.detach()[0, :, :, keys.start : keys.stop].permute(2, 1, 0)

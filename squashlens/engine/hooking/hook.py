@@ -26,10 +26,11 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
-from squashlens.engine.agreement import Deferred, has_nan
+from squashlens.engine.agreement import has_nan
 from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
+from squashlens.engine.memory import Checks, raise_any
 from squashlens.engine.reader import reader_of
 from squashlens.errors import InputError
 
@@ -264,9 +265,9 @@ def checking_results(model: Bridge) -> Iterator[None]:
 
     NaN on a device is looked for at the end, so that the device is waited for once.
     """
-    checks: dict[tuple[str, str], Deferred] = {}
+    checks: Checks = {}
     with ExitStack() as stack:
-        stack.callback(lambda: [check.require() for check in checks.values()])
+        stack.callback(raise_any, checks)
         stack.callback(_nans.reset, _nans.set(checks))
         for site, point in reader_of(model).distinct.items():
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
@@ -310,7 +311,7 @@ def without_partials(function: object) -> Any:
     return function
 
 
-_nans: ContextVar[dict[tuple[str, str], Deferred] | None] = ContextVar("nans", default=None)  # of a pass, by hook
+_nans: ContextVar[Checks | None] = ContextVar("nans", default=None)  # of a pass, by hook
 
 
 def require_like(before: object, after: object, name: str, site: str) -> None:
@@ -340,10 +341,10 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
         f"The hook {name} at {site} returned NaN, but got numbers.",
         "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
     )
-    checks = _nans.get()
+    checks, wrong = _nans.get(), has_nan(after) & ~has_nan(before)
     if checks is not None and after.device.type != "cpu":
-        checks.setdefault((name, site), Deferred(lambda: nan)).add(after.isnan().any() & ~before.isnan().any())
-    elif has_nan(after) and not has_nan(before):
+        checks.setdefault((name, site), (lambda: nan, []))[1].append(wrong)
+    elif wrong:
         raise nan
 
 

@@ -6,6 +6,7 @@ after the output embedding are read from the configuration, and compared with th
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -29,12 +30,12 @@ from squashlens.engine.anatomy import (
 from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Unchecked, attached, checking_results
-from squashlens.engine.hooking.standing import standing, without_ambient
+from squashlens.engine.hooking.standing import Standing, standing, without_ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
 from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
 from squashlens.engine.running.users_hooks import users_hooks_tested
-from squashlens.engine.state import proved
+from squashlens.engine.state import hooks_at_begin, later, proved
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.attention import Attention
 
@@ -156,16 +157,27 @@ def run_to_y(
 
 
 def require_numbers(model: Bridge, values: Tensor) -> None:
-    """Raise an error, which names the hooks on the model, if y or the logits have NaN."""
-    if has_nan(values):
-        names = [hook.name for hook in standing(model) if hook.is_an_intervention]
-        under = f" with the hooks {'; '.join(names)}" if names else ""
-        remedies = ["Use float32 or bfloat16, which have a wider range than float16."]
-        if dtype_of(model) != torch.float16:
-            remedies = ["Load the model again: its weights may be damaged."]
-        if names:
-            remedies.insert(0, "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example.")
-        raise UnsoundModelError(f"The model computes NaN on this prompt{under}.", " ".join(remedies))
+    """Raise an error, which names the hooks on the model, if y or the logits have NaN.
+
+    A device that is ahead with the pass is not waited for, unless users' hooks are on the model, which are tested next.
+    """
+    wrong, at_once = has_nan(values), values.device.type == "cpu" or hooks_at_begin(model) is not None
+    if at_once and not wrong:
+        return
+    hooks = [hook for hook in standing(model) if hook.is_an_intervention]
+    if at_once:
+        raise _nan(model, hooks)
+    later(model, wrong, partial(_nan, model, hooks), *(hook.name for hook in hooks))
+
+
+def _nan(model: Bridge, hooks: Sequence[Standing]) -> UnsoundModelError:
+    under = f" with the hooks {'; '.join(hook.name for hook in hooks)}" if hooks else ""
+    remedies = ["Use float32 or bfloat16, which have a wider range than float16."]
+    if dtype_of(model) != torch.float16:
+        remedies = ["Load the model again: its weights may be damaged."]
+    if hooks:
+        remedies.insert(0, "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example.")
+    return UnsoundModelError(f"The model computes NaN on this prompt{under}.", " ".join(remedies))
 
 
 def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:

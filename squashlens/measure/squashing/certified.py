@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Target
+from squashlens._typing import Bridge, Target
 from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, n_blocks, width
 from squashlens.engine.budget import cotangents_on_graph
@@ -26,7 +26,7 @@ from squashlens.engine.premises import why_not_block_by_block
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import causality, require_causal
+from squashlens.measure.squashing.jacobians.products import require_causal
 from squashlens.theory.lanczos import certified_spectral_norms
 from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
 from squashlens.theory.probes import PROBES, normals
@@ -143,7 +143,7 @@ class _Work:
                 open_spans(model, ids, hooks, [bottom], tops[to], within=within)[bottom]
                 for within in (None, Jittered(device_of(model), self.norms.seed))
             )
-            edges = _edges(plain, to, queries, self.norms, batch)
+            edges = _edges(self.session.model, plain, to, queries, self.norms, batch)
             crossed = range(bottom, tops[to])
             rounding = visibility.derivative_rounding(model, seen, crossed, n)
             rounding += self._rounded_away(plain, jittered, to, edges[queries.start : queries.stop], queries, batch)
@@ -167,7 +167,8 @@ class _Work:
             output = span.outputs[to]
             cotangents = output.new_zeros(PROBES, *output.shape)
             cotangents[:, 0, list(queries)] = (directions / largest[:, None]).to(output)
-            pulled.append(torch.cat([rows for (rows,) in vjps(output, [span.leaf], cotangents, batch)])[:, 0])
+            products = vjps(self.session.model, output, [span.leaf], cotangents, batch)
+            pulled.append(torch.cat([rows for (rows,) in products])[:, 0])
         chance = FAILURE / (len(self.wanted) * len(self.session.ids))
         lost = float(missing_sizes(pulled[1] - pulled[0], chance).max())
         visibility.require_digits(lost)
@@ -184,16 +185,17 @@ class _Work:
         }
 
 
-def _edges(span: Span, to: Target, queries: range, norms: Norms, batch: int) -> Float[Tensor, "query key"]:
+def _edges(
+    model: Bridge, span: Span, to: Target, queries: range, norms: Norms, batch: int
+) -> Float[Tensor, "query key"]:
     """The norms ‖∂v'_j/∂v_i‖ of a stretch of blocks, from d vector–Jacobian products for each query j."""
     output, leaf = span.outputs[to], span.leaf
     every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[:, None]
     edges = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
     for j in bar(queries, desc="edges", unit="token", leave=False):
-        check = causality("The model", j)
         with differentiable():
             alone = output[:, j]
-        rows = torch.cat([require_causal(part, j, check) for (part,) in vjps(alone, [leaf], every, batch)])[:, 0]
-        check.require()
+        products = (require_causal(model, part, j) for (part,) in vjps(model, alone, [leaf], every, batch))
+        rows = torch.cat([*products])[:, 0]
         edges[j, : j + 1] = torch.cat([norms(rows[None, :, i]) for i in range(j + 1)])
     return edges

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.bars import bar, write
-from squashlens.engine.agreement import Deferred
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
 from squashlens.engine.capturing.capture import REPORT_ABOVE
@@ -31,7 +30,7 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import proved
+from squashlens.engine.state import later, proved
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.token_spans import Spans
@@ -47,22 +46,18 @@ Spectral = Callable[[Float[Tensor, "*many out out"]], Tensor]  # a number for ea
 ByToken = Float[Tensor, "prompt position"]  # with several layers, the prompts of one layer after those of another
 
 
-def causality(what: str, query: int) -> Deferred:
-    """The check that tokens after the query have no influence on it."""
-    return Deferred(lambda: not_causal(what, query))
-
-
-def not_causal(what: str, query: int) -> UnsoundModelError:
+def _not_causal(query: int) -> UnsoundModelError:
     """The error for a position that later tokens influence."""
     return UnsoundModelError(
-        f"{what} lets tokens after position {query} influence that position, so that it is not causal.",
+        f"The model lets tokens after position {query} influence that position, so that it is not causal.",
         "Remove hooks that do this, if there are any; the measurement holds for causal models only.",
     )
 
 
-def require_causal(rows: Batch, query: int, check: Deferred) -> Batch:
-    """The given rows of a derivative at the query, of which the check knows that those of later tokens are zero."""
-    check.add(rows[:, :, query + 1 :].count_nonzero() > 0)  # true for NaN too
+def require_causal(model: Bridge, rows: Batch, query: int) -> Batch:
+    """The given rows of a derivative at the query; an error (`later`) unless those of later tokens are zero."""
+    wrong = rows[:, :, query + 1 :].count_nonzero() > 0  # true for NaN too
+    later(model, wrong, partial(_not_causal, query), "causal", str(query))
     return rows
 
 
@@ -110,7 +105,7 @@ class Pullback:
         self, query: int | None, directions: Float[Tensor, "cotangent *query d"], of: Callable[[Batch], Tensor]
     ) -> Iterator[list[Tensor]]:
         """What `of` makes of the products at each layer, for a batch of cotangents at one query or at all."""
-        check, done = causality("The model", -1 if query is None else query), 0
+        done = 0
         found: dict[int, Tensor] = {}
 
         def take(layer: int, rows: Batch) -> None:
@@ -118,7 +113,7 @@ class Pullback:
             if layer not in self.layers:
                 return
             if query is not None:
-                require_causal(rows, query, check)
+                require_causal(self.session.model, rows, query)
             with torch.no_grad():
                 found[layer] = of(rows)
             done += len(rows)
@@ -133,19 +128,19 @@ class Pullback:
         for _ in passed(query, everywhere, take):
             device = found[self.bottom].device
             yield [found.pop(layer).to(device) for layer in self.layers]
-        check.require()
 
     def _on_graph(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
         streams, output = self._graph
         with differentiable():
             output = output if query is None else output[:, query]
-        for found in vjps(output, [streams[layer] for layer in self.layers], cotangents, self.batch):
+        leaves = [streams[layer] for layer in self.layers]
+        for found in vjps(self.session.model, output, leaves, cotangents, self.batch):
             for layer, rows in zip(self.layers, found, strict=True):
                 take(layer, rows)
             yield
 
     def _replayed(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
-        replay = self._replay
+        replay, model = self._replay, self.session.model
         below = replay.gradients(query, self.to, cotangents, self.batch, take)
         if self.top not in self.layers:
             yield from (None for _ in below)
@@ -154,9 +149,9 @@ class Pullback:
             _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
         with differentiable(), replay.running():
             leaf = left.detach().clone().requires_grad_()
-            y = self.session.model.ln_final(leaf)
+            y = model.ln_final(leaf)
             y = y if query is None else y[:, query]
-        for (rows,), _ in zip(vjps(y, [leaf], cotangents.to(y.device), self.batch), below, strict=True):
+        for (rows,), _ in zip(vjps(model, y, [leaf], cotangents.to(y.device), self.batch), below, strict=True):
             take(self.top, rows)  # through the final norm only
             yield
 
