@@ -234,9 +234,8 @@ def sampled(tensors: Iterable[Tensor]) -> dict[Any, str]:
 def _places(shape: torch.Size) -> tuple[int, int]:
     """How many entries are read, and how far apart: so far that every row and every column of a matrix is read."""
     count = shape.numel()
-    step = max(1, int(APART * min(*shape[-2:], count / SAMPLED, count)))
-    while gcd(step, *shape[-1:]) > 1:
-        step -= 1
+    most = max(1, int(APART * min(*shape[-2:], count / SAMPLED, count)))
+    step = next(step for step in range(most, 0, -1) if gcd(step, *shape[-1:]) == 1)
     return (count - 1) // step + 1, step
 
 

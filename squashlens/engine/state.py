@@ -155,11 +155,10 @@ def steady(model: Bridge) -> Iterator[None]:
             raise
         finally:
             known.at_begin, known.busy = None, False
-        state, tensors = known.states[-1], reader.tensors()
-        changed = marks_of(tensors) != state.weights[0]
-        if watched or known.learned:  # hooks may write past PyTorch, and what was learned would hold for the result
-            changed |= contents_of(tensors) != state.weights[1]
-        if changed or (watched and not same(state.structure, [reader.settings(), reader.surroundings()])):
+        # Hooks may write past PyTorch, and what was learned must not be kept for the model that they leave.
+        state, tensors, now = known.states[-1], reader.tensors(), [reader.settings(), reader.surroundings()]
+        weights = [marks_of(tensors), contents_of(tensors) if watched or known.learned else state.weights[1]]
+        if weights != state.weights or (watched and not same(state.structure, now)):
             raise BusyModelError(
                 "A tensor or a setting of the model was changed during a measurement.",
                 "Change it before or after the call, not from a hook or another thread; store nothing on modules. A "
