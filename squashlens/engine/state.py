@@ -52,7 +52,7 @@ class _Known:
     states: list[_State] = field(default_factory=list)
     busy: bool = False
     at_begin: Tables | None = None  # the hooks on the model when the call began, if there were any
-    learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
+    learned: bool = False  # of a model that hooks must not change past PyTorch; a bridge may have set itself up
     checks: Checks = field(default_factory=dict)  # of passes on devices, which nobody has waited for
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
@@ -155,7 +155,6 @@ def steady(model: Bridge) -> Iterator[None]:
             raise
         finally:
             known.at_begin, known.busy = None, False
-        # Hooks may write past PyTorch, and what was learned must not be kept for the model that they leave.
         state, tensors, now = known.states[-1], reader.tensors(), [reader.settings(), reader.surroundings()]
         weights = [marks_of(tensors), contents_of(tensors) if watched or known.learned else state.weights[1]]
         if weights != state.weights or (watched and not same(state.structure, now)):
