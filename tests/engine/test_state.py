@@ -66,13 +66,6 @@ def mlp(model: Any) -> Any:
     return inner(model).model.layers[0].mlp
 
 
-def another_configuration(model: Any) -> None:
-    """Edited only after a result with it."""
-    inner(model).config = copy.deepcopy(inner(model).config)
-    bound(model)
-    inner(model).config.rms_norm_eps = 0.1
-
-
 ACCIDENTS: dict[str, Callable[[Any], Any]] = {
     "optimiser": optimiser_step,
     "one entry in place": lambda m: m.blocks[0].mlp.out.weight.data[0, 0].add_(0.1),  # a small weight is read whole
@@ -88,7 +81,6 @@ ACCIDENTS: dict[str, Callable[[Any], Any]] = {
     "window": lambda m: setattr(inner(m).model.layers[1].self_attn, "sliding_window", 2),
     "epsilon": lambda m: setattr(m.blocks[1].ln1.original_component, "variance_epsilon", 0.1),
     "configuration": lambda m: inner(m).config.rope_parameters.update(rope_theta=50.0),
-    "another configuration": another_configuration,
     "an attribute renamed": lambda m: setattr(mlp(m), "adapters_are_off", vars(mlp(m)).pop("disable_adapters")),
     "frequencies": lambda m: next(x for x in inner(m).modules() if "inv_freq" in x._buffers).inv_freq.mul_(1.01),
     "forward": lambda m: setattr(m.blocks[0].mlp.original_component, "forward", lambda x: x),
