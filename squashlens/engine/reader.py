@@ -181,7 +181,8 @@ def precision() -> str:
         known = "mixed"
     newer = [getattr(one, "fp32_precision", "none") for one in (torch.backends, matmul)]
     said = ["ieee" if setting == "none" else setting for setting in newer]  # which is what it was before it was set
-    return f"{known} {said} {matmul.allow_bf16_reduced_precision_reduction}"
+    names = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
+    return f"{known} {said} {[getattr(matmul, f'allow_{name}', None) for name in names]}"
 
 
 def copied(value: Any) -> Any:

@@ -155,9 +155,10 @@ def steady(model: Bridge) -> Iterator[None]:
             raise
         finally:
             known.at_begin, known.busy = None, False
-        state, tensors, now = known.states[-1], reader.tensors(), [reader.settings(), reader.surroundings()]
+        state, tensors = known.states[-1], reader.tensors()
         weights = [marks_of(tensors), contents_of(tensors) if watched or known.learned else state.weights[1]]
-        if weights != state.weights or (watched and not same(state.structure, now)):
+        now = [reader.settings(), reader.surroundings()] if watched else state.structure
+        if weights != state.weights or not same(state.structure, now):
             raise BusyModelError(
                 "A tensor or a setting of the model was changed during a measurement.",
                 "Change it before or after the call, not from a hook or another thread; store nothing on modules. A "
