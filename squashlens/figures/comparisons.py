@@ -41,10 +41,10 @@ def changes(compared: xr.Dataset) -> go.Figure:
     rows, says = compared["distance"].isel(layer=-1), ""
     if "accuracy" in compared and len(names) > 1:
         right = compared["accuracy"].median([dim for dim in compared["accuracy"].dims if dim != "change"]).values
-        fewer, worst = int((right[1:] < right[0]).sum()), int(right.argmin())
-        same = [name for name, share in zip(names, right, strict=True) if percent(share) == percent(right[worst])]
-        least = f"“{names[worst]}”" if len(same) == 1 else f"{len(same)} of them"
-        most = f", most of all {least}: from {percent(right[0])} to {percent(right[worst])}" if fewer else ""
+        fewer, least = int((right[1:] < right[0]).sum()), percent(right.min())
+        worst = [f"“{name}”" for name, share in zip(names, right, strict=True) if percent(share) == least]
+        which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
+        most = f", most of all {which}: from {percent(right[0])} to {least}" if fewer else ""
         says = f"{fewer or 'None'} of {len(names) - 1} changes lower the median share of right answers{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"

@@ -198,10 +198,8 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
 
 def _line(values: xr.DataArray, told: str = "", **style: Any) -> go.Scatter:
     """A curve over positions, with bars over intervals; its hover text has each token, and `told` before the value."""
-    texts, bars = [number_token(*place) for place in tokens_of(values).items()], bars_of(values, style["colour"])
-    if bars:
-        ends = zip(texts, *ends_of(values), strict=True)
-        texts = [f"{text}<br>{low:.6g} to {high:.6g}" for text, low, high in ends]
+    bars, places = bars_of(values, style["colour"]), zip(tokens_of(values).items(), *ends_of(values), strict=True)
+    texts = [number_token(*place) + f"<br>{low:.6g} to {high:.6g}" * len(bars) for place, low, high in places]
     hover, each = f"%{{customdata}}<br>{told}%{{y:.6g}}", np.array(texts, dtype=object)
     return curve(values["position"].values.astype(float), values.values, customdata=each, hover=hover, **bars, **style)
 

@@ -36,10 +36,7 @@ def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def open_order(values: xr.DataArray) -> list[tuple[np.ndarray, float, float]]:
-    """Which values may be the largest, and from where to where it is; and the same of the smallest.
-
-    One value may be, unless intervals overlap or values are equal to the digits that `number` shows.
-    """
+    """Which values may be the largest, and its ends, and the same of the smallest, by intervals and shown digits."""
     low, high = (np.reshape([float(f"{each:.3g}") for each in end.flat], end.shape) for end in ends_of(values))
     top, bottom = ((of(low), of(high)) for of in (np.nanmax, np.nanmin))
     return [(high >= top[0], *top), (low <= bottom[1], *bottom)]
@@ -89,10 +86,8 @@ def certainty_of_norms(measured: xr.Dataset) -> str:
     if "jacobian_low" not in measured:
         return "The norms are exact to first order, for this prompt and this model"
     low, high = (measured[f"jacobian_{end}"].values for end in ("low", "high"))
-    known = low > 0
-    if not known.any():
-        return "The norms are estimates from random products of the Jacobian"
-    apart = f"; the ends of their intervals are up to a factor of {(high[known] / low[known]).max():.2g} apart"
+    factors = high[low > 0] / low[low > 0]
+    apart = f"; the ends of their intervals are up to a factor of {factors.max():.2g} apart" if factors.size else ""
     return f"The norms are estimates from random products of the Jacobian{apart}"
 
 

@@ -89,7 +89,7 @@ def _number_ticks(axis: Any, low: float, high: float, fit: float) -> None:
         if axis.dtick is not None:  # layers, blocks and the like
             axis.dtick = max(1, math.ceil((high - low) / max(3, min(fit, 10))))
         return
-    short = decades < 2 and low >= -3 and high < 6
+    short = decades <= 2 and low >= -3 and high < 6
     axis.update(dtick=None, exponentformat="power", tickformat="~r" if short else "")
     if decades >= 0.6:  # 1, 2 and 5 of each of at most two powers of ten, or powers
         axis.dtick = "D2" if decades < 1 or (decades <= 2 and 2 * decades < fit < 12) else math.ceil(decades / fit)

@@ -88,13 +88,9 @@ def _edits(facts: list[dict[str, Any]]) -> str:
     for one in facts:  # those that were on the model in all parts of a result; a joined one has a list for each part
         first, *others = _lists(one.get("ambient_hooks") or [])
         hooks.append([name for name in first if all(name in other for other in others)])
-    named, having = _few([_name(one) for each in hooks for one in each], "hooks"), sum(map(bool, hooks))
+    names = [_short(one.partition(": ")[2].replace("·", "")) for each in hooks for one in each]  # without their points
+    named, having = _few(names, "hooks"), sum(map(bool, hooks))
     return named + (f" in {having} of {len(hooks)} results" if 0 < having < len(hooks) else "")
-
-
-def _name(hook: str) -> str:
-    """The name of a hook without its point, on one line and shortened."""
-    return _short(hook.partition(": ")[2].replace("·", ""))
 
 
 def _short(text: str) -> str:

@@ -183,12 +183,10 @@ def titles_of(values: xr.DataArray) -> tuple[str, str]:
 
 
 def extremes(values: xr.DataArray, of: str = "value") -> str:
-    """Where the largest and the smallest of values are, as a sentence on `of`; nothing without a finite one.
-
-    Tokens with 0 cannot act on the query, and are left out. Of values that `open_order` leaves open, none is named.
-    """
-    values, places = values.where(values != 0) if "position" in values.dims else values, list[str]()
-    numbers = values.values.astype(np.float64)
+    """Where the largest and the smallest of values are, if they are apart, as a sentence on `of`; or nothing."""
+    if "position" in values.dims:
+        values = values.where(values != 0)  # without tokens that cannot act on the query
+    numbers, places = values.values.astype(np.float64), list[str]()
     if not np.isfinite(numbers).any():
         return ""
     if "low" not in values.coords and "sketched" in str(values.attrs.get("long_name")):
