@@ -35,38 +35,33 @@ def test_rows_stand_at_their_positions() -> None:
         sl.figures.by_token(every.assign_coords(position=list("abcdefgh")))
 
 
-def test_a_sentence_has_the_ends_of_what_is_drawn() -> None:
-    found = specimens.bound(8).copy(data=[3.0, 1, np.nan, 9, 4, 0.5, 6, 2])
-    said = Page.of(sl.figures.by_token(restated(found, {}))).says
-    ends = "9 (“&lt;b&gt;fox&lt;/b&gt;” at position 3); the smallest is 0.5 (“␣incomprehens…” at position 5)"
-    assert said == f"The largest value is {ends}."
-    assert Page.of(sl.figures.by_token(restated(found.copy(data=[2.0] * 8), {}))).says == "The value is 2 everywhere."
+ENDS = {"low": [0.5, 1, 1.5, 2.9], "high": [1.2, 2, 2.9, 4]}
+SAID: list[tuple[list[float], dict[str, list[float]], str, str]] = [
+    ([3.0, 1, np.nan, 9, 4, 0.5], {}, "9 (“&lt;b&gt;fox&lt;/b&gt;” at position 3)", "0.5 (“␣incomprehens…” at "),
+    ([3.1593157, 3.1593153, 2], {}, "3.16 (2 of 3 values)", "2 (“␣brown” at position 2)"),
+    ([0.0, 2, 1, 0], {}, "2 (“␣quick” at position 1)", "1 (“␣brown” at position 2)"),  # tokens that cannot act
+    ([1.0, 1.5, 2, 3], ENDS, "between 2.9 and 4 (one of 2 whose intervals overlap)", "between 0.5 and 1.2 (one of 2"),
+    ([1.0, 1.5, 2, 5], ENDS, "5 (“&lt;b&gt;fox&lt;/b&gt;” at position 3)", "1 (“The” at "),  # not within the intervals
+    ([0.9, 1.5, 2, 3.5], {"low": [0.5, 1, 1.5, 3]}, "3.5 (“&lt;b&gt;fox&lt;/b&gt;” at position 3)", "0.9 (“The” at "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "ends", "largest", "smallest"), SAID)
+def test_a_sentence_has_the_ends_of_what_is_drawn_if_they_are_apart(
+    values: list[float], ends: dict[str, list[float]], largest: str, smallest: str
+) -> None:
+    found = specimens.bound(len(values)).copy(data=values)
+    said = extremes(found.assign_coords({end: ("position", at) for end, at in ends.items()}))
+    assert said.startswith(f"The largest value is {largest}; the smallest is {smallest}")
+    assert "the whole result has their intervals" in extremes(found.assign_attrs(long_name="sketched norm"))
+
+
+def test_a_sentence_names_labels() -> None:
+    same = specimens.bound(8).copy(data=[2.0] * 8)
+    assert Page.of(sl.figures.by_token(restated(same, {}))).says == "The value is 2 everywhere."
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
-
-
-LOW, HIGH = [0.5, 1.0, 1.5, 2.9], [1.2, 2.0, 2.9, 4.0]
-
-
-@pytest.mark.parametrize(
-    ("values", "ends", "largest", "smallest"),
-    [
-        ([3.1593157, 3.1593153, 2.0], {}, "3.16 (2 of 3 values)", "2 (position 2)"),
-        ([0.0, 2, 1, 0], {}, "2 (position 1)", "1 (position 2)"),  # tokens that cannot act on the query
-        ([1.0, 1.5, 2, 3], {"low": LOW, "high": HIGH}, "between 2.9 and 4 (one of 2", "between 0.5 and 1.2 (one of 2"),
-        ([1.0, 1.5, 2, 5], {"low": LOW, "high": HIGH}, "5 (position 3)", "1 (position 0)"),  # intervals of other values
-        ([0.9, 1.5, 2, 3.5], {"low": [0.5, 1, 1.5, 3]}, "3.5 (position 3)", "0.9 (position 0)"),
-    ],
-)  # fmt: skip
-def test_no_order_is_named_of_equal_digits_or_intervals_that_overlap(
-    values: list[float], ends: Any, largest: str, smallest: str
-) -> None:
-    found = xr.DataArray(values, {"position": range(len(values))}, "position", attrs={"long_name": "norm"})
-    said = extremes(found.assign_coords({end: ("position", at) for end, at in ends.items()}))
-    assert said.startswith(f"The largest value is {largest}")
-    assert f"; the smallest is {smallest}" in said
-    assert "the whole result has their intervals" in extremes(found.assign_attrs(long_name="sketched norm"))
 
 
 def test_separators_of_both_signs_have_no_effect_that_remains() -> None:

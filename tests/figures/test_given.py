@@ -13,7 +13,6 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
 from tests import measurements
-from tests.figures.specimens import NO_FIGURE
 
 NOT_OF_ONE = ("of", "panels", "save", "styled")
 TABLES = {"answer_frequencies": sl.results.answer_frequencies}
@@ -61,13 +60,6 @@ def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -
         sl.figures.collapse_curve(results["collapse"], layer=99)
     with pytest.raises(InputError, match="contains no result"):
         sl.figures.collapse_curve({})
-
-
-def test_what_is_measured_is_not_called_derived(results: dict[str, Any]) -> None:
-    """A figure that selects a query or a layer does not change where its values come from."""
-    for name in {*results} - {*NO_FIGURE}:
-        derived = sl.results.provenance(results[name])["values"] == "derived"
-        assert ("derived values" in str(sl.figures.of(results[name]).layout)) == derived, name
 
 
 def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -> None:

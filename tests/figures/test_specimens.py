@@ -38,11 +38,14 @@ def test_every_measurement_has_a_specimen(name: str) -> None:
 
 
 def test_each_result_has_the_figure_that_its_measurement_names() -> None:
-    """The first that `@measurement` says is what `of` draws."""
+    """The first that `@measurement` says is what `of` draws, and what it selects of it is not called derived."""
     for name in {*measurements.results()} - {*specimens.NO_FIGURE}:
+        result = measurements.result(name)
+        derived = sl.results.provenance(result)["values"] == "derived"
+        assert ("derived values" in str(sl.figures.of(result).layout)) == derived, name
         measures = getattr(getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None)
         if measures is not None:
-            fitting = [figure.__name__ for figure in usual_figures() if _fits(measurements.result(name), figure)]
+            fitting = [figure.__name__ for figure in usual_figures() if _fits(result, figure)]
             assert fitting[:1] == [*measures.figures[:1]], name
 
 
