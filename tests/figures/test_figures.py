@@ -53,7 +53,7 @@ def test_a_sentence_has_the_ends_of_what_is_drawn_if_they_are_apart(
     found = specimens.bound(len(values)).copy(data=values)
     said = extremes(found.assign_coords({end: ("position", at) for end, at in ends.items()}))
     assert said.startswith(f"The largest value is {largest}; the smallest is {smallest}")
-    assert "the whole result has their intervals" in extremes(found.assign_attrs(long_name="sketched norm"))
+    assert "interval is in the whole result" in extremes(found.assign_attrs(long_name="sketched norm"))
 
 
 def test_a_sentence_names_labels() -> None:
@@ -78,9 +78,11 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
     """A logarithm has no zero; a row of which nothing is left stays, and is empty."""
     compared = specimens.compare()
     compared["distance"][1, -1, 0] = compared["distance"][2, -1] = 0
+    compared["accuracy"][1:3] = 0
     figure: Any = sl.figures.changes(restated(compared, {}))
     np.testing.assert_array_equal(numbers(figure.data[3].x), compared["distance"][1, -1, 1:])
     assert len(figure.data[6].x) == 0
+    assert "share of right answers, most of all 2 of them: from " in Page.of(figure).says
     unclear = specimens.ablation()
     unclear["retained"][:] = np.nan
     rows: Any = sl.figures.retained_by_kind(restated(unclear, {}))

@@ -189,9 +189,8 @@ def extremes(values: xr.DataArray, of: str = "value") -> str:
     numbers, places = values.values.astype(np.float64), list[str]()
     if not np.isfinite(numbers).any():
         return ""
-    if "low" not in values.coords and "sketched" in str(values.attrs.get("long_name")):
-        ends = f"{number(np.nanmin(numbers))} to {number(np.nanmax(numbers))}"
-        return f"Estimates of the {of} are {ends}; the whole result has their intervals."
+    if "sketched" in str(values.attrs.get("long_name")) and not bars_of(values, ""):
+        return f"Each {of} is an estimate, whose interval is in the whole result."
     for may, low, high in open_order(values):
         many, count = int(may.sum()), int(np.isfinite(numbers).sum())
         if many == count and (low == high or many == 1):
