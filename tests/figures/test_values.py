@@ -1,5 +1,6 @@
 """Every figure draws the values of its result: each generator below yields what is drawn, and what it must be."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -305,13 +306,7 @@ def lines() -> Pairs:
     assert sl.figures.of(few.rename(length="from_block")).data[0].name == "from block 1"
 
 
-CASES: list[Callable[[], Pairs]] = [
-    attribution, by_token, jacobian, token_map, composition, strongest_paths, depth_limit, influence,
-    influence_by_distance, attention_heads, needle,
-    collapse_curve, collapse_heatmap, collapse_mechanism, separation, verdict, retained_by_kind,
-    changes, accuracy, errors, frequencies, readout, probe, top_tokens,
-    total_variation, repeat_tokenization, lines,
-]  # fmt: skip
+CASES: list[Callable[[], Pairs]] = [case for case in [*globals().values()] if inspect.isgeneratorfunction(case)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.__name__ for case in CASES])
