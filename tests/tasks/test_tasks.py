@@ -202,6 +202,22 @@ def test_a_task_of_ones_own() -> None:
         task.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize(
+    "task", [*map(find, NAMES), find("taught_count_random"), vowels(), vowels(template="{sequence}:")]
+)
+def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
+    """However much follows, a right answer is right. Before the answer, a question may be repeated."""
+    question, other = task.after_examples(task.ask(4, seed=1), 2), task.ask(6, seed=2)
+    said, begun = f" {task.opening} {question.truth}", f"\n\n{other.prompt}"
+    for behind in (begun[:40], begun, f"{begun} {task.opening} 77\n\n", f"{begun} {said}{begun}"):
+        assert task.answer_in(question, said + behind, False) == (said, True)
+        assert task.understood(question, said + behind, False) == reading.Reading(question.truth, "read")
+    alone = task.ask(4, seed=1)
+    text = f"Sure.\n\n{alone.prompt}\n\n{said}"
+    assert task.answer_in(alone, text, False) == (text, False)
+    assert task.answer_in(alone, text + begun, False) == ((text, True) if task.opening else (text + begun, False))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_doubled_has_the_last_item_once_more(name: str) -> None:
     """v* of Theorem 4.2, in words; the answer is that of the longer sequence."""

@@ -1,6 +1,6 @@
 """The answers of a model to copying and counting tasks, and their accuracy (figures 2, 3, 4, 6, 7)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find
 from squashlens.tasks.task import Prompting, seeds_of
+
+TAIL = 128  # last tokens in which a new question is looked for at each step
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,9 @@ def evaluate(
     Returns:
         Dataset. Over (mode, length, seed): `prompt`; `answer`; `value`, parsed from it; `truth`, the right answer;
         `reading`, ``"read"`` or the reason why no value was parsed; `as_asked`, whether the answer has the requested
-        form; `ended`, whether it ended by itself; `right`; `error`, |value − truth| in items, NaN without a value;
-        `prompt_tokens` and `answer_tokens`, the numbers of tokens of prompt and answer.
+        form; `ended`, whether the answer ended, with the end of the text or with the first words of a new question,
+        where generation stops; `right`; `error`, |value − truth| in items, NaN without a value; `prompt_tokens` and
+        `answer_tokens`, the numbers of tokens of prompt and answer.
 
         Over (mode, length): `accuracy` (lenient: all unambiguous answers count) and `accuracy_strict` (only answers in
         the requested form count), each with the ends `…_low` and `…_high` of its 95 % interval; `mean_error`,
@@ -185,14 +188,16 @@ def answer_questions(
 ) -> dict[Question, Answer]:  # fmt: skip
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
     tokenizer = require_tokenizer(model)
-    prompts = {
-        q: Prompt(
-            each,
-            max_new_tokens or _needed_tokens(model, questions, q, len(each)),
-            f"{q.task} {q.length} {q.seed} {q.mode}",
-        )
-        for q, each in ids.items()
-    }
+
+    def text_of(tokens: Sequence[int]) -> str:
+        return tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def prompt_of(q: Question) -> Prompt:
+        room = max_new_tokens or _needed_tokens(model, questions, q, len(ids[q]))
+        seed = f"{q.task} {q.length} {q.seed} {q.mode}"
+        return Prompt(ids[q], room, seed, lambda new: questions.task.answer_in(q, text_of(new[-TAIL:]), False)[1])
+
+    prompts = {question: prompt_of(question) for question in ids}
     # With a digest of the prompt, so that an edited task gets new answers.
     keys = {
         q: f"{q.mode} {q.length} {q.seed} {prompt.max_new_tokens} {digest(prompt.ids)}" for q, prompt in prompts.items()
@@ -200,8 +205,7 @@ def answer_questions(
     missing = [question for question in keys if keys[question] not in journal.found]
 
     def as_stored(question: Question, said: Continuation) -> list[object]:
-        text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return [text, said.ended, len(ids[question]), len(said.ids)]
+        return [text_of(said.ids), said.ended, len(ids[question]), len(said.ids)]
 
     done = len(keys) - len(missing)
     with bar(total=len(keys), initial=done, desc=questions.task.name, unit="answer") as progress_bar:

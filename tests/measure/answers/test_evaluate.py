@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import squashlens as sl
 from squashlens.engine.running import generate as generating
@@ -192,6 +193,18 @@ def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     opened = sl.evaluate(tiny, task, prefill=True, **how)
     words = sl.prompts.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
+
+
+@pytest.mark.parametrize("room", [25, 99])
+def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """What a model says is written by hand; how much room there is changes nothing."""
+    model, task = sl.load("tiny-prose"), sl.tasks.find("count_ones")
+    text = f" {task.opening} 4\n\n{task.ask(2).prompt} {task.opening} 2\n\n"
+    logits = iter(torch.eye(model.cfg.d_vocab)[model.tokenizer(text, add_special_tokens=False)["input_ids"]])
+    monkeypatch.setattr(generating, "run", lambda *_: next(logits)[None])
+    found = sl.evaluate(model, task, lengths=[4], n_examples=1, n_baseline=0, max_new_tokens=room)
+    assert (found["ended"].item(), found["right"].item(), found["able"].item()) == (True, True, "undecided")
+    assert found["answer"].item() == f" {task.opening} 4\n\nPlease count the number of"
 
 
 @pytest.mark.slow
