@@ -244,18 +244,15 @@ class Task:
     def answer_in(self, question: "Question", text: str, ended: bool) -> tuple[str, bool]:
         """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
 
-        A new question is a line with the template's first words (a blank line, if it begins with the sequence). It ends
-        any text after solved examples, which show where answers end. Without examples a model may repeat the question
-        before it answers; then only text with the opening words ends there.
+        It begins on a new line with the template's first words, or with a blank line if these are the sequence. Without
+        solved examples a model may repeat its question first, so that only what follows the opening words is a new one.
         """
         head, _, after = self.template.partition(PLACE)
         alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
         first = r"\s+".join(map(re.escape, re.split(r"\s+", head.lstrip())[:FIRST])) or r"\n"
-        for match in re.finditer(rf"\n\s*?{first}", text):
-            said = text[: match.start()]
-            if (self.opening and self.opening in said) if alone else said.strip():
-                return said, True
-        return text, ended
+        rest = text.partition(self.opening or "\0")[2] if alone else text
+        new = re.search(rf"\S(\s*\n\s*{first})", rest)
+        return (text[: len(text) - len(rest) + new.start(1)], True) if new else (text, ended)
 
     def shown(self, joiner: str) -> "Task":
         """The same task with the text `joiner` between items, for tokenizers that merge items.

@@ -71,9 +71,8 @@ def generate(
             )
     kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
     for (_, max_new_tokens), part in batches(kinds, lambda kind: _batch_size(model, sum(kind))):
-        yield dict(
-            zip(part, _batch(model, [prompts[place] for place in part], max_new_tokens, temperature), strict=True)
-        )
+        said = _batch(model, [prompts[place] for place in part], max_new_tokens, temperature)
+        yield dict(zip(part, said, strict=True))
 
 
 def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float) -> list[Continuation]:
@@ -85,12 +84,10 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
         )
     ends, ids = _ends(model), torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
     start, cache, ended = ids.shape[1], empty_cache(model), dict[int, Continuation]()
+    cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
     with torch.inference_mode(False), torch.no_grad(), users_hooks_tested(model, ids, run):
         for step in range(max_new_tokens):
-            if cache is None or step == 0:
-                logits = run(model, ids, None if cache is None else {"use_cache": True, "past_key_values": cache})
-            else:
-                logits = run(model, ids[:, -1:], {"use_cache": True, "past_key_values": cache})
+            logits = run(model, ids if cached is None or step == 0 else ids[:, -1:], cached)
             if temperature:
                 noise = [_gumbel(prompt.seed, step, logits.shape[1]) for prompt in prompts]
                 logits = logits.double() / temperature + torch.stack(noise).to(logits.device)

@@ -43,7 +43,7 @@ def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 16])
 def test_a_model_as_good_as_the_best_constant_answer_is_seldom_called_unable(n: int) -> None:
-    """At most 2.5 % for each of two reasons, though the constant is chosen on the same questions. Both are right at 0.6."""
+    """At most 2.5 % for each of two reasons, though the constant is chosen on the same questions (share right: 0.6)."""
     rng = np.random.default_rng(n)
     right, truths = rng.random((2000, n)) < 0.6, rng.choice(list("00012"), (2000, n))
     drawn = [judge_ability(list(zip(*each, strict=True))).able for each in zip(right, truths, strict=True)]
