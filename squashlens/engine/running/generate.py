@@ -32,6 +32,7 @@ from squashlens.engine.running.users_hooks import users_hooks_tested
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
 
+TAIL = 128  # as many of the last new tokens show whether they are enough
 MEMORY = 1e9  # bytes for a batch on the CPU; on CUDA, a quarter of the free memory
 
 
@@ -93,7 +94,7 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
                 logits = logits.double() / temperature + torch.stack(noise).to(logits.device)
             ids = torch.cat([ids, logits.argmax(dim=-1, keepdim=True).to(ids.device)], dim=1)
             for row, (prompt, new) in enumerate(zip(prompts, ids[:, start:].tolist(), strict=True)):
-                if row not in ended and (new[-1] in ends or prompt.enough(new)):
+                if row not in ended and (new[-1] in ends or prompt.enough(new[-TAIL:])):
                     ended[row] = Continuation(tuple(new[:-1] if new[-1] in ends else new), True)
             if len(ended) == len(prompts):
                 break

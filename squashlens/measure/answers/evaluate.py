@@ -25,8 +25,6 @@ from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find
 from squashlens.tasks.task import Prompting, seeds_of
 
-TAIL = 128  # last tokens in which a new question is looked for at each step
-
 
 @dataclass(frozen=True)
 class Questions:
@@ -195,7 +193,7 @@ def answer_questions(
             each,
             max_new_tokens or _needed_tokens(model, questions, q, len(each)),
             f"{q.task} {q.length} {q.seed} {q.mode}",
-            lambda new, q=q: task.answer_in(q, text_of(new[-TAIL:]), False)[1],
+            lambda new, q=q: task.answer_in(q, text_of(new), False)[1],
         )
         for q, each in ids.items()
     }
@@ -204,8 +202,7 @@ def answer_questions(
         q: f"{q.mode} {q.length} {q.seed} {prompt.max_new_tokens} {digest(prompt.ids)}" for q, prompt in prompts.items()
     }
     missing = [question for question in keys if keys[question] not in journal.found]
-    done = len(keys) - len(missing)
-    with bar(total=len(keys), initial=done, desc=task.name, unit="answer") as progress_bar:
+    with bar(total=len(keys), initial=len(keys) - len(missing), desc=task.name, unit="answer") as progress_bar:
         for batch in generate(model, [prompts[q] for q in missing], temperature=temperature):
             told = {missing[place]: said for place, said in batch.items()}
             journal.keep({keys[q]: [text_of(a.ids), a.ended, len(ids[q]), len(a.ids)] for q, a in told.items()})

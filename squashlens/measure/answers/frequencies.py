@@ -156,9 +156,8 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
     """The verdict from different short questions: whether each was answered correctly, and its right answer.
 
     Chance is the largest share of the questions with one right answer, which a constant answer gets. The model is able
-    if the whole interval of Clopper and Pearson is above both chance and one half. It is not if the interval is below
-    one half, or if a constant answer is right more often: by the exact sign test of the questions that only one of the
-    two answers correctly, at 2.5 % divided by the number of constants, since the best is chosen on these questions.
+    if the whole interval of Clopper and Pearson is above both chance and one half, and not if it is below one half, or
+    if a constant answer is right more often by the exact sign test, at 2.5 % divided by the number of constant answers.
     """
     if not answered:
         reason = f"No short questions were asked: {THEN['undecided']}"
@@ -216,11 +215,9 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     require(result, "result", "squashlens.evaluate", dims_by_name(["value truth: mode length seed", "mode: mode"]))
     facts = provenance(result)
     values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
-    flat = {name: result[name].values.reshape(len(result["mode"]), -1) for name in ("value", "truth")}
-    said, truth = (
-        np.stack([(flat[name] == value).mean(axis=-1) for value in values], axis=-1) for name in ("value", "truth")
-    )
-    text, silent = "share of all questions of a mode", (flat["value"] == "").mean(axis=-1)
+    flat = [result[name].values.reshape(len(result["mode"]), -1, 1) for name in ("value", "truth")]
+    said, truth = ((each == np.array(values)).mean(axis=1) for each in flat)
+    text, silent = "share of all questions of a mode", (flat[0] == "").mean(axis=(1, 2))
     return signed(
         "frequencies of answers",
         {"mode": result["mode"].values, "value": np.array(values)},
