@@ -122,12 +122,6 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
     assert seen == ["9", "109", "10239"]
 
 
-def test_one_sequence_is_a_list_of_one(tiny: Any) -> None:
-    sequence = sl.prompts.repeated(tiny, "1", 3, **FORM)
-    one, several = (sl.accuracy(tiny, given, counted) for given in (sequence, [sequence]))
-    assert one.equals(several)
-
-
 def test_every_prompt_is_checked(worded: Any) -> None:
     """Answers, too, must fit into the context."""
     model, _ = worded("gpt2")

@@ -195,16 +195,16 @@ def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
 
 
-@pytest.mark.parametrize("room", [25, 99])
-def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """What a model says is written by hand; how much room there is changes nothing."""
+def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model says is written by hand. It had room for 264 tokens."""
     model, task = sl.load("tiny-prose"), sl.tasks.find("count_ones")
     text = f" {task.opening} 4\n\n{task.ask(2).prompt} {task.opening} 2\n\n"
     logits = iter(torch.eye(model.cfg.d_vocab)[model.tokenizer(text, add_special_tokens=False)["input_ids"]])
     monkeypatch.setattr(generating, "run", lambda *_: next(logits)[None])
-    found = sl.evaluate(model, task, lengths=[4], n_examples=1, n_baseline=0, max_new_tokens=room)
+    found = sl.evaluate(model, task, lengths=[4], n_examples=1, n_baseline=0)
     assert (found["ended"].item(), found["right"].item(), found["able"].item()) == (True, True, "undecided")
     assert found["answer"].item() == f" {task.opening} 4\n\nPlease count the number of"
+    assert found["prompt"].item() == task.after_examples(task.ask(4), 1).prompt
 
 
 @pytest.mark.slow
