@@ -105,7 +105,7 @@ class Call:
             return
         self.told, outermost = True, self.open[0]
         if share:
-            work = f"{outermost.total} × {outermost.what}"
+            work = f"{outermost.total} steps ({outermost.what})"
             write(f"{self.name}: {work}, about {_rounded(taken / share)}. {self.cheaper}".strip())
 
 

@@ -182,7 +182,7 @@ def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
 def _kind(model: Any, name: str, module: Any, freeze: Sequence[str]) -> str | None:
     """What of a module is to be a number: a norm's factor, a gate, the ratio of an activation; or nothing."""
     if "norms" in freeze and "Norm" in type(module).__name__:
-        return "layer" if type(module).__name__ == "LayerNorm" else "rms"
+        return "layer" if type(module).__name__ in ("LayerNorm", "OlmoLayerNorm") else "rms"
     parent, _, own = name.rpartition(".")
     if "gates" in freeze and own in ("act", "act_fn", "activation_fn"):
         return "gate" if hasattr(model.get_submodule(parent), "gate_proj") else "ratio"
@@ -207,7 +207,7 @@ def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
         """A hook that keeps what it sees in the first pass, and gives it in every later one."""
 
         def use(module: Any, args: Any, out: Tensor) -> Tensor | None:
-            shift = module.bias if kind == "layer" else 0
+            shift = getattr(module, "bias", 0) if kind == "layer" else 0
             if name not in constants:
                 constants[name] = (out if kind == "gate" else (out - shift) / centred(args[0], kind)).detach()
                 return None

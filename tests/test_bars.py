@@ -57,7 +57,7 @@ def test_a_long_call_says_what_it_takes_after_its_first_unit_of_work(
                 for _ in bars.bar(range(5)):
                     now += each
         printed = capsys.readouterr()
-        said = "call: 4 × parts, about 60 s. Do less.\n" if each == 3.0 and not hidden else ""
+        said = "call: 4 steps (parts), about 60 s. Do less.\n" if each == 3.0 and not hidden else ""
         assert (printed.out + printed.err).count("about") == bool(said)
         assert said in printed.out
 

@@ -38,6 +38,11 @@ def result() -> xr.Dataset:
     return sealed(made, {"model": "m", "none": None, "nested": {"deep": [1, "é", True]}})
 
 
+def test_a_table_is_not_a_result(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"Use `squashlens\.results\.table\(result\)\.to_csv"):
+        sl.results.save(result(), tmp_path / "x.csv")
+
+
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_what_is_kept_comes_back(ending: str, tmp_path: Path) -> None:
     path = sl.results.save(result(), tmp_path / f"x.{ending}")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from math import gcd
 from operator import itemgetter
 from typing import Any
 
@@ -24,7 +25,7 @@ from squashlens.errors import InputError, ModelAccessError
 
 HELD = "_squashlens"  # the attribute of a bridge in which its `Held` is, so that it goes with it
 SAMPLED = 1024  # entries of a tensor that are read on a CPU, or more
-APART = 0.9443  # of a row lies between two of them, 1 − φ⁻⁶: so every row is read, and all heads in turn
+APART = 0.9443  # of a row or column, 1 − φ⁻⁶, is the most between two of them: so all heads are read in turn
 AGAIN = "Download the checkpoint again, or save it again with `save_pretrained`."
 
 # Entries of a configuration that change no number: labels, versions, return options, and what is read elsewhere.
@@ -52,7 +53,7 @@ BOOKKEEPING = (
     _capture_hf_cache
     _suppress_next_hook_in _current_batch_size _last_hf_cache _executing_container _router_hook_aliases _bound_dense
     _bound_dense_gate _mla_params_initialized _warned_missing _layout_verified _unembed_probed
-    _lnf_probed""".split()  # noqa: SIM905
+    _lnf_probed _is_torch_compile""".split()  # noqa: SIM905
     )
     | {HELD}
 )
@@ -71,10 +72,9 @@ class Reader:
         named |= {point: name for name, point in self.points.items() if point not in named}
         self.names = named  # of all modules
         self.every = [vars(module) for module in named]
-        self.children = self._children()
         self.modules = [module for module in named if not isinstance(module, HookPoint)]
         self.spaces = [vars(module) for module in self.modules]
-        self.sizes = [*map(len, self.spaces)]
+        self.attributes, self.children = [*map(tuple, self.spaces)], self._children()
         rotary = any("original_max_seq_len" in space for space in self.spaces)
         self.resets = rotary and bool(length_dependent_encodings(model))
         self.tables = [space[table] for space in self.spaces for table in ("_parameters", "_buffers")]
@@ -89,8 +89,8 @@ class Reader:
         self.configs = _configurations([model.cfg, vars(inner).get("cfg"), *(s.get("config") for s in self.spaces)])
 
     def _children(self) -> list[int]:
-        tables = (space["_modules"] for space in self.every if space["_modules"])
-        return [*map(id, chain.from_iterable(map(dict.values, tables)))]
+        tables = (space["_modules"].values() for space in self.every if space["_modules"])
+        return [*map(id, chain(*tables, (space.get("config") for space in self.spaces)))]
 
     def _counts(self, key: str, value: Any) -> bool:
         """Whether an attribute of a module says what it computes."""
@@ -103,8 +103,8 @@ class Reader:
         return self.resets and key.endswith(("inv_freq", "max_seq_len_cached")) and "original_inv" not in key
 
     def is_current(self) -> bool:
-        """Whether no module and no attribute was added or removed, and no module replaced."""
-        return self.sizes == [*map(len, self.spaces)] and self.children == self._children()
+        """Whether no module and no attribute was added or removed, and no module and no configuration replaced."""
+        return self.attributes == [*map(tuple, self.spaces)] and self.children == self._children()
 
     def tensors(self) -> list[Tensor]:
         """Every tensor of the model, once."""
@@ -124,7 +124,8 @@ class Reader:
     def surroundings(self) -> list[Any]:
         """What else decides about numbers, and is no part of the model: code, ways to attend, precision."""
         ways = [getattr(config, "_attn_implementation", None) for config in self.configs]
-        return [[kind.forward for kind in dict.fromkeys(map(type, self.modules))], ways, precision()]
+        kinds = {*chain.from_iterable(kind.__mro__ for kind in {*map(type, self.modules)})} - {*nn.Module.__mro__}
+        return [{kind: {**vars(kind)} for kind in kinds}, ways, precision()]
 
     def fingerprint(self, model: Bridge) -> str:
         """16 hexadecimal digits made from every bit of the weights, and from settings. Names and paths are left out."""
@@ -180,7 +181,8 @@ def precision() -> str:
         known = "mixed"
     newer = [getattr(one, "fp32_precision", "none") for one in (torch.backends, matmul)]
     said = ["ieee" if setting == "none" else setting for setting in newer]  # which is what it was before it was set
-    return f"{known} {said} {matmul.allow_bf16_reduced_precision_reduction}"
+    names = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
+    return f"{known} {said} {[getattr(matmul, f'allow_{name}', None) for name in names]}"
 
 
 def copied(value: Any) -> Any:
@@ -231,9 +233,10 @@ def sampled(tensors: Iterable[Tensor]) -> dict[Any, str]:
 
 @cache
 def _places(shape: torch.Size) -> tuple[int, int]:
-    """How many entries are read, and how far apart: less than a row, and at another column in each row."""
+    """How many entries are read, and how far apart: so far that every row and every column of a matrix is read."""
     count = shape.numel()
-    step = max(1, int(APART * min(shape[-1] if shape else 1, count / SAMPLED))) | 1
+    most = max(1, int(APART * min(*shape[-2:], count / SAMPLED, count)))
+    step = next(step for step in range(most, 0, -1) if gcd(step, *shape[-1:]) == 1)
     return (count - 1) // step + 1, step
 
 

@@ -52,7 +52,7 @@ class _Known:
     states: list[_State] = field(default_factory=list)
     busy: bool = False
     at_begin: Tables | None = None  # the hooks on the model when the call began, if there were any
-    learned: bool = False  # something was verified, in whose passes a bridge may have set itself up
+    learned: bool = False  # of a model that hooks must not change past PyTorch; a bridge may have set itself up
     checks: Checks = field(default_factory=dict)  # of passes on devices, which nobody has waited for
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
@@ -142,7 +142,7 @@ def steady(model: Bridge) -> Iterator[None]:
         reader, watched = known.look(model), ambient(model)
         known.at_begin, known.busy, known.learned = hooks_as_now(model) if watched else None, True, False
         try:
-            with awaited(model):
+            with torch.inference_mode(False), awaited(model):  # so gradients are on, whatever the caller's mode
                 yield
         except Exception as error:
             if watched and _in_a_pass(error):
@@ -155,11 +155,14 @@ def steady(model: Bridge) -> Iterator[None]:
             raise
         finally:
             known.at_begin, known.busy = None, False
-        if marks_of(reader.tensors()) != known.states[-1].weights[0]:
+        state, tensors = known.states[-1], reader.tensors()
+        weights = [marks_of(tensors), contents_of(tensors) if watched or known.learned else state.weights[1]]
+        now = [reader.settings(), reader.surroundings()] if watched else state.structure
+        if weights != state.weights or not same(state.structure, now):
             raise BusyModelError(
-                "A tensor of the model was changed during a measurement.",
-                "Change weights before or after the call, not from a hook or another thread. A model that writes into "
-                "its own tensors as it runs, as recurrent ones do, is not measured.",
+                "A tensor or a setting of the model was changed during a measurement.",
+                "Change it before or after the call, not from a hook or another thread; store nothing on modules. A "
+                "model that writes into its own tensors as it runs, as recurrent ones do, is not measured.",
             )
         if known.learned:
             known.look(model, settled=True)

@@ -49,8 +49,10 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     ratio = (ratios.isel(layer=-1) if layer is None else ratios.sel(layer=layer)).values
     groups, where = _compared(collapse)
     middle = f"{listed([number(np.median(ratio[group])) for group in groups])}{where}"
+    after = int(np.flatnonzero(np.append(True, ratio >= 1))[-1])  # the last length at which it is not
+    onset = f", at all from n = {collapse['length'].values[after]} on" if 0 < after < len(ratio) else ""
     return (
-        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {len(ratio)} lengths "
+        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {len(ratio)} lengths{onset} "
         f"(median ratio {middle})."
     )
 

@@ -260,6 +260,8 @@ def save(result: Result, path: str | Path) -> Path:
     ...     sl.results.open(path).identical(bound)
     True
     """
+    if Path(path).suffix == ".csv":
+        raise InputError(f"path={str(path)!r} is of a table.", "Use `squashlens.results.table(result).to_csv(path)`.")
     path = require_output(path, ENDINGS, "path")
     return write(path, as_bytes(result, path.suffix))
 

@@ -255,6 +255,15 @@ def test_prompts_begin_as_the_tokenizer_begins(family: str, tmp_path: Path) -> N
         assert (f"differs: {table} BOS" in facts["bos_rule"]) == (len(start) != table)
 
 
+def test_a_space_at_the_end_is_measured_with_a_warning_where_words_begin_with_theirs(tiny: Any) -> None:
+    prose = load("tiny-prose")
+    for model, text, count in ((prose, "The cat is ", 1), (prose, "The cat is", 0), (tiny, "110 = ", 0)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            sl.top_tokens(model, text)
+        assert sum("ends with a space" in str(one.message) for one in said) == count, text
+
+
 def test_ids_of_another_start_are_measured_with_a_warning(tmp_path: Path) -> None:
     folder = save_random(FAMILIES["olmo2"], tmp_path / "two")
     save_tokenizer(folder, "<other> <bos> $A")

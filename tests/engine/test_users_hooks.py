@@ -40,8 +40,8 @@ def test_a_function_that_mixes_prompts_is_refused(measure: Any, family: str, bri
         with sl.applied(model, (SITE, function)), pytest.raises(InputError, match="depend on the other prompts"):
             measure(model, IDS)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: averaged(z))])
-    with theirs, pytest.raises(InputError, match="depend on the other prompts"):
-        measure(model, IDS)
+    with theirs, torch.device("cpu"), pytest.raises(InputError, match="depend on the other prompts"):
+        measure(model, IDS)  # under a mode of PyTorch, as a default device is
 
 
 def all_visible(scores: torch.Tensor, hook: Any = None) -> torch.Tensor:

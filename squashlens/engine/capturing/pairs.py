@@ -91,7 +91,7 @@ class PairRun:
         places = sorted({round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)})
         chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
         alone = pairs[0].route.startswith("separate")
-        again = chosen.pairs(passes="separate", copies=2 if alone else 1, **options)
+        again = chosen.pairs([*pairs[0].others], passes="separate", copies=2 if alone else 1, **options)
         for first, second in zip(pairs, again, strict=True):
             _require_same(first.values[:, places], second.values, dtype_of(self.model))
         return Replay(tuple(places), again[0].values, again[1].values, unseen_roundings(self.model))

@@ -145,6 +145,7 @@ def checked_prompts(
     _refuse_padding(model, ids.tolist())
     if wanted != "none":
         _warn_of_start(model, ids.tolist())
+    _warn_of_end(model, ids[:, -1].tolist())
     return checked
 
 
@@ -298,6 +299,17 @@ def _warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
         f"{start or 'none'} (BOS: {own}). It is measured as it is."
         + (" Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
     )
+
+
+def _warn_of_end(model: Bridge, last: list[int]) -> None:
+    """Warn of a last token that is a space alone, where words begin with theirs."""
+    for token in vocabulary_of(model, last).values():
+        word = model.tokenizer.convert_tokens_to_ids(f"{token}the")
+        if token in (" ", "▁", "Ġ") and word not in (None, model.tokenizer.unk_token_id):
+            remark(
+                "A prompt ends with a space, which is a token of its own: words begin with theirs in this vocabulary, "
+                "so that none is expected after it. It is measured as it is; leave the space out if it is not meant."
+            )
 
 
 def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:

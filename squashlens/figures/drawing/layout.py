@@ -71,7 +71,7 @@ def lay_out(figure: go.Figure) -> go.Figure:
         return lay_out(figure)
     right, top, deep = edges[-1] + wide, min(tops), max(bases) - min(tops)
     figure.update_layout(
-        height=height, width=look.width and width, autosize=look.width is None,
+        height=round(height, 3), width=look.width and width, autosize=look.width is None,
         margin={"l": edges[0], "r": width - right, "t": top, "b": height - top - deep, "pad": 0},
         title={"y": 1 - 0.5 * size / height} if page.title else None,
     )  # fmt: skip

@@ -274,7 +274,7 @@ def _normed(model: Bridge, values: Float[Tensor, "*many prompt d"], scale: Float
     """The final norm as a linear map, with the scale that it has on the whole stream, and without its bias."""
     if str(model.cfg.normalization_type).startswith("LN"):
         values = values - values.mean(dim=-1, keepdim=True)
-    gain = model.ln_final.weight.detach().cpu().double()
+    gain = getattr(model.ln_final, "weight", torch.ones(())).detach().cpu().double()  # OLMo has no gain
     return values / scale * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
 
 

@@ -61,12 +61,13 @@ def separation(
             as well, without hooks; 1 by default.
 
     Returns:
-        Dataset. Over (layer, length): `noise`, in the model's units; `step`, NaN at the last length; `recovered`, the
-        share of runs that recover this length; `nearest`, the length that is found instead or is right, seen from the
-        second run. Over (layer): `recovery` and `margin`. Over (random_model, layer): `recovery_random`. Each also has
-        a variable with `_y`, for y. Over (length), for the distribution of the next token: `next_noise` and
-        `next_step`, total variations on the scale from 0 to 2, and `next_recovered`; and the scalar `next_recovery`,
-        for which nearest is by the Hellinger distance. The scalar `chance` is 1/N.
+        Dataset. Over (layer, length): `noise`, in the model's units; `step`, NaN at the last length, and infinite or
+        NaN where the noise is 0, as of embeddings; `recovered`, the share of runs that recover this length; `nearest`,
+        the length that is found instead or is right, seen from the second run. Over (layer): `recovery` and `margin`.
+        Over (random_model, layer): `recovery_random`. Each also has a variable with `_y`, for y. Over (length), for the
+        distribution of the next token: `next_noise` and `next_step`, total variations on the scale from 0 to 2, and
+        `next_recovered`; and the scalar `next_recovery`, for which nearest is by the Hellinger distance. The scalar
+        `chance` is 1/N.
 
         Lengths of one sequence are nested, and are one observation. For an interval, measure several sequences.
 

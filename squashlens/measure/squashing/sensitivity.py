@@ -35,7 +35,7 @@ ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobi
 ENDS = ("low", "high")
 
 
-@measurement("attribution", prompts="one", cheaper="method='sketch' or fewer n_probes= takes less.")
+@measurement("attribution", prompts="one", cheaper="A sketch, or one of fewer n_probes=, takes less.")
 def sensitivity(
     model: Bridge,
     prompt: PromptOrCapture,

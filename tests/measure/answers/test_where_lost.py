@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, OlmoConfig
 
 import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
-from tests.cases import CONFIGS, MORE, save_random
+from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, save_random
 from tests.hooks.test_patches import outputs_of
 from tests.references import final_norm, frozen_model, last_streams, layers_of, passing
 
@@ -30,7 +30,7 @@ def speaking(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
     def made(family: str) -> tuple[Any, Any]:
         if family not in held:
-            config = copy.deepcopy((CONFIGS | MORE)[family])
+            config = copy.deepcopy((CONFIGS | MORE | {"olmo": OlmoConfig(**NO_HEAD_DIM)})[family])
             config.vocab_size = len(sl.load("tiny-gemma").tokenizer)
             folder = save_random(config, tmp_path_factory.mktemp(family))
             for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -153,11 +153,11 @@ def added(plain: Any, number: int, part: Part, seen: tuple[torch.Tensor, torch.T
 
 @pytest.mark.parametrize("missing", ["zero", "mean"])
 @pytest.mark.few(2)
-@pytest.mark.parametrize("family", ["gemma3", "neox", "gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gemma3", "neox", "gpt2", "llama", "olmo"])
 def test_a_sublayer_is_left_out_as_by_plain_hooks(
     family: str, missing: Any, speaking: Callable[[str], tuple[Any, Any]]
 ) -> None:
-    """Heads too: with grouped keys and a norm after attention (Gemma 3), and beside an MLP (GPT-NeoX)."""
+    """Heads too: with grouped keys and a norm after attention (Gemma 3), beside an MLP (GPT-NeoX), no gains (OLMo)."""
     model, plain = speaking(family)
     answers, choices = ["7", "1", "3", "7", "1"], ["7", "1", "3"]
     tokens = [sl.prompts.one_token(model, text) for text in choices]

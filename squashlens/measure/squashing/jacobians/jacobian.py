@@ -27,7 +27,7 @@ from squashlens.remarks import remark
 STATED = ("rounding", "failure_probability", "estimated_tightness")  # by the attributes of a certified bound
 
 
-@measurement("by_token", prompts="equal", cheaper="method='sketch' or fewer n_probes= takes less.")
+@measurement("by_token", prompts="equal", cheaper="A sketch, or one of fewer n_probes=, takes less.")
 def jacobian_norms(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -30,7 +30,7 @@ from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import later
+from squashlens.engine.state import later, proved
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.token_spans import Spans
@@ -219,7 +219,8 @@ class Products:
         pullback, capture = self.pullback, self.session.capture
         if capture is None or pullback.hooks or self.spans is not None or ambient(self.session.model):
             return measure().cpu()
-        keys = [(*about, self.query, pullback.to, pullback.top, layer) for layer in pullback.layers]
+        state = proved(self.session.model, "norms of captures", object)  # its code may have changed, not its passes
+        keys = [(state, *about, self.query, pullback.to, pullback.top, layer) for layer in pullback.layers]
         if not capture.norms.keys() >= {*keys}:
             capture.norms.update(zip(keys, measure().cpu().chunk(len(keys)), strict=True))
         return torch.cat([capture.norms[key] for key in keys])

@@ -149,7 +149,7 @@ def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, k
         kept = (kept or products.storage(d)) if norm == "spectral" else None
         exact = products.once((norm, "exact"), lambda: products.exact(kept))
         return Ends(exact, exact, exact)
-    directions, about = normals(seed_in(method))(d, method.n_probes).T, (norm, method.n_probes, method.seed)
+    directions, about = normals(seed_in(method))(d, method.n_probes).T, (norm, method)
     if norm == "frobenius":
         size = products.once(about, lambda: products.frobenius(directions))
         low, high = norms.sketch_factors(len(directions), chance)
