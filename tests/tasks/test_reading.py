@@ -293,7 +293,7 @@ WHOLE = {
     ("number", MATHS, False): {
         f"{MATHS} 12": "cut", f"{MATHS} 12.": "cut", f"{MATHS} 1,": "cut", f"{MATHS} twel": "cut",
         f"{MATHS} 12\n": "12", f"{MATHS} 12.\nSo th": "12", f"{MATHS} '12'": "12", f"{MATHS} 12 of": "cut",
-        f"{MATHS} 12\n\n{ASKED}11": "12", f"{MATHS} 2 * 5 + 2 =\n": "several", "": "cut", "12": "cut",
+        f"{MATHS} 12\n\n{ASKED}11\n{MATHS} 2": "12", f"{MATHS} 2 * 5 + 2 =\n": "several", "": "cut", "12": "cut",
         MATHS[:-4]: "cut", f"{MATHS}\n": "cut", f"'{MATHS} xxxx', that is 12": "cut",
     },
     ("words", COPIED, True): {

@@ -26,7 +26,7 @@ LATER = "longer lengths cannot be judged"
         (4, "1234" * 4, "undecided"), (3, "1234" * 4, "no"), (0, "1234" * 4, "no"), (6, "123456", "yes"),
         (5, "12345", "undecided"), (1, "12345678123456", "no"),
         (16, "01" * 8, "yes"), (14, "0000000000001111", "undecided"), (16, "0" * 16, "undecided"), (9, "0" * 16, "no"),
-        (0, "1", "undecided"), (0, "11111", "undecided"), (10, "0" * 15 + "1", "undecided"),
+        (0, "1", "undecided"), (0, "11111", "undecided"), (8, "0" * 14 + "11", "undecided"), (7, "0" * 14 + "11", "no"),
     ],
 )  # fmt: skip
 def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:

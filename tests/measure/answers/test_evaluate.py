@@ -16,7 +16,7 @@ from squashlens.engine.running import generate as generating
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers.evaluate import prepare_questions
-from squashlens.measure.answers.frequencies import score_answers
+from squashlens.measure.answers.frequencies import Answer, score_answers
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
 from squashlens.tasks.task import Prompting
@@ -205,6 +205,7 @@ def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found["ended"].item(), found["right"].item(), found["able"].item()) == (True, True, "undecided")
     assert found["answer"].item() == f" {task.opening} 4\n\nPlease count the number of"
     assert found["prompt"].item() == task.after_examples(task.ask(4), 1).prompt
+    assert score_answers(task, {task.ask(4): Answer(text, False)}, {})["ended"].item()
 
 
 @pytest.mark.slow
