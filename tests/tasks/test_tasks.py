@@ -282,11 +282,8 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
     ("truth", "others", "message"),
     [
         ("-0", {}, "'-0'.*reads it as '0'"),
-        ("1,000", {}, "has '1,000' as the right answer, but its reader reads it as '1000'"),
         ("0.5", {}, "'0.5' as the right answer.*does not read it .not a whole number.*numeric=False"),
         ("tree", {"read": reading.words}, "reads it as 'tree', so no answer would be right.*numeric=False"),
-        ("the  tree.", {"read": reading.words, "numeric": False}, "reads it as 'the tree'"),
-        ("12", {"read": reading.digit}, "does not read it"),
         ("tree", {"numeric": False}, "does not read it .no number.*another reader by read="),
     ],
 )
@@ -321,7 +318,6 @@ TEN = "1111111111"
         ("0000000010", "10", "10"),  # may be a count: there are ten
         ("1101", "1 1 0 1", "echo"),
         ("1101", "1 0", "several"),
-        ("11011001" * 3, "11011001" * 2, "echo"),
     ],
 )
 @pytest.mark.parametrize("joiner", ["", ", ", " + ", " "])

@@ -64,12 +64,9 @@ def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plai
             right[row, column] = text == str(sequence.content[:length].count(4))
     assert tiny.tokenizer.decode([4]) == "1"
     np.testing.assert_array_equal(found, right.mean(axis=0))
-    assert found.dims == ("length",)
     assert found["length"].values.tolist() == lengths
-    assert found.attrs["units"] == "1"
     assert found[0] == 1
     assert found[-1] == 0
-    assert 0 < right.mean() < 1
 
 
 @pytest.mark.few(1)

@@ -67,11 +67,9 @@ def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
     assert one["answer_tokens"] == len(one["answer"].item()), "a digit is a token here"
     assert one["error"] == abs(int(one["answer"].item()) - int(question.truth)) > 0
     facts = sl.results.provenance(ds)
-    assert facts["call"]["function"] == "evaluate"
     assert facts["task"]["template"] == COUNT.template
     assert facts["call"]["seeds"] == [3, 8]
     assert facts["call"]["mode"] == ["answer_only"]
-    assert facts["call"]["n_baseline"] == 16
 
 
 def stop_after(batches: int, asked: list[int]) -> Any:
@@ -106,11 +104,9 @@ def test_interrupted_and_resumed_is_one_run(
         patch.setattr(module, "generate", stop_after(99, asked))
         resumed = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
         assert sum(asked) == 12, "nothing lost, nothing done twice"
-        resumed_again = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
-        assert sum(asked) == 12
         more = sl.evaluate(tiny, COUNT, lengths=[6, 9, 20, 24], resume=kept, **how | {"seeds": 5})
         assert sum(asked) == 20, "only what is new"
-    assert resumed.identical(whole) and resumed_again.identical(whole)  # noqa: PT018
+    assert resumed.identical(whole)
     for name in ("answer", "right", "ended"):
         np.testing.assert_array_equal(more[name].sel(length=[6, 20, 24], seed=range(4)), whole[name])
 
