@@ -23,7 +23,7 @@ from inspect_ai.model._model_output import StopReason
 import squashlens as sl
 from squashlens import hosted
 from squashlens.errors import InputError
-from squashlens.measure.answers.frequencies import Answer, score_answers
+from squashlens.measure.answers.frequencies import Ability, Answer, score_answers
 from squashlens.tasks import Task, reading
 
 ONES = sl.tasks.find("count_ones")
@@ -227,7 +227,7 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path
     found = hosted.from_log(log)
     how: dict[str, Any] = {"max_new_tokens": 16, "n_baseline": 0}
     ours = sl.evaluate(tiny, task, lengths=[3, 8, 400], seeds=2, **how)
-    same(found, ours, but={"prompt_tokens", "answer_tokens"})
+    same(found, ours, but={"prompt_tokens", "answer_tokens", *Ability._fields})  # a log's baseline is its own
     assert found["right"].sel(length=8).all()
     assert (found["prompt_tokens"] == ours["prompt_tokens"].max()).all()
     facts = sl.results.provenance(found)

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Literal
 
 from typing_extensions import TypeAliasType
@@ -205,17 +206,19 @@ def _is_step(sentence: str) -> bool:
 def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
     """The line after each occurrence of the opening words, whether a line break ends it, and the text after it.
 
-    Occurrences that only repeat the question are left out.
+    Occurrences that only repeat the question are left out, and so is all text from a line that begins a new question.
     """
     pattern = re.compile(r"\s+".join(map(re.escape, opening.split())) or r"(?!)", re.IGNORECASE)
-    places = []
+    places, end = [], len(text)
     for match in pattern.finditer(text):
-        line, newline, rest = text[match.end() :].lstrip(" \t*_\r\n").partition("\n")
+        line, newline, after = text[match.end() : end].lstrip(" \t*_\r\n").partition("\n")
+        rest = "".join(takewhile(lambda each: not _QUESTION.match(each), after.splitlines(keepends=True)))
         again = pattern.search(line)  # the words occur twice on one line: the number between them counts too
         line = _first_clause(line[: again.start()]) if again else line
         only_asked = _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or (again and not line)
-        if not only_asked:
+        if match.start() < end and not only_asked:
             places.append((line, bool(newline), rest))
+            end -= len(after) - len(rest)
     return places
 
 
@@ -257,8 +260,7 @@ def _unless_retracted(reading: Reading, line: str, after: str, convert: Convert)
     if reading.why != "read":
         return reading
     retracted, lines = False, [line for line in after.splitlines() if line.strip()]
-    end = next((i for i, line in enumerate(lines) if _QUESTION.match(line)), len(lines))
-    for sentence in _sentences("\n".join(lines[:end])):
+    for sentence in _sentences("\n".join(lines)):
         rest = _CORRECTION.sub("", sentence, count=1) if _CORRECTION.match(sentence) else sentence
         if _is_step(sentence) and _is_step(line) and convert(sentence.rpartition("=")[2]).value != reading.value:
             return Reading("", "several")

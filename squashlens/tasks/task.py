@@ -27,6 +27,7 @@ PLACE = "{sequence}"
 STEPS = "Let's think step by step, showing me your reasoning."
 EXAMPLES = "Here are a few examples:"
 SHORT = 8  # most items in a short question
+FIRST = 5  # as many words of a template begin a question
 DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 
@@ -229,8 +230,9 @@ class Task:
 
         Numbers up to ten times as large are accepted, even with the sequence's digits ("11" for ten ones). A text that
         is no number ("1 1 0 1") is called an echo by the same rules; this only changes the reason why it is not read.
-        `ended` says whether the model ended its answer itself.
+        `ended` says whether the model ended its answer itself. Text from a new question on is not read.
         """
+        text, ended = self.answer_in(question, text, ended)
         reading = self.read(text, self.opening, ended)
         if not self.numeric or reading.why == "cut" or reading.value == question.truth:
             return reading
@@ -238,6 +240,19 @@ class Task:
             return Reading("", unread(reading.value))
         said = reading.value if reading.why == "read" else words(text, self.opening, ended).value
         return Reading("", "echo") if self._echoed(question, said, reading.why == "read") else reading
+
+    def answer_in(self, question: "Question", text: str, ended: bool) -> tuple[str, bool]:
+        """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
+
+        It begins on a new line with the template's first words, or with a blank line if these are the sequence. Without
+        solved examples a model may repeat its question first, so that only what follows the opening words is a new one.
+        """
+        head, _, after = self.template.partition(PLACE)
+        alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
+        first = r"\s+".join(map(re.escape, re.split(r"\s+", head.lstrip())[:FIRST])) or r"\n"
+        rest = text.partition(self.opening or "\0")[2] if alone else text
+        new = re.search(rf"\S(\s*\n\s*{first})", rest)
+        return (text[: len(text) - len(rest) + new.start(1)], True) if new else (text, ended)
 
     def shown(self, joiner: str) -> "Task":
         """The same task with the text `joiner` between items, for tokenizers that merge items.

@@ -1,6 +1,7 @@
 """What is said next, against plain Hugging Face decoding and against a forward pass for every token."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +68,18 @@ def test_the_size_of_batches_changes_nothing(bridge_of: Callable[..., Any], monk
 
 
 def test_every_end_of_text_ends(bridge_of: Callable[..., Any]) -> None:
-    """Instruct models end turns with another token than texts."""
+    """Instruct models end turns with another token than texts. Enough new tokens end a text as well, and are kept."""
     model = bridge_of("gemma")
     free = all_said(model, prompts())
     chosen = free[0].ids[4]
+    enough = all_said(model, [replace(prompt, enough=lambda new: new[-1] == chosen) for prompt in prompts()])
     own = model.original_model.generation_config
     try:
         model.original_model.generation_config = GenerationConfig(eos_token_id=[1, chosen])
-        for before, said in zip(free, all_said(model, prompts()), strict=True):
+        for before, said, kept in zip(free, all_said(model, prompts()), enough, strict=True):
             stop = before.ids.index(chosen) if chosen in before.ids else None
             assert said == (before if stop is None else Continuation(before.ids[:stop], True))
+            assert kept == (before if stop is None else Continuation(before.ids[: stop + 1], True))
     finally:
         model.original_model.generation_config = own
 

@@ -288,12 +288,12 @@ WHOLE = {
         "The answer is 12.": "12", "There are 12 ones and 3 zeros.": "several", "1 + 1 + 1 + 1 = 4": "4",
         "  **12**\n": "12", f"{MATHS} 12\n{MATHS} 13": "several", f"{MATHS} I do not know\n12": "none",
         f"{MATHS} 12\nWait, I missed one.\n{MATHS} thirteen": "several",
-        f"{MATHS} 12\n\n{ASKED}111111\n\n{MATHS} 6": "several", f"{REASONED}\n\n{ASKED}11\n\nThe ans": "12",
+        f"{MATHS} 12\n\n{ASKED}111111\n\n{MATHS} 6": "12", f"{REASONED}\n\n{ASKED}11\n\nThe ans": "12",
     },
     ("number", MATHS, False): {
         f"{MATHS} 12": "cut", f"{MATHS} 12.": "cut", f"{MATHS} 1,": "cut", f"{MATHS} twel": "cut",
         f"{MATHS} 12\n": "12", f"{MATHS} 12.\nSo th": "12", f"{MATHS} '12'": "12", f"{MATHS} 12 of": "cut",
-        f"{MATHS} 12\n\n{ASKED}11": "12", f"{MATHS} 2 * 5 + 2 =\n": "several", "": "cut", "12": "cut",
+        f"{MATHS} 12\n\n{ASKED}11\n{MATHS} 2": "12", f"{MATHS} 2 * 5 + 2 =\n": "several", "": "cut", "12": "cut",
         MATHS[:-4]: "cut", f"{MATHS}\n": "cut", f"'{MATHS} xxxx', that is 12": "cut",
     },
     ("words", COPIED, True): {

@@ -202,6 +202,20 @@ def test_a_task_of_ones_own() -> None:
         task.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.parametrize("task", [*map(find, NAMES), vowels(), vowels(template="{sequence}:")])
+def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
+    """However much follows, a right answer is right. Before the answer, a question may be repeated."""
+    question, other = task.after_examples(task.ask(4, seed=1), 2), task.ask(6, seed=2)
+    said, begun = f" {task.opening} {question.truth}", f"\n\n{other.prompt}"
+    for behind in (begun[:40], begun, f"{begun} {task.opening} 77\n\n", f"{begun} {said}{begun}"):
+        assert task.answer_in(question, said + behind, False) == (said, True)
+        assert task.understood(question, said + behind, False) == reading.Reading(question.truth, "read")
+    alone = task.ask(4, seed=1)
+    text = f"Sure.\n\n{alone.prompt}\n\n{said}"
+    assert task.answer_in(alone, text, False) == (text, False)
+    assert task.answer_in(alone, text + begun, False) == ((text, True) if task.opening else (text + begun, False))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_doubled_has_the_last_item_once_more(name: str) -> None:
     """v* of Theorem 4.2, in words; the answer is that of the longer sequence."""
@@ -268,11 +282,8 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
     ("truth", "others", "message"),
     [
         ("-0", {}, "'-0'.*reads it as '0'"),
-        ("1,000", {}, "has '1,000' as the right answer, but its reader reads it as '1000'"),
         ("0.5", {}, "'0.5' as the right answer.*does not read it .not a whole number.*numeric=False"),
         ("tree", {"read": reading.words}, "reads it as 'tree', so no answer would be right.*numeric=False"),
-        ("the  tree.", {"read": reading.words, "numeric": False}, "reads it as 'the tree'"),
-        ("12", {"read": reading.digit}, "does not read it"),
         ("tree", {"numeric": False}, "does not read it .no number.*another reader by read="),
     ],
 )
@@ -293,26 +304,20 @@ TEN = "1111111111"
         ("1" * 10, TEN, "echo"),
         ("1" * 10, "1,111,111,111", "echo"),
         ("1" * 10, "11", "11"),  # too many by one
-        ("1" * 10, "10", "10"),
         ("1" * 10, "100", "100"),  # ten times as many
         ("1" * 10, "111111111", "echo"),  # one left out
         ("1" * 10, "1111011111", "echo"),  # one changed
         ("1" * 10, "111", "echo"),  # cut short
         ("1" * 10, "1" * 13, "echo"),
         ("1" * 10, "419", "419"),  # wrong by far, and nothing like the sequence
-        ("1" * 15, "1" * 40, "echo"),
         ("1" * 15, "2" * 40, "long"),
         ("11", "11", "echo"),  # of two digits no count can be more than two
-        ("11", "2", "2"),
         ("1", "1", "1"),  # one item is its own count
         ("01", "1", "1"),  # the right answer
         ("0110", "0110", "echo"),  # read as 110
-        ("0110", "110", "echo"),
         ("0000000010", "10", "10"),  # may be a count: there are ten
         ("1101", "1 1 0 1", "echo"),
         ("1101", "1 0", "several"),
-        ("11011001" * 3, "11011001" * 2, "echo"),
-        ("11011001", "11011001" * 3, "echo"),
     ],
 )
 @pytest.mark.parametrize("joiner", ["", ", ", " + ", " "])

@@ -6,7 +6,7 @@ the length of a pass (`engine.anatomy`), since cached keys would not be rotated 
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,21 +32,23 @@ from squashlens.engine.running.users_hooks import users_hooks_tested
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
 
+TAIL = 128  # as many of the last new tokens show whether they are enough
 MEMORY = 1e9  # bytes for a batch on the CPU; on CUDA, a quarter of the free memory
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids to continue, the largest number of new tokens, and the text that seeds the sampling."""
+    """Token ids to continue, the most new tokens, the text that seeds sampling, and whether new tokens are enough."""
 
     ids: Ids
     max_new_tokens: int
     seed: str = ""
+    enough: Callable[[list[int]], bool] = lambda _: False
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """The generated tokens without the end-of-text token, and whether the model ended the text itself."""
+    """The generated tokens without the end-of-text token, and whether that token, or enough of them, ended the text."""
 
     ids: Ids
     ended: bool
@@ -70,9 +72,8 @@ def generate(
             )
     kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
     for (_, max_new_tokens), part in batches(kinds, lambda kind: _batch_size(model, sum(kind))):
-        yield dict(
-            zip(part, _batch(model, [prompts[place] for place in part], max_new_tokens, temperature), strict=True)
-        )
+        said = _batch(model, [prompts[place] for place in part], max_new_tokens, temperature)
+        yield dict(zip(part, said, strict=True))
 
 
 def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float) -> list[Continuation]:
@@ -83,20 +84,21 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
             "Use `top_tokens`, which gives one distribution over its outcomes.",
         )
     ends, ids = _ends(model), torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
-    start, cache = ids.shape[1], empty_cache(model)
+    start, cache, ended = ids.shape[1], empty_cache(model), dict[int, Continuation]()
+    cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
     with torch.inference_mode(False), torch.no_grad(), users_hooks_tested(model, ids, run):
         for step in range(max_new_tokens):
-            if cache is None or step == 0:
-                logits = run(model, ids, None if cache is None else {"use_cache": True, "past_key_values": cache})
-            else:
-                logits = run(model, ids[:, -1:], {"use_cache": True, "past_key_values": cache})
+            logits = run(model, ids if cached is None or step == 0 else ids[:, -1:], cached)
             if temperature:
                 noise = [_gumbel(prompt.seed, step, logits.shape[1]) for prompt in prompts]
                 logits = logits.double() / temperature + torch.stack(noise).to(logits.device)
             ids = torch.cat([ids, logits.argmax(dim=-1, keepdim=True).to(ids.device)], dim=1)
-            if all(ends & set(row) for row in ids[:, start:].tolist()):
+            for row, (prompt, new) in enumerate(zip(prompts, ids[:, start:].tolist(), strict=True)):
+                if row not in ended and (new[-1] in ends or prompt.enough(new[-TAIL:])):
+                    ended[row] = Continuation(tuple(new[:-1] if new[-1] in ends else new), True)
+            if len(ended) == len(prompts):
                 break
-    return [_until_end(row, ends) for row in ids[:, start:].tolist()]
+    return [ended.get(row, Continuation(tuple(new), False)) for row, new in enumerate(ids[:, start:].tolist())]
 
 
 def empty_cache(model: Bridge) -> Any:
@@ -106,11 +108,6 @@ def empty_cache(model: Bridge) -> Any:
     from transformers import DynamicCache
 
     return DynamicCache(config=text_config(model))
-
-
-def _until_end(row: list[int], ends: set[int]) -> Continuation:
-    stop = next((place for place, token in enumerate(row) if token in ends), None)
-    return Continuation(tuple(row[:stop]), stop is not None)
 
 
 def _ends(model: Bridge) -> set[int]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from squashlens._typing import Bridge
+from squashlens.remarks import remark
 
 
 @dataclass(frozen=True)
@@ -107,3 +108,19 @@ def _texts(tokenizer: Any) -> Iterator[str]:
         text = tokenizer.decode([token], skip_special_tokens=True).strip()
         if text:
             yield text
+
+
+def warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
+    """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
+    start, own = list(start_of(model).ids), start_of(model).bos
+    usual = [start] if start or own is None else [start, [own]]
+    odd = [row for row in rows if not any(row[: len(u)] == u and row[len(u) : len(u) + 1] != [own] for u in usual)]
+    if not odd:
+        return
+    whose = "this model, which has no tokenizer," if model.tokenizer is None else "this model's tokenizer"
+    twice = own is not None and odd[0][: len(start) + 1] == [*start, own]
+    remark(
+        f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and {whose} begins a text with "
+        f"{start or 'none'} (BOS: {own}). It is measured as it is."
+        + (" Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
+    )

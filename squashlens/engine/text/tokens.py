@@ -22,7 +22,7 @@ from squashlens.checks.arguments import is_tokenized
 from squashlens.engine.anatomy import device_of, longest_prompt
 from squashlens.engine.digests import digest
 from squashlens.engine.locks import exclusive
-from squashlens.engine.text.start import start_of
+from squashlens.engine.text.start import start_of, warn_of_start
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
@@ -144,7 +144,7 @@ def checked_prompts(
     checked = checked_ids(model, ids)
     _refuse_padding(model, ids.tolist())
     if wanted != "none":
-        _warn_of_start(model, ids.tolist())
+        warn_of_start(model, ids.tolist())
     _warn_of_end(model, ids[:, -1].tolist())
     return checked
 
@@ -285,27 +285,10 @@ def as_chat(model: Bridge, text: str) -> str:
         ) from error
 
 
-def _warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
-    """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
-    start, own = list(start_of(model).ids), bos_id(model)
-    usual = [start] if start or own is None else [start, [own]]
-    odd = [row for row in rows if not any(row[: len(u)] == u and row[len(u) : len(u) + 1] != [own] for u in usual)]
-    if not odd:
-        return
-    whose = "this model, which has no tokenizer," if model.tokenizer is None else "this model's tokenizer"
-    twice = own is not None and odd[0][: len(start) + 1] == [*start, own]
-    remark(
-        f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and {whose} begins a text with "
-        f"{start or 'none'} (BOS: {own}). It is measured as it is."
-        + (" Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
-    )
-
-
 def _warn_of_end(model: Bridge, last: list[int]) -> None:
     """Warn of a last token that is a space alone, where words begin with theirs."""
-    for token in vocabulary_of(model, last).values():
-        word = model.tokenizer.convert_tokens_to_ids(f"{token}the")
-        if token in (" ", "▁", "Ġ") and word not in (None, model.tokenizer.unk_token_id):
+    for token in {*vocabulary_of(model, last).values()} & {" ", "▁", "Ġ"}:
+        if model.tokenizer.convert_tokens_to_ids(f"{token}the") not in (None, model.tokenizer.unk_token_id):
             remark(
                 "A prompt ends with a space, which is a token of its own: words begin with theirs in this vocabulary, "
                 "so that none is expected after it. It is measured as it is; leave the space out if it is not meant."

@@ -306,16 +306,12 @@ def verdicts(
     probe: Mapping[str, np.ndarray],
 ) -> list[Judgement]:  # fmt: skip
     """The verdict and its reason for each length; `right`, `same_bits` and `differ` are over (length, seed)."""
-
-    def at_length(at: int) -> Callable[[str], float]:
-        return lambda name: float(probe[name][at]) if name in probe else float("nan")
-
     return [
         judge(
             Evidence(
                 int(right[at].sum()), right.shape[1], int((same_bits & differ)[at].sum()), int(differ[at].sum()),
                 random, not data.varied[at], data.prompts[at], data.needed, data.n_train, n_random_models,
-                at_length(at),
+                lambda name, at=at: float(probe[name][at]) if name in probe else float("nan"),
             ),
         )
         for at in range(len(data.lengths))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from squashlens._typing import Bridge, Modes, Template, positive, several
 from squashlens.bars import bar
 from squashlens.engine.anatomy import context_length
 from squashlens.engine.digests import digest
-from squashlens.engine.running.generate import Continuation, Prompt, generate
+from squashlens.engine.running.generate import Prompt, generate
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
@@ -137,8 +138,9 @@ def evaluate(
     Returns:
         Dataset. Over (mode, length, seed): `prompt`; `answer`; `value`, parsed from it; `truth`, the right answer;
         `reading`, ``"read"`` or the reason why no value was parsed; `as_asked`, whether the answer has the requested
-        form; `ended`, whether it ended by itself; `right`; `error`, |value − truth| in items, NaN without a value;
-        `prompt_tokens` and `answer_tokens`, the numbers of tokens of prompt and answer.
+        form; `ended`, whether the answer ended, with the end of the text or with the first words of a new question,
+        where generation stops; `right`; `error`, |value − truth| in items, NaN without a value; `prompt_tokens` and
+        `answer_tokens`, the numbers of tokens of prompt and answer.
 
         Over (mode, length): `accuracy` (lenient: all unambiguous answers count) and `accuracy_strict` (only answers in
         the requested form count), each with the ends `…_low` and `…_high` of its 95 % interval; `mean_error`,
@@ -184,12 +186,14 @@ def answer_questions(
     max_new_tokens: int | None = None,
 ) -> dict[Question, Answer]:  # fmt: skip
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
-    tokenizer = require_tokenizer(model)
+    decode, task = require_tokenizer(model).decode, questions.task
+    text_of = partial(decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     prompts = {
         q: Prompt(
             each,
             max_new_tokens or _needed_tokens(model, questions, q, len(each)),
             f"{q.task} {q.length} {q.seed} {q.mode}",
+            lambda new, q=q: task.answer_in(q, text_of(new), False)[1],
         )
         for q, each in ids.items()
     }
@@ -198,15 +202,10 @@ def answer_questions(
         q: f"{q.mode} {q.length} {q.seed} {prompt.max_new_tokens} {digest(prompt.ids)}" for q, prompt in prompts.items()
     }
     missing = [question for question in keys if keys[question] not in journal.found]
-
-    def as_stored(question: Question, said: Continuation) -> list[object]:
-        text = tokenizer.decode(said.ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return [text, said.ended, len(ids[question]), len(said.ids)]
-
-    done = len(keys) - len(missing)
-    with bar(total=len(keys), initial=done, desc=questions.task.name, unit="answer") as progress_bar:
+    with bar(total=len(keys), initial=len(keys) - len(missing), desc=task.name, unit="answer") as progress_bar:
         for batch in generate(model, [prompts[q] for q in missing], temperature=temperature):
-            journal.keep({keys[missing[place]]: as_stored(missing[place], said) for place, said in batch.items()})
+            told = {missing[place]: said for place, said in batch.items()}
+            journal.keep({keys[q]: [text_of(a.ids), a.ended, len(ids[q]), len(a.ids)] for q, a in told.items()})
             progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 

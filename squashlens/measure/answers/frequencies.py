@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
+from scipy import special
 
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
@@ -24,13 +25,13 @@ from squashlens.remarks import remark
 from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
 from squashlens.tasks.task import SHORT
-from squashlens.theory.statistics.ranks import share_interval, wilson
+from squashlens.theory.statistics.ranks import LEVEL, share_interval, wilson
 from squashlens.theory.statistics.trends import with_ends
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The text of an answer, whether it ended by itself, and the numbers of tokens of its prompt and of itself."""
+    """The text of an answer, whether the model ended it, and the numbers of tokens of its prompt and of itself."""
 
     text: str
     ended: bool
@@ -50,7 +51,7 @@ def score_answers(
     """The Dataset of `evaluate` from one answer for each mode, length and seed, in that order.
 
     `prefill` says that the prompts end with the first words of the answer, which are parsed with it. `short` has the
-    answers to the short questions of the baseline; without any, the baseline is the short questions of `answers`.
+    answers to the short questions of the baseline; if it is None, these are the short questions of `answers`.
     """
     modes, lengths, seeds = (list(dict.fromkeys(getattr(question, over) for question in answers)) for over in OVER)
     shape = (len(modes), len(lengths), len(seeds))
@@ -65,7 +66,7 @@ def score_answers(
         return task.understood(question, lead + answer.text, answer.ended)
 
     readings = [understood(question, answer) for question, answer in answers.items()]
-    few = short or {question: answer for question, answer in answers.items() if question.length <= SHORT}
+    few = {q: answer for q, answer in answers.items() if q.length <= SHORT} if short is None else short
     baseline = {(q.mode, q.prompt): (understood(q, answer).value == q.truth, q.truth) for q, answer in few.items()}
     able = [judge_ability([right for (mode, _), right in baseline.items() if mode == one]) for one in modes]
 
@@ -73,6 +74,7 @@ def score_answers(
         return np.array(list(values), dtype=kind).reshape(shape)
 
     said, questions = answers.values(), answers.keys()
+    ended = (task.answer_in(q, lead + answer.text, answer.ended)[1] for q, answer in answers.items())
     prompts = table(question.prompt for question in questions)
     truth, value = table(question.truth for question in questions), table(reading.value for reading in readings)
     why = table(reading.why for reading in readings)
@@ -90,7 +92,7 @@ def score_answers(
         "value": (OVER, value, "value parsed from the answer; empty if none", "text"),
         "truth": (OVER, truth, "right answer", "text"),
         "reading": (OVER, why, "'read', or the reason why no value was parsed", "text"),
-        "ended": (OVER, table((answer.ended for answer in said), bool), "whether the answer ended by itself", "1"),
+        "ended": (OVER, table(ended, bool), "whether the answer ended, by itself or at a new question", "1"),
         "as_asked": (OVER, as_asked, "whether a value was parsed and given in the requested form", "1"),
         "right": (OVER, right, "whether the parsed value is the right answer", "1"),
         "error": (OVER, error, "|parsed value − right answer|", "items"),
@@ -154,19 +156,22 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
     """The verdict from different short questions: whether each was answered correctly, and its right answer.
 
     Chance is the largest share of the questions with one right answer, which a constant answer gets. The model is able
-    if the whole interval of Clopper and Pearson is above both chance and one half, and not if it is below one of them.
+    if the whole interval of Clopper and Pearson is above both chance and one half, and not if it is below one half, or
+    if a constant answer is right more often by the exact sign test, at 2.5 % divided by the number of constant answers.
     """
     if not answered:
         reason = f"No short questions were asked: {THEN['undecided']}"
         return Ability("undecided", reason, np.nan, np.nan, np.nan, np.nan, 0)
-    right, truths = zip(*answered, strict=True)
-    chance = max(truths.count(truth) for truth in truths) / len(truths)
-    share, low, high = map(float, share_interval(torch.tensor(right).double()))
-    needed = max(chance, HALF)
-    able = "yes" if low > needed else "no" if high < needed else "undecided"
+    right, truths = map(np.array, zip(*answered, strict=True))
+    constant = truths == np.unique(truths)[:, None]  # over (constant answer, question): whether it is right
+    chance = float(constant.mean(axis=1).max())
+    share, low, high = map(float, share_interval(torch.from_numpy(right).double()))
+    lost, gained = (constant & ~right).sum(axis=1), (right & ~constant).sum(axis=1)
+    beaten = special.bdtr(gained, lost + gained, HALF).min() * len(constant) < (1 - LEVEL) / 2
+    able = "yes" if low > max(chance, HALF) else "no" if high < HALF or beaten else "undecided"
     reason = (
         f"{sum(right)} of {len(right)} short questions are answered correctly (95 % interval {low:.2f} to {high:.2f}; "
-        f"a constant answer is right for {chance:.2f}): {THEN[able]}"
+        f"the best constant answer is right for {chance:.2f}): {THEN[able]}"
     )
     return Ability(able, reason, share, low, high, chance, len(right))
 
@@ -210,11 +215,9 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     require(result, "result", "squashlens.evaluate", dims_by_name(["value truth: mode length seed", "mode: mode"]))
     facts = provenance(result)
     values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
-    flat = {name: result[name].values.reshape(len(result["mode"]), -1) for name in ("value", "truth")}
-    said, truth = (
-        np.stack([(flat[name] == value).mean(axis=-1) for value in values], axis=-1) for name in ("value", "truth")
-    )
-    text, silent = "share of all questions of a mode", (flat["value"] == "").mean(axis=-1)
+    flat = [result[name].values.reshape(len(result["mode"]), -1, 1) for name in ("value", "truth")]
+    said, truth = ((each == np.array(values)).mean(axis=1) for each in flat)
+    text, silent = "share of all questions of a mode", (flat[0] == "").mean(axis=(1, 2))
     return signed(
         "frequencies of answers",
         {"mode": result["mode"].values, "value": np.array(values)},

@@ -26,6 +26,7 @@ LATER = "longer lengths cannot be judged"
         (4, "1234" * 4, "undecided"), (3, "1234" * 4, "no"), (0, "1234" * 4, "no"), (6, "123456", "yes"),
         (5, "12345", "undecided"), (1, "12345678123456", "no"),
         (16, "01" * 8, "yes"), (14, "0000000000001111", "undecided"), (16, "0" * 16, "undecided"), (9, "0" * 16, "no"),
+        (0, "1", "undecided"), (0, "11111", "undecided"), (8, "0" * 14 + "11", "undecided"), (7, "0" * 14 + "11", "no"),
     ],
 )  # fmt: skip
 def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
@@ -40,6 +41,15 @@ def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
     assert (LATER in found.able_reason) == (able != "yes")
 
 
+@pytest.mark.parametrize("n", [1, 5, 16])
+def test_a_model_as_good_as_the_best_constant_answer_is_seldom_called_unable(n: int) -> None:
+    """At most 2.5 % for each of two reasons, though the constant is chosen on the same questions (share right: 0.6)."""
+    rng = np.random.default_rng(n)
+    right, truths = rng.random((2000, n)) < 0.6, rng.choice(list("00012"), (2000, n))
+    drawn = [judge_ability(list(zip(*each, strict=True))).able for each in zip(right, truths, strict=True)]
+    assert drawn.count("no") <= 0.05 * len(drawn)
+
+
 def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
     """As for hosted models: none, one, and all of the 8 short ones among 14 counts are right."""
     task = sl.tasks.find("count_ones")
@@ -51,6 +61,7 @@ def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
         assert (found["baseline"].item(), found["baseline_questions"].item()) == (right / 8, 8)
         given = score_answers(task, told, {}, short={q: Answer("99", True) for q in asked[:7]})
         assert (given["able"].item(), given["baseline"].item(), given["baseline_questions"].item()) == ("no", 0, 7)
+        assert score_answers(task, told, {}, short={})["able_reason"].item().startswith("No short questions were asked")
     long = {q: Answer(q.truth, True) for q in task.asked([20, 30])}
     assert score_answers(task, long, {})["able"].item() == "undecided"
 
@@ -115,11 +126,6 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(tiny: Any, untraine
             assert ("cannot be judged" in str(figure.layout)) == (mode == "markers")
             assert {trace.mode for trace in figure.data if trace.name != "single answers"} >= {mode}
     assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
-    prompts = cannot["prompt"].values.ravel()
-    shot = sl.evaluate(untrained, COUNT, n_examples=2, **how)
-    assert all(
-        new.endswith(f"\n\n{old}") for new, old in zip(shot["prompt"].values.ravel(), prompts, strict=True)
-    )  # fmt: skip
 
 
 def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None:

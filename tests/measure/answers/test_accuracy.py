@@ -64,12 +64,9 @@ def test_exact_match_of_plain_generation(commas: dict[str, Any], tiny: Any, plai
             right[row, column] = text == str(sequence.content[:length].count(4))
     assert tiny.tokenizer.decode([4]) == "1"
     np.testing.assert_array_equal(found, right.mean(axis=0))
-    assert found.dims == ("length",)
     assert found["length"].values.tolist() == lengths
-    assert found.attrs["units"] == "1"
     assert found[0] == 1
     assert found[-1] == 0
-    assert 0 < right.mean() < 1
 
 
 @pytest.mark.few(1)
@@ -120,12 +117,6 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
     sequence = sl.prompts.build(tiny, "10230", separator=",", every=2, ending="9", **FORM)
     sl.accuracy(tiny, [sequence], note, lengths=[1, 3, 5], n_baseline=0)
     assert seen == ["9", "109", "10239"]
-
-
-def test_one_sequence_is_a_list_of_one(tiny: Any) -> None:
-    sequence = sl.prompts.repeated(tiny, "1", 3, **FORM)
-    one, several = (sl.accuracy(tiny, given, counted) for given in (sequence, [sequence]))
-    assert one.equals(several)
 
 
 def test_every_prompt_is_checked(worded: Any) -> None:
