@@ -16,7 +16,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, extremes, grid, int
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import BROWN, COLOURS, DRAWN, pale, series, shades_of
-from squashlens.records.sentences import listed, number, percent, with_ends
+from squashlens.records.sentences import listed, number, open_order, percent, with_ends
 
 # The quantities of each panel, with their names and colours. Only those of the model have points and the fitted law.
 QUANTITIES = {
@@ -136,14 +136,10 @@ def needle(
         figure.update_yaxes(range=_log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    means_of = {PANELS[name][0].partition(",")[0]: with_ends(found, f"{name}_mean") for name in wanted}
+    ends = [f"the {PANELS[name][0].partition(',')[0]} {_ends(with_ends(found, f'{name}_mean'))}" for name in wanted]
     notes = [*norm_note(found), *["bars: 95 % intervals"] * bool((found["prompts"] > 1).any())]
-    says = " ".join(extremes(means[0], kind) for kind, means in means_of.items())
-    if len(groups) > 1:
-        by = f"From {found['at'].values[0]} to {found['at'].values[-1]} ({xlabel})"
-        falling = {kind: int((each[:, -1] < each[:, 0] / FLAT).sum()) for kind, each in means_of.items()}
-        ends = [f"the {kind} falls in {count} of {len(groups)} lines" for kind, count in falling.items()]
-        says = f"{escape(by)}, {listed(ends)}."
+    by = f"From {found['at'].values[0]} to {found['at'].values[-1]} ({xlabel})" if len(groups) > 1 else f"By {xlabel}"
+    says = f"{escape(by)}, {listed(ends)}."
     return finish(figure, escape(title), 210 * places[-1]["row"], found, *notes, says=says)
 
 
@@ -155,6 +151,18 @@ def _log_range(values: np.ndarray, least: float) -> list[float] | None:
     middle = (logs.max() + logs.min()) / 2
     half = max(1.1 * (logs.max() - logs.min()), np.log10(least)) / 2
     return [middle - half, middle + half]
+
+
+def _ends(means: xr.DataArray) -> str:
+    """Where the means of one measure are largest and smallest, or that they hardly differ; of groups, how many fall."""
+    if means.sizes["group"] > 1:
+        falling = int((means.isel(at=-1) < means.isel(at=0) / FLAT).sum())
+        return f"falls in {falling} of {means.sizes['group']} lines"
+    if not float(means.max()) > FLAT * float(means.min()):
+        return f"is {' to '.join(dict.fromkeys((number(means.min()), number(means.max()))))} everywhere"
+    most, least = (means["at"].values[may[0]] for may, *_ in open_order(means))
+    names = [escape(str(at[0])) if len(at) == 1 else f"one of {len(at)} with overlapping bars" for at in (most, least)]
+    return f"is largest at {names[0]} and smallest at {names[1]}"
 
 
 FLAT = 1.1  # factor between means of one measure that hardly differ

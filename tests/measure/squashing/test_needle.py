@@ -12,6 +12,7 @@ from scipy.stats import sem, t
 
 import squashlens as sl
 from squashlens.figures.by_distance import PANELS
+from squashlens.figures.drawing.page_blocks import Page
 
 PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
 AT = [2, 5, 1, -2]
@@ -79,7 +80,10 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
         candidates=list(sequences[0].alphabet),
     )  # fmt: skip
     assert found["token"].values.tolist() == ["0"] * 6
+    for end, values in {"mean": [1.0, 2], "low": [0.5, 1.5], "high": [1.5, 3]}.items():
+        found[f"path_bound_{end}"][:] = values
     figure = sl.figures.needle(found, title="title", xlabel="place")
+    assert "the path bound is largest at one of 2 with overlapping bars and" in Page.of(figure).says
     drawn = [name for name in PANELS if f"{name}_mean" in found]
     assert {"jacobian", "effect"} <= {*drawn}
     for trace, name in zip(figure.data, drawn, strict=True):
