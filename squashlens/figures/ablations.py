@@ -12,6 +12,7 @@ from squashlens.figures.drawing.shapes import MARKS, extremes, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS
 
+MIXED = 0.1  # share of lengths with the other sign up to which medians over lengths are named
 # The name of each ablation.
 NAMES = {
     "none": "no separators",
@@ -71,7 +72,7 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     raised, lowered = int((effect > 0).sum()), int((effect < 0).sum())
     says = f"The separators raise D at {raised} of {effect.size} lengths and lower it at {lowered}."
     middles = xr.DataArray([float(values.median()) for values in rows.values()], {"ablation": names})
-    if not raised or not lowered:  # an effect of two signs has no part that remains
+    if min(raised, lowered) <= MIXED * effect.size:  # an effect of two signs has no part that remains
         says = f"{says} {extremes(middles, 'median of the effect that remains')}".rstrip()
     title = f"How much of the separators' effect remains, layer {at}"
     return finish(figure, title, 30 * (len(rows) + 1), ablation, *MARKS, distance_of(ablation), *notes, says=says)
