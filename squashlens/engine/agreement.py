@@ -77,6 +77,11 @@ def same_frequencies(ours: Tensor, theirs: Tensor, stored: torch.dtype = torch.f
     return ours.shape == theirs.shape and torch.allclose(ours.cpu().double(), theirs.cpu().double(), rounding, atol=0)
 
 
+def is_finite(tensor: Tensor) -> Bool[Tensor, ""]:
+    """Whether all entries are finite, on the tensor's device: in one pass and without copies."""
+    return torch.stack(torch.aminmax(tensor)).isfinite().all()
+
+
 def has_nan(tensor: Tensor) -> Bool[Tensor, ""]:
     """Whether any entry is NaN, on the tensor's device: the least entry is NaN then, and takes one pass and no copy."""
     return tensor.detach().amin().isnan()

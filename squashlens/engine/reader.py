@@ -19,6 +19,7 @@ import xxhash
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge
+from squashlens.engine.agreement import is_finite
 from squashlens.engine.anatomy import forget_lengths, length_dependent_encodings
 from squashlens.engine.digests import parts, sha256, tensor_digest, text_of
 from squashlens.errors import InputError, ModelAccessError
@@ -261,7 +262,7 @@ def require_finite(model: nn.Module, source: str) -> None:
             if part.numel() == 0 or not part.is_floating_point():
                 continue
             wide = part.float() if part.element_size() == 1 else part  # a quantizer's float8 has no minimum
-            if torch.stack(torch.aminmax(wide)).isfinite().all():  # ten times faster than testing each entry
+            if is_finite(wide):
                 continue
             wrong = (~torch.isfinite(wide)).nonzero()
             overflow = "Or load it with dtype=torch.bfloat16 or torch.float32, whose range is larger."

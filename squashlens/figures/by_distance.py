@@ -16,7 +16,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, extremes, grid, int
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import BROWN, COLOURS, DRAWN, pale, series, shades_of
-from squashlens.records.sentences import listed, number, open_order, percent, with_ends
+from squashlens.records.sentences import listed, number, open_order, percent, with_interval
 
 # The quantities of each panel, with their names and colours. Only those of the model have points and the fitted law.
 QUANTITIES = {
@@ -136,7 +136,7 @@ def needle(
         figure.update_yaxes(range=_log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    ends = [f"the {PANELS[name][0].partition(',')[0]} {_ends(with_ends(found, f'{name}_mean'))}" for name in wanted]
+    ends = [f"the {PANELS[name][0].partition(',')[0]} {_ends(with_interval(found, f'{name}_mean'))}" for name in wanted]
     notes = [*norm_note(found), *["bars: 95 % intervals"] * bool((found["prompts"] > 1).any())]
     by = f"From {found['at'].values[0]} to {found['at'].values[-1]} ({xlabel})" if len(groups) > 1 else f"By {xlabel}"
     says = f"{escape(by)}, {listed(ends)}."

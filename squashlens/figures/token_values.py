@@ -26,7 +26,7 @@ from squashlens.figures.drawing.shapes import (
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.sentences import ends_of, percent, with_ends
+from squashlens.records.sentences import ends_of, percent, with_interval
 
 EDGE = 0.08  # how far a scale goes beyond the tokens other than sinks, as a share of their range
 # Of each curve of `attribution`: its name.
@@ -86,11 +86,11 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     for row, (title, names) in enumerate(PANELS.items(), 1):
         for name in names:
             style: Any = {"name": NAMES[name], "colour": COLOURS[name], "log": True}
-            line = _line(with_ends(sensitivity, name), f"{NAMES[name] or title}: ", **style)
+            line = _line(with_interval(sensitivity, name), f"{NAMES[name] or title}: ", **style)
             figure.add_trace(line, row=row, col=1)
     guide(figure, 1, row=3, col=1)
     figure.update_yaxes(type="log")
-    norms = with_ends(sensitivity, "jacobian")
+    norms = with_interval(sensitivity, "jacobian")
     notes = [*norm_note(sensitivity), *interval_note(norms), *_set_sinks_apart(figure, sensitivity)]
     figure.update_xaxes(token_axis(tokens_of(sensitivity)))
     more = int((sensitivity["bound_over_null"] > 1).sum())
@@ -178,7 +178,7 @@ def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     """
     one = found.sel(query=chosen(found, "query", int(found["query"].values[-1]) if query is None else query))
     names = [name for name in ("jacobian", "path_bound") if name in one and one[name].notnull().any()]
-    return token_map(with_ends(one, names[0]))
+    return token_map(with_interval(one, names[0]))
 
 
 @draws("squashlens.top_tokens", "values: rank", "token: rank")

@@ -22,7 +22,7 @@ def number(value: object) -> str:
     return plain.replace("-", "−")
 
 
-def with_ends(found: xr.Dataset, name: str) -> xr.DataArray:
+def with_interval(found: xr.Dataset, name: str) -> xr.DataArray:
     """A variable with the ends of its intervals, if there are any, as the coordinates `low` and `high`."""
     ends = {end: f"{name.removesuffix('_mean')}_{end}" for end in ("low", "high")}
     return found[name].assign_coords({end: found[each].variable for end, each in ends.items() if each in found})

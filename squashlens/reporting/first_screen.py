@@ -22,7 +22,7 @@ from squashlens.measure.answers.verdict import (
     exceeds_random,
 )
 from squashlens.records.results import facts_of
-from squashlens.records.sentences import listed, number, open_order, percent, sentence, times, with_ends
+from squashlens.records.sentences import listed, number, open_order, percent, sentence, times, with_interval
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
@@ -165,7 +165,7 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
     names = [name_at(given.measured, inside.start + at) for at in order]
     if given.knockout is None:
         each = ", ".join(f"{number(own[at])} for {name}" for at, name in zip(order, names, strict=True))
-        open_to = int(open_order(with_ends(given.measured, "jacobian")[inside])[0][0].sum())
+        open_to = int(open_order(with_interval(given.measured, "jacobian")[inside])[0][0].sum())
         most = names[0] if open_to == 1 else f"one of {open_to} tokens whose norms may be equal"
         return f"Most on {most}, by the Jacobian norm.", (f"Jacobian norms: {each}. Tokens could not be hidden.",)
     if own.max() < MATTERS:

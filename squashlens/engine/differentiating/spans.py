@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target
+from squashlens.engine.agreement import is_finite
 from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.applied import applied
 from squashlens.engine.hooking.hook import Hook, Recipe, split_frozen_attention
@@ -97,8 +98,8 @@ def vjps(
         with differentiable():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
             rows = torch.func.vmap(partial(_pull, output, leaves))(part)
-        for row in rows:  # the least and largest entries are NaN if any is, and are read in one pass without copies
-            later(model, ~torch.stack(torch.aminmax(row)).isfinite().all(), _infinite, "derivative")
+        for row in rows:
+            later(model, ~is_finite(row), _infinite, "derivative")
         yield rows
 
 

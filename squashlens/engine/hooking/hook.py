@@ -341,10 +341,10 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
         f"The hook {name} at {site} returned NaN, but got numbers.",
         "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
     )
-    checks, wrong = _nans.get(), has_nan(after) & ~has_nan(before)
+    checks = _nans.get()
     if checks is not None and after.device.type != "cpu":
-        checks.setdefault((name, site), (lambda: nan, []))[1].append(wrong)
-    elif wrong:
+        checks.setdefault((name, site), (lambda: nan, []))[1].append(has_nan(after) & ~has_nan(before))
+    elif has_nan(after) and not has_nan(before):
         raise nan
 
 

@@ -143,7 +143,7 @@ class _Work:
                 open_spans(model, ids, hooks, [bottom], tops[to], within=within)[bottom]
                 for within in (None, Jittered(device_of(model), self.norms.seed))
             )
-            edges = _edges(self.session.model, plain, to, queries, self.norms, batch)
+            edges = _edges(model, plain, to, queries, self.norms, batch)
             crossed = range(bottom, tops[to])
             rounding = visibility.derivative_rounding(model, seen, crossed, n)
             rounding += self._rounded_away(plain, jittered, to, edges[queries.start : queries.stop], queries, batch)
