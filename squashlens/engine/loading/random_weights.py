@@ -42,7 +42,7 @@ def _drawn(model: Bridge, seed: int) -> Bridge:
     for entry in ("quantization_config", ORIGIN):
         if hasattr(config, entry):
             delattr(config, entry)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         # Not `.to(dtype)`: that would round the rotary frequencies too.
         inner = type(wrapped)._from_config(config, dtype=dtype_of(model), attn_implementation="eager")
@@ -56,7 +56,6 @@ def _native(model: Bridge, seed: int) -> Bridge:
 
     config = copy.deepcopy(model.cfg)
     config.seed, config.init_weights = seed, True
-    with torch.inference_mode(False):
-        untrained = boot(config, device=device_of(model), dtype=dtype_of(model), model_name=f"random weights {seed}")
+    untrained = boot(config, device=device_of(model), dtype=dtype_of(model), model_name=f"random weights {seed}")
     untrained.eval().requires_grad_(False)
     return untrained
