@@ -94,7 +94,7 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
         if not new:
             return
         name = type(model.original_model).__name__
-        remedy = "Leave them out, also of a filter, or turn them on, as `model.set_use_attn_result(True)` does `hook_result`."
+        remedy = "Leave them out, or turn them on: `model.set_use_attn_result(True)` does so for `hook_result`."
         try:
             with without_ambient(model):
                 wrong = ineffective_points(model, new)
