@@ -115,7 +115,7 @@ def row(comparison: Comparison, found: dict[str, Any]) -> str:
     if "failed" in ours or "failed" in theirs:
         return " | ".join([*cells, "–", comparison.target])
     ratio = f"time {ours['median'] / theirs['median']:.3g}, memory {ours['peak'] / max(theirs['peak'], 1):.2g}"
-    if ours["sketch"]:
+    if "probes" in ours["sketch"]:
         ratio += f"; {ours['sketch']['probes']} probes, ± {ours['sketch']['reached']:.1%}"
     return " | ".join([*cells, ratio, comparison.target])
 
