@@ -16,6 +16,7 @@ from squashlens.engine.verify import require_sound
 APART = 2**16  # between seeds that users give and one that is drawn in the place of the model's own
 
 
+@torch.inference_mode(False)
 def with_random_weights(model: Bridge, seed: int) -> Bridge:
     """Make an untrained model of the same class and configuration, with weights drawn with `seed`.
 
