@@ -78,13 +78,14 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
 def _why_not_frozen(model: Bridge) -> str | None:
     """Why the denominator of some norm, known by the name of its class, cannot be held constant."""
     every: list[tuple[str, Any]] = [*model.original_model.named_modules()]
-    scaled = {module for _, module in every if "hook_scale" in module._modules}
-    known = {*scaled, *(module._modules.get("_original_component") for module in scaled)}
+    scaled = {m._modules.get("_original_component"): m for _, m in every if "hook_scale" in m._modules}
     for name, module in every:
         which = f"{name.replace('._original_component', '')} of {type(model.original_model).__name__} has no"
-        if "norm" in type(module).__name__.lower() and module not in known:
+        if "norm" not in type(module).__name__.lower() or module in scaled.values():
+            continue
+        if module not in scaled:
             return f"{which} hook point for its denominator."
-        if module in scaled and "w" in module.property_aliases and getattr(module, "weight", None) is None:
+        if "w" in scaled[module].property_aliases and getattr(module, "weight", None) is None:
             return f"{which} weights, and TransformerLens cannot compute such a norm from an edited denominator."
     return None
 
