@@ -194,6 +194,14 @@ def test_a_function_may_write_to_the_pattern_that_it_gets(bridge_of: Callable[..
         np.testing.assert_allclose(sl.jacobian_norms(model, IDS), expected, rtol=1e-6)
 
 
+def test_what_a_function_writes_to_the_denominator_of_a_norm_takes_effect(bridge_of: Callable[..., Any]) -> None:
+    """The bridge compares which tensor comes back, and would go on without the edit."""
+    model, site = bridge_of("llama"), "blocks.1.ln1.hook_scale"
+    expected = logits(model, (site, lambda scale: scale * 2))
+    torch.testing.assert_close(logits(model, (site, lambda scale: scale.mul_(2))), expected)
+    assert not torch.allclose(logits(model), expected)
+
+
 def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
     """Hung by TransformerLens, a function of the tensor alone cannot be called; the error says which it is."""
     model = bridge_of("llama")

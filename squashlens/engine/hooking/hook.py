@@ -85,7 +85,10 @@ class Hook:
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         if isinstance(self.positional, tuple):
             self._lengths.append(tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1])
+        version = None if tensor.is_inference() else tensor._version
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
+        if (result is None or result is tensor) and version is not None and tensor._version != version:
+            result = tensor.clone()  # the bridge's norms take the same tensor as one without an edit
         if result is not None:
             site = getattr(hook, "name", None) if "{block}" in self.site else self.site
             require_like(tensor, result, self.name, str(site))
@@ -329,8 +332,7 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
             raise InputError(
                 f"The hook {name} at {site} returned a tensor of {what} {_plain(got)}, but got one of {what} "
                 f"{_plain(wanted)}.",
-                "Return a tensor like the input"
-                + (": `.to(tensor)` sets dtype and device." if what in ("dtype", "device") else "."),
+                "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats what one prompt has.",
             )
     wrong = has_nan(after)
     if wrong.device.type != "cpu" or wrong:
