@@ -95,7 +95,7 @@ def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, a
             with awaited(model):
                 results.append(function(prompt=prompt, **rest))
         except SquashlensError as error:
-            error.args = (f"Prompt {number}: {error}",)
+            error.cause = f"Prompt {number}: {error.cause}"
             raise
         call = provenance(results[0])["call"]  # all prompts have the seed that the first one drew
         rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}
