@@ -6,7 +6,6 @@ padded.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from inspect import BoundArguments
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -31,22 +30,13 @@ NOTE = f"{ALONE}; after its own tokens, values are NaN, token is '' and token_id
 Prompts = Literal["as given", "one", "equal", "dependent"]
 
 
-@dataclass(frozen=True)
-class Registration:
-    """What a measurement says of itself (`measurement`); the function has it as `__measures__`."""
-
-    figures: tuple[str, ...] = ()
-    captured: bool = False
-    prompts: Prompts = "as given"
-    cheaper: str = ""
-
-
 def measurement(
     *figures: str, captured: bool = False, prompts: Prompts = "as given", cheaper: str = ""
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator for a public function that runs a model, whose first parameter is `model`.
 
-    In a call arguments are checked, the model is locked and its state is read, and there is one progress bar.
+    In a call arguments are checked, the model is locked and its state is read, and there is one progress bar. The
+    function has its `figures` and `cheaper` as `__measures__`.
 
     Args:
         figures: names of functions of `squashlens.figures` that draw its result, the usual one first.
@@ -55,7 +45,6 @@ def measurement(
             length; or ``"dependent"``, where the numbers of each depend on the others.
         cheaper: a sentence that says which arguments take less time, for calls of more than ten seconds.
     """
-    said = Registration(figures, captured, prompts, cheaper)
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
         untyped: Any = function
@@ -69,7 +58,7 @@ def measurement(
             return _of_prompts(untyped, bound.arguments, alone=prompts == "one")
 
         measure = measured(function, call, cheaper)
-        setattr(measure, "__measures__", said)  # noqa: B010
+        setattr(measure, "__measures__", (figures, cheaper))  # noqa: B010
         return measure
 
     return register
