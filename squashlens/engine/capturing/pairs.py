@@ -230,7 +230,6 @@ def passes_of(given: SequenceOrCapture) -> Passes:
 
 def prepare_run(model: Bridge, given: object, lengths: Iterable[int] | None, passes: Passes) -> PairRun:
     """Check model, sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
-    one_of(passes, Passes, "passes")
     sequence, sound = sequence_of(given), require_sound(model)
     if lengths is None:
         lengths = given.lengths if isinstance(given, PairCapture) else range(1, len(sequence) + 1)
