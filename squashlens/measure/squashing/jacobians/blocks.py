@@ -80,8 +80,6 @@ def jacobian(
     >>> bool(abs(found["singular_value"][0, 0] / norm - 1) < 1e-5)
     True
     """
-    if vjp_batch_size is not None:
-        positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
     how = {"query": query, "positions": given, "k": k, "freeze": parts, "from_layer": from_layer, "to_layer": to_layer}
