@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, FrozenParts, Target, positive
+from squashlens._typing import Bridge, FrozenParts, Target, distinct, positive
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -86,8 +86,8 @@ def jacobian(
     session = Session.start(model, prompt, "jacobian", **how)
     session.require_one()
     n, d = session.query(query), width(session.model)
-    places = sorted(range(n + 1) if given is None else given)
-    require_places(places, 0, n, different=True)
+    places = sorted(range(n + 1) if given is None else distinct(given, "positions"))
+    require_places(places, 0, n)
     positive(k, "k", "a number of directions", most=d)
     (top,) = session.spans(from_layer, to_layer).values()
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"

@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Method, Norm, positive
+from squashlens._typing import Bridge, Method, Norm, distinct, positive
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -23,7 +23,6 @@ from squashlens.engine.memory import human, require_room, to_cpu
 from squashlens.engine.premises import require_paths, why_no_paths
 from squashlens.engine.state import steady
 from squashlens.engine.verify import require_sound
-from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
@@ -169,10 +168,7 @@ def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
     """The layers in ascending order."""
     if given is None:
         return list(range(n_blocks(session.model) + 1))
-    found = [check_layer(layer, session.model, "layers") for layer in given]
-    if not found or len(set(found)) < len(found):
-        raise InputError(f"layers={list(given)!r} has no layer, or one twice.", "Give different layers, or none.")
-    return sorted(found)
+    return sorted(check_layer(layer, session.model, "layers") for layer in distinct(given, "layers"))
 
 
 @dataclass(frozen=True)
