@@ -260,8 +260,6 @@ def save(result: Result, path: str | Path) -> Path:
     ...     sl.results.open(path).identical(bound)
     True
     """
-    if Path(path).suffix == ".csv":
-        raise InputError(f"path={str(path)!r} is of a table.", "Use `squashlens.results.table(result).to_csv(path)`.")
     path = require_output(path, ENDINGS, "path")
     return write(path, as_bytes(result, path.suffix))
 
@@ -284,11 +282,9 @@ def open(path: str | Path) -> Result:
         InputError: if the file was changed or damaged since it was saved, or has no result of squashlens.
     """
     path = Path(path)
-    if path.suffix not in ENDINGS:
-        raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
     try:
         if not path.is_file():  # a pipe would wait for its writer
             raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
-        return result_of(parsed(path.read_bytes(), path.suffix, path))
+        return result_of(parsed(path.read_bytes(), path))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error

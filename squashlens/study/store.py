@@ -34,7 +34,7 @@ class Stored:
 
     def dataset(self) -> xr.Dataset:
         """The result, as the Dataset that is stored."""
-        return parsed(self.content, self.header["ending"], self.header["key"])
+        return parsed(self.content, self.header["key"])
 
 
 def extra(package: str, what: str, name: str = "study") -> Any:
