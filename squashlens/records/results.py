@@ -66,6 +66,11 @@ def attributes(long_name: str, units: str) -> dict[str, str]:
     return {"long_name": long_name, "units": units}
 
 
+def arrays_of(variables: Mapping[str, Variable]) -> dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]]:
+    """Named variables as a Dataset takes them."""
+    return {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
+
+
 def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
     """A result as a variable of a Dataset, which has the provenance of all its variables."""
     variable = result.rename(name)
@@ -93,11 +98,7 @@ def signed(
     long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable], facts: Mapping[str, Any]
 ) -> xr.Dataset:
     """A Dataset of named variables, each given as (dimensions, values, long name, units), with one provenance."""
-    arrays = {
-        name: (dims, np.asarray(values), attributes(text, units))
-        for name, (dims, values, text, units) in variables.items()
-    }
-    return sealed(xr.Dataset(arrays, coords=coords, attrs={"long_name": long_name}), facts)
+    return sealed(xr.Dataset(arrays_of(variables), coords=coords, attrs={"long_name": long_name}), facts)
 
 
 @cache
