@@ -164,13 +164,6 @@ def influence_by_distance(
     return work.by_distance([each.sums for each in random])
 
 
-def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
-    """The layers in ascending order."""
-    if given is None:
-        return list(range(n_blocks(session.model) + 1))
-    return sorted(check_layer(layer, session.model, "layers") for layer in distinct(given, "layers"))
-
-
 @dataclass(frozen=True)
 class _Work:
     """What is measured on the model of a session, and what was found: values by position, and sums by distance."""
@@ -200,8 +193,10 @@ class _Work:
         )  # fmt: skip
         session.require_one(tokens=2)
         places = range(session.positions) if queries == "all" else session.queries(queries, "queries")
+        chosen = range(n_blocks(model) + 1) if layers is None else distinct(layers, "layers")
+        chosen = sorted(check_layer(layer, model, "layers") for layer in chosen)
         models = 1 + random["n_random_models"] if random else None
-        work = cls(session, torch.tensor(places), _layers(session, layers), way, norm, models)
+        work = cls(session, torch.tensor(places), chosen, way, norm, models)
         work.require_fits()
         return work
 
