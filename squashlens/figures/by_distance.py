@@ -53,18 +53,19 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     at = chosen(found, "layer", int(found["layer"].values[0]) if layer is None else layer)
     there = {name: about for name, about in QUANTITIES.items() if name in found["quantity"].values}
     kinds = list(dict.fromkeys(kind for kind, *_ in there.values()))
-    titles = [*(f"{kind} from layer {at}, ÷ its mean" for kind in kinds), *(f"{kind}: exponent p" for kind in kinds)]
+    lawful = found["exponent"].where(found["exponent_at_end"] == 0).notnull().any("layer")
+    laws = list(dict.fromkeys(kind for name, (kind, *_) in there.items() if lawful.sel(quantity=name)))
+    titles = [*(f"{kind} from layer {at}, ÷ its mean" for kind in kinds), *(f"{kind}: exponent p" for kind in laws)]
     figure, places = grid(titles, len(kinds), shared_yaxes="rows" if len(kinds) > 1 else False)
     for name, (kind, text, colour) in there.items():
-        one, column = found.sel(quantity=name), kinds.index(kind)
+        one = found.sel(quantity=name)
         for trace in _influence(one.sel(layer=at), text, colour):
-            figure.add_trace(trace, **places[column])
-        figure.add_trace(_exponent(one, text, colour), **places[len(kinds) + column])
-    for column in range(len(kinds)):
-        figure.update_xaxes(title="distance r + 1 (tokens)", type="log", **places[column])
-        figure.update_yaxes(type="log", **places[column])
-        figure.update_xaxes(title="layer", dtick=1, **places[len(kinds) + column])
-    marks = ["dots: measured; lines through them: fitted law"]
+            figure.add_trace(trace, row=1, col=1 + kinds.index(kind))
+        if kind in laws:
+            figure.add_trace(_exponent(one, text, colour), row=2, col=1 + laws.index(kind))
+    figure.update_xaxes(title="distance r + 1 (tokens)", type="log", row=1).update_yaxes(type="log", row=1)
+    figure.update_xaxes(title="layer", dtick=1, row=2)
+    marks = ["dots: measured", *["lines through them: fitted law"] * bool(found["exponent"].notnull().any())]
     if np.isfinite(found["exponent_low"].values).any():
         marks.append("bars: middle 95 % of resampled queries")
     without = int(found["exponent_at_end"].sum())
@@ -75,12 +76,13 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     many = len(asked) if isinstance(asked, list) else 0
     said = f"query {asked[0]}" if many == 1 else f"{many} queries" if many else "all queries"
     own = [(about[0], found.sel(quantity=name, layer=at)) for name, about in there.items() if about[1] == "model"]
-    laws = [
+    told = [
         f"the {kind} follows no power law" if one["exponent_at_end"] else f"the {kind} falls as distance to the power "
         f"{number(-one['exponent'])}" for kind, one in own if np.isfinite(one["exponent"])
     ]  # fmt: skip
-    says = f"From layer {at}, {listed(laws or ['there are too few distances for a law'])}."
-    return finish(figure, f"Influence on {said} of a prompt, by distance", 400, found, *notes, says=says)
+    says = f"From layer {at}, {listed(told or ['there are too few distances for a law'])}."
+    title = f"Influence on {said} of a prompt, by distance"
+    return finish(figure, title, 200 * places[-1]["row"], found, *notes, says=says)
 
 
 def _influence(one: xr.Dataset, text: str, colour: str) -> list[go.Scatter]:
@@ -203,9 +205,8 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     figure = token_figure(shares, tokens, row, axis, "share of paths", ends=(FLOOR, most))
     beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {percent(first)} of the paths"
     notes = [beyond] if most < first else []
-    top = int(np.nan_to_num(starts.values).argmax())
-    token = [*tokens.values()][top]
-    says = f"More paths start at “{label(token)}” than elsewhere: {percent(float(starts[top]))} of all."
+    lowest = int(shares["layer"][0]) if "layer" in shares.dims else 0
+    says = extremes(starts, f"share of paths from layer {lowest}" if lowest else "share of all paths")
     title = f"Where the paths to the query start, by {by}"
     return finish(figure, title, 280, shares, *notes, says=says)
 
@@ -252,7 +253,8 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     figure.update_xaxes(token_axis(tokens)).update_yaxes(LAYERS)
     avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(option_of(paths, "avoid") or []))
     notes = [f"without paths through {avoided}"] * bool(avoided) + ["stronger paths have wider lines"]
-    says = f"{len(shares)} paths carry {percent(float(shares.sum()))} of the weight of all paths."
+    carry = f"{len(shares)} paths carry" if len(shares) > 1 else "This path carries"
+    says = f"{carry} {percent(float(shares.sum()))} of the weight of all paths."
     return finish(figure, "The strongest paths to the query", 320, paths, *notes, says=says)
 
 

@@ -12,6 +12,7 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import band, curve, grid, interval, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, series
+from squashlens.records.sentences import listed
 
 LENGTH = "length n (tokens)"
 
@@ -30,19 +31,20 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     scale, so zeros are missing.
     """
     several: Any = found  # by label
-    panels = ["D after the last layer", "δ of the first layer's attention rows"]
+    first, last = (listed([*dict.fromkeys(str(int(one["layer"][at])) for one in several.values())]) for at in (0, -1))
+    panels = [f"D after layer {last}", f"δ of the attention rows of layer {first}"]
     figure, _ = grid(panels, 2, shared_yaxes=True)
     says = list[str]()
     for number, (label, one) in enumerate(several.items()):
         style = series(number)
         colour = style["colour"]
         shown = f"{label}: " if label else ""
-        top, first = one.isel(layer=-1), one.isel(layer=0)
+        top, bottom = one.isel(layer=-1), one.isel(layer=0)
         rate = float(top["rate"])
         limit = f", by theory as n<sup>{_minus(rate, 1)}</sup> in the limit (dashed)," if np.isfinite(rate) else ""
-        says.append(f"{shown}D {_power(top, 'exponent')}{limit} and δ {_power(first, 'variation_exponent')}")
+        says.append(f"{shown}D {_power(top, 'exponent')}{limit} and δ {_power(bottom, 'variation_exponent')}")
         name = label or "mean"
-        for column, values in ((1, top["distance"]), (2, first["total_variation"])):
+        for column, values in ((1, top["distance"]), (2, bottom["total_variation"])):
             x, kept = values["length"].values, values.where(values > 0)
             low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
             line = curve(x, middle, name, **style, hover="n = %{x}: %{y:.4g}")

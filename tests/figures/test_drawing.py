@@ -232,6 +232,12 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
     assert unbreak(wrap("<br>".join(lines), 3000, 10)) == text
 
 
+def test_results_in_a_column_stand_below_each_other_and_fit_on_its_page(shares: go.Figure) -> None:
+    four = sl.figures.styled(sl.figures.panels(dict.fromkeys("abcd", shares)), theme="paper", width="column")
+    assert four.layout.height <= 9 * 96
+    assert {four.layout[panel.x].domain for panel in Page.of(four).panels} == {(0, 1)}
+
+
 def test_parts_take_the_first_theme(figure: go.Figure, bars: go.Figure) -> None:
     dark = sl.figures.styled(figure, theme="dark")
     expected, found = (as_json(sl.figures.panels({"a": bars, "b": part})) for part in (figure, dark))

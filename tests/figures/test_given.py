@@ -13,6 +13,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
 from tests import measurements
+from tests.figures import specimens
 
 NOT_OF_ONE = ("of", "panels", "save", "styled")
 TABLES = {"answer_frequencies": sl.results.answer_frequencies}
@@ -54,6 +55,8 @@ def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -
     with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse\."):
         sl.figures.collapse_curve(results["collapse"].isel(layer=-1))
     assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no heads
+    assert len(Page.of(sl.figures.of(results["influence_by_distance"])).panels) == 2  # three tokens have no law
+    assert "head 1" in Page.of(sl.figures.of(results["attention_heads"].isel(head=1))).notes
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
     with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):
@@ -110,6 +113,16 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
     ):
         with pytest.raises(InputError, match="is the result of another measurement"):
             draw(one)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("name", sorted({*measurements.results()} - {*specimens.NO_FIGURE}, key="collapse".__ne__))
+def test_the_order_of_numbers_does_not_change_a_figure(name: str, results: dict[str, Any]) -> None:
+    result = results[name]
+    backwards = [dim for dim, index in result.indexes.items() if index.dtype.kind in "iuf"]
+    same, other = (sl.figures.of(one) for one in (result, result.isel(dict.fromkeys(backwards, slice(None, None, -1)))))
+    assert same.data == other.data
+    assert Page.of(same).says == Page.of(other).says
 
 
 @pytest.mark.few(1)

@@ -48,10 +48,6 @@ def by_token() -> Pairs:
     (line,) = sl.figures.by_token(found).data
     yield line.y, found
     yield ends(line.error_y, line.y), (found, found["low"])
-    some = found.isel(position=[5, 2, 4])
-    (line,) = sl.figures.by_token(some).data
-    yield line.x, [2, 4, 5]
-    yield line.y, found[[2, 4, 5]]
 
 
 def jacobian() -> Pairs:
@@ -176,10 +172,20 @@ def collapse_mechanism() -> Pairs:
 
 def separation() -> Pairs:
     found = MEASUREMENTS["separation"]()
-    lines = named(sl.figures.separation_curve({"ones": found}))
-    for name, of in (("ones", "recovery"), ("random weights", "recovery_random")):
-        yield lines[name].y[:-1], found[of].squeeze()
-        yield lines[name].y[-1:], found[f"{of}_y"].values.reshape(1)
+    *random, own = sl.figures.separation_curve({"ones": found}).data
+    yield [line.y for line in random], np.c_[found["recovery_random"], found["recovery_random_y"]]
+    yield own.y, np.append(found["recovery"], found["recovery_y"])
+
+
+def answers() -> Pairs:
+    """Of two models, each by its own layers."""
+    deep = MEASUREMENTS["answer_by_layer"]()
+    flat = deep.isel(layer=slice(3))
+    figure = sl.figures.answer_curve({"deep": deep, "flat": flat})
+    for line, found in zip(figure.data, (deep, flat), strict=True):
+        yield line.x, found["layer"]
+        yield line.y, found["mean_first"].sel(scored="right answer")
+    assert Page.of(figure).says.startswith("At layer 26 and 2, it leads in ")
 
 
 def verdict() -> Pairs:

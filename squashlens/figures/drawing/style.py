@@ -82,8 +82,7 @@ def finish(
     `height` has the pixels of all rows of panels together, and `says` the message in a sentence. The line below it has
     what is to say of the results that were `found`, and `notes`.
     """
-    meta = cast(Any, figure.layout).meta
-    page = Page.of(figure) if meta else Page([[Panel("xaxis", "yaxis", 1.0)]])
+    page = Page.of(figure) if cast(Any, figure.layout).meta else Page([[Panel("xaxis", "yaxis", 1.0)]])
     rows = sum(panel.height for panel in page.panels) / page.columns
     for panel in page.panels:
         panel.height *= max(height, SMALL) / rows
