@@ -15,21 +15,30 @@ FLAT = 0.1  # slope below which a curve neither falls nor rises
 FEWEST = 4  # lengths from which on a law is fitted
 
 
-def falls(collapse: xr.Dataset) -> str:
-    """How D at the last layer changes with the length: the slope on logarithmic axes, and its level at the end."""
-    last, lengths = collapse["distance"].isel(layer=-1).values, collapse["length"].values
+def falls(collapse: xr.Dataset, layer: int | None = None) -> str:
+    """How D at a layer, the last by default, changes with length: the log-log slope, and the level at the end."""
+    drawn, lengths = _at(collapse["distance"], layer), collapse["length"].values
     groups, where = _compared(collapse)
-    curves, over = [last[group] for group in groups], f"over {len(lengths)} lengths{where}"
-    if min(map(len, curves)) < FEWEST or not (last > 0).all():
-        return f"D at the last layer is {listed([number(np.median(curve)) for curve in curves])} (median {over})."
+    curves, over = [drawn.values[group] for group in groups], f"over {_lengths(len(lengths))}{where}"
+    subject = f"D at layer {drawn['layer'].item()}"
+    if min(map(len, curves)) < FEWEST or not (drawn > 0).all():
+        return f"{subject} is {listed([number(np.median(curve)) for curve in curves])} (median {over})."
     slopes = [log_slope(lengths[group].tolist(), curve.tolist()) for group, curve in zip(groups, curves, strict=True)]
     verbs = {"falls" if slope < -FLAT else "grows" if slope > FLAT else "neither falls nor grows" for slope in slopes}
     verb = verbs.pop() if len(verbs) == 1 else "does not change alike at all places of a group"
     ratios = [np.median(curve[len(curve) // 2 :]) / np.median(curve[: len(curve) // 2]) for curve in curves]
     return (
-        f"D at the last layer {verb} with length: log-log slope {listed([*map(number, slopes)])} {over}; "
+        f"{subject} {verb} with length: log-log slope {listed([*map(number, slopes)])} {over}; "
         f"its median over the longer half is {listed([*map(number, ratios)])} times that over the shorter half."
     )
+
+
+def _at(values: xr.DataArray, layer: int | None) -> xr.DataArray:
+    return values.isel(layer=-1) if layer is None else values.sel(layer=layer)
+
+
+def _lengths(count: int) -> str:
+    return f"{count} length{'s' * (count > 1)}"
 
 
 def _compared(collapse: xr.Dataset) -> tuple[list[np.ndarray], str]:
@@ -45,14 +54,13 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     """How close v and v* are at a layer, the last by default, beside a pair whose last token differs; or nothing."""
     if "contrast" not in collapse:
         return ""
-    ratios = collapse["distance"] / collapse["contrast"]
-    ratio = (ratios.isel(layer=-1) if layer is None else ratios.sel(layer=layer)).values
+    ratio = _at(collapse["distance"] / collapse["contrast"], layer).values
     groups, where = _compared(collapse)
     middle = f"{listed([number(np.median(ratio[group])) for group in groups])}{where}"
     after = int(np.flatnonzero(np.append(True, ratio >= 1))[-1])  # the last length at which it is not
     onset = f", at all from n = {collapse['length'].values[after]} on" if 0 < after < len(ratio) else ""
     return (
-        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {len(ratio)} lengths{onset} "
+        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {_lengths(len(ratio))}{onset} "
         f"(median ratio {middle})."
     )
 

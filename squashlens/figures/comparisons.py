@@ -25,7 +25,8 @@ def changes(compared: xr.Dataset) -> go.Figure:
     path bound shows the share of the first token. The first row is the model without a change.
     """
     names = [escape(str(name)) for name in compared["change"].values]
-    panels = [(f"{distance_of(compared)}, last layer", compared["distance"].isel(layer=-1), "size")]
+    rows, says = compared["distance"].isel(layer=-1), ""
+    panels = [(f"{distance_of(compared)}, layer {rows['layer'].item()}", rows, "size")]
     if "accuracy" in compared:
         panels.append(("share answered correctly", compared["accuracy"], "answers"))
     share = compared["bound"].isel(content=0) / compared["bound"].sum("content")
@@ -38,7 +39,6 @@ def changes(compared: xr.Dataset) -> go.Figure:
             spread(figure, row, name, own, COLOURS["path_bound" if row else "null"], col=column)
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
-    rows, says = compared["distance"].isel(layer=-1), ""
     if "accuracy" in compared and len(names) > 1:
         right = compared["accuracy"].median([dim for dim in compared["accuracy"].dims if dim != "change"]).values
         fewer, least = int((right[1:] < right[0]).sum()), percent(right.min())

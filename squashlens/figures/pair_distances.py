@@ -85,7 +85,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     figure.update_yaxes(type="log", title=distance_of(collapse), **first)
     notes = [f"The noise floor, at most {number(here['noise_floor'].max())}, is below the axis"] if hidden else []
     notes += ["lines: medians of neighbouring lengths", "band: smallest to largest D"] * (len(lengths) > MANY)
-    says = against_contrast(collapse, at) or falls(collapse)
+    says = against_contrast(collapse, at) or falls(collapse, at)
     title = f"Representational collapse, layer {at}"
     return finish(figure, title, 360 if by_head else 260, collapse, *notes, says=says)
 

@@ -28,6 +28,7 @@ STEPS = "Let's think step by step, showing me your reasoning."
 EXAMPLES = "Here are a few examples:"
 SHORT = 8  # most items in a short question
 FIRST = 5  # as many words of a template begin a question
+FEW = 2  # as few do not tell it from an answer
 DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 
@@ -142,9 +143,9 @@ class Task:
             raise InputError(
                 f"answer= of {self.name!r} returned {truth!r} as the right answer.", "It must return non-empty text."
             )
-        self._require_readable(truth)
         before, _, after = self._in_mode(mode).rpartition(PLACE)
-        return Question(self.name, mode, len(items), seed, tuple(items), before + self.show(items) + after, truth)
+        prompt = before + self.show(items) + after
+        return self._readable(Question(self.name, mode, len(items), seed, tuple(items), prompt, truth))
 
     def doubled(self, question: "Question") -> "Question":
         """The same question with its last item repeated, after the same examples: the v* of Theorem 4.2 in words."""
@@ -198,7 +199,7 @@ class Task:
             )
         chosen = Random(f"examples {question.length} {question.seed}").sample(others, n)
         solved = [f"{' '.join(filter(None, (example.prompt, self.opening, example.truth)))}\n\n" for example in chosen]
-        return replace(question, prompt="".join(solved) + question.prompt)
+        return self._readable(replace(question, prompt="".join(solved) + question.prompt))
 
     @validated
     def asked(
@@ -244,12 +245,15 @@ class Task:
     def answer_in(self, question: "Question", text: str, ended: bool) -> tuple[str, bool]:
         """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
 
-        It begins on a new line with the template's first words, or with a blank line if these are the sequence. Without
-        solved examples a model may repeat its question first, so that only what follows the opening words is a new one.
+        It begins on a new line with the template's first words; with fewer than three before the sequence, the line has
+        those after it too, and a blank line above it if all are fewer. Without solved examples a model may repeat its
+        question first, so that only what follows the opening words is a new one.
         """
         head, _, after = self.template.partition(PLACE)
         alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
-        first = r"\s+".join(map(re.escape, re.split(r"\s+", head.lstrip())[:FIRST])) or r"\n"
+        parts = [r"\s+".join(map(re.escape, re.split(r"\s+", part.lstrip())[:FIRST])) for part in (head, after)]
+        blank = r"\n\s*" if len(f"{head} {after}".split()) <= FEW else ""
+        first = parts[0] if len(head.split()) > FEW else blank + r"[^\n]*?".join(parts)
         rest = text.partition(self.opening or "\0")[2] if alone else text
         new = re.search(rf"\S(\s*\n\s*{first})", rest)
         return (text[: len(text) - len(rest) + new.start(1)], True) if new else (text, ended)
@@ -268,16 +272,17 @@ class Task:
             )
         return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
 
-    def _require_readable(self, truth: str) -> None:
-        """Raise an error if the right answer is not read back unchanged, or is no number in a numeric task."""
-        reading = self.read(f"{self.opening} {truth}".lstrip(), self.opening, True)
+    def _readable(self, question: "Question") -> "Question":
+        """The question; an error if its right answer is not read back unchanged, or is no number in a numeric task."""
+        truth = question.truth
+        reading = self.understood(question, f"{self.opening} {truth}".lstrip(), True)
         if reading == Reading(truth, "read") and (is_number(truth) or not self.numeric):
-            return
+            return question
         what = f"reads it as {reading.value!r}" if reading.why == "read" else f"does not read it ({WHY[reading.why]})"
         raise InputError(
             f"{self.name!r} has {truth!r} as the right answer, but its reader {what}, so no answer would be right.",
             "Let answer= return the text that the reader returns, or give the task another reader by read=. Answers "
-            "that are not whole numbers need numeric=False.",
+            "that are not whole numbers need numeric=False. No line of an answer may begin as the question does.",
         )
 
     def _echoed(self, question: "Question", said: str, number: bool) -> bool:

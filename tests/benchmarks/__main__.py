@@ -53,7 +53,7 @@ class Comparison:
 
 BOUND = Side("bound", {"n": 4096})
 SKETCH: dict[str, Any] = {"method": "sketch", "rtol": 0.05}
-EXACT = Side("frobenius", {"n": 256}, 1)
+EXACT = Side("frobenius", {"n": 256, "method": "exact"}, 1)
 LARGE: dict[str, Any] = {"blocks": 18, "vocabulary": 256_000, "large": True}
 LARGE_PASS = Side("plain_pass", {"n": 128} | LARGE)
 ONE_FORWARD = "one plain forward pass (fused attention)"
@@ -115,7 +115,7 @@ def row(comparison: Comparison, found: dict[str, Any]) -> str:
     if "failed" in ours or "failed" in theirs:
         return " | ".join([*cells, "–", comparison.target])
     ratio = f"time {ours['median'] / theirs['median']:.3g}, memory {ours['peak'] / max(theirs['peak'], 1):.2g}"
-    if ours["sketch"]:
+    if "probes" in ours["sketch"]:
         ratio += f"; {ours['sketch']['probes']} probes, ± {ours['sketch']['reached']:.1%}"
     return " | ".join([*cells, ratio, comparison.target])
 

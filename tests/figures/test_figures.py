@@ -39,7 +39,7 @@ ENDS = {"low": [0.5, 1, 1.5, 2.9], "high": [1.2, 2, 2.9, 4]}
 SAID: list[tuple[list[float], dict[str, list[float]], str, str]] = [
     ([3.0, 1, np.nan, 9, 4, 0.5], {}, "9 (“&lt;b&gt;fox&lt;/b&gt;” at position 3)", "0.5 (“␣incomprehens…” at "),
     ([3.1593157, 3.1593153, 2], {}, "3.16 (2 of 3 values)", "2 (“␣brown” at position 2)"),
-    ([0.0, 2, 1, 0], {}, "2 (“␣quick” at position 1)", "1 (“␣brown” at position 2)"),  # tokens that cannot act
+    ([0.0, 2, 1, 0], {}, "2 (“␣quick” at position 1)", "1 (“␣brown” at position 2), besides 2 zeros"),
     ([1.0, 1.5, 2, 3], ENDS, "between 2.9 and 4 (one of 2 whose intervals overlap)", "between 0.5 and 1.2 (one of 2"),
     ([1.0, 1.5, 2, 5], ENDS, "5 (“&lt;b&gt;fox&lt;/b&gt;” at position 3)", "1 (“The” at "),  # not within the intervals
     ([0.9, 1.5, 2, 3.5], {"low": [0.5, 1, 1.5, 3]}, "3.5 (“&lt;b&gt;fox&lt;/b&gt;” at position 3)", "0.9 (“The” at "),
@@ -59,6 +59,7 @@ def test_a_sentence_has_the_ends_of_what_is_drawn_if_they_are_apart(
 def test_a_sentence_names_labels() -> None:
     same = specimens.bound(8).copy(data=[2.0] * 8)
     assert Page.of(sl.figures.by_token(restated(same, {}))).says == "The value is 2 everywhere."
+    assert extremes(same.isel(position=[3]) * 0) == "The value is 0."
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."

@@ -114,10 +114,10 @@ def test_help_is_a_question_only_of_what_was_tried() -> None:
 
 
 def pairs(distance: Any, contrast: Any = None) -> xr.Dataset:
-    """What `collapse` gives at the last layer."""
+    """What `collapse` gives at one layer."""
     both = {"distance": distance} | ({} if contrast is None else {"contrast": contrast})
     ds = xr.Dataset({name: (("layer", "length"), [values]) for name, values in both.items()})
-    return ds.assign_coords(length=range(1, len(distance) + 1))
+    return ds.assign_coords(length=range(1, len(distance) + 1), layer=[2])
 
 
 def apart(share: float, step: float, **more: Any) -> xr.Dataset:
@@ -134,7 +134,7 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: collapse.collapses(pairs(PLATEAU, [50.0] * 64)), "lengths, at all from n = 2 on (median ratio 0.06)"),
     (lambda: collapse.falls(pairs([5.0, 5.1, 4.9, 5.0, 5.1])), "neither falls nor grows"),
     (lambda: collapse.falls(pairs([1.0, 2, 3, 4])), "grows with length: log-log slope 1 over 4 lengths"),
-    (lambda: collapse.falls(pairs([2.0, 0, 0, 0])), "is 0 (median over 4 lengths)"),
+    (lambda: collapse.falls(pairs([2.0, 0, 0, 0])), "D at layer 2 is 0 (median over 4 lengths)"),
     (lambda: collapse.against_contrast(pairs([1.0] * 5)), ""),
     (lambda: collapse.recovers(apart(0.44, 1.03)), "44 % of 5 lengths are recovered from y; one more token moves y by "
      "1.03 times what rounding does (median; a step that is rounded too is hardly below 1). By chance 1 % would "),

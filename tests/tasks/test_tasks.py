@@ -202,7 +202,10 @@ def test_a_task_of_ones_own() -> None:
         task.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize("task", [*map(find, NAMES), vowels(), vowels(template="{sequence}:")])
+BRIEF = [vowels(template=each) for each in ("{sequence}:", "Count {sequence}", "A text {sequence} has how many?")]
+
+
+@pytest.mark.parametrize("task", [*map(find, NAMES), vowels(), *BRIEF])
 def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
     """However much follows, a right answer is right. Before the answer, a question may be repeated."""
     question, other = task.after_examples(task.ask(4, seed=1), 2), task.ask(6, seed=2)
@@ -210,6 +213,10 @@ def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
     for behind in (begun[:40], begun, f"{begun} {task.opening} 77\n\n", f"{begun} {said}{begun}"):
         assert task.answer_in(question, said + behind, False) == (said, True)
         assert task.understood(question, said + behind, False) == reading.Reading(question.truth, "read")
+    thought = f"I count.\nCount again.\nThe text says it.\n{said}"
+    assert task.answer_in(question, thought, False) == (thought, False)
+    thought = f"I count.\nCount again.\nThe text says it.\n{said}"
+    assert task.answer_in(question, thought, False) == (thought, False)
     alone = task.ask(4, seed=1)
     text = f"Sure.\n\n{alone.prompt}\n\n{said}"
     assert task.answer_in(alone, text, False) == (text, False)
@@ -293,6 +300,9 @@ def test_a_right_answer_that_nobody_can_give_is_refused(truth: str, others: dict
     for ask in (lambda: task.ask(3), lambda: task.about("abc"), lambda: task.asked([3])):
         with pytest.raises(InputError, match=f"(?s){message}"):
             ask()
+    split = vowels(answer=lambda items: "a\nHow many vowels are in 'b", read=reading.words, numeric=False)
+    with pytest.raises(InputError, match="No line of an answer may begin as the question"):
+        split.after_examples(split.ask(3), 1)
 
 
 TEN = "1111111111"

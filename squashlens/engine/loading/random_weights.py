@@ -42,8 +42,9 @@ def _drawn(model: Bridge, seed: int) -> Bridge:
     for entry in ("quantization_config", ORIGIN):
         if hasattr(config, entry):
             delattr(config, entry)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
-        torch.manual_seed(seed)
+    # On the CPU, whatever the default device is: `torch.manual_seed` would seed the generators of GPUs too.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.inference_mode(False):
+        torch.default_generator.manual_seed(seed)
         # Not `.to(dtype)`: that would round the rotary frequencies too.
         inner = type(wrapped)._from_config(config, dtype=dtype_of(model), attn_implementation="eager")
     inner = inner.to(device_of(model)).eval().requires_grad_(False)

@@ -213,8 +213,6 @@ def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
             )
         return cast(list[list[int]], items)
     require_tokenizer(model)
-    if not all(isinstance(text, str) and text.strip() for text in items):
-        raise InputError("The prompt is empty.", "Pass some text.")
     lead = start_ids(model, bos)
     return [[*lead, *encode(model, cast(str, text))] for text in items]
 

@@ -183,9 +183,13 @@ def titles_of(values: xr.DataArray) -> tuple[str, str]:
 
 
 def extremes(values: xr.DataArray, of: str = "value") -> str:
-    """Where the largest and the smallest of values are, if they are apart, as a sentence on `of`; or nothing."""
-    if "position" in values.dims:
-        values = values.where(values != 0)  # without tokens that cannot act on the query
+    """Where the largest and the smallest of values are, if they are apart, as a sentence on `of`; or nothing.
+
+    Zeros of tokens, which may not act on the query at all, are only counted.
+    """
+    zeros, besides = int((values == 0).sum()) if "position" in values.dims else 0, ""
+    if 0 < zeros < int(values.notnull().sum()):
+        values, besides = values.where(values != 0), f", besides {'a zero' if zeros == 1 else f'{zeros} zeros'}"
     numbers, places = values.values.astype(np.float64), list[str]()
     if not np.isfinite(numbers).any():
         return ""
@@ -193,11 +197,15 @@ def extremes(values: xr.DataArray, of: str = "value") -> str:
         return f"Each {of} is an estimate, whose interval is in the whole result."
     for may, low, high in open_order(values):
         many, count = int(may.sum()), int(np.isfinite(numbers).sum())
+        level = f"between {number(low)} and {number(high)}" if low < high else number(low)
         if many == count and (low == high or many == 1):
-            return f"The {of} is {number(np.nanmax(numbers))}{' everywhere' if many > 1 else ''}."
+            return f"The {of} is {level}{' everywhere' if many > 1 else ''}{besides}."
         if many > 1:
-            apart = f"between {number(low)} and {number(high)} (one of {many} whose intervals overlap)"
-            places.append(apart if low < high else f"{number(low)} ({many} of {count} values)")
+            places.append(
+                f"{level} (one of {many} whose intervals overlap)"
+                if low < high
+                else f"{level} ({many} of {count} values)"
+            )
             continue
         index, where = np.unravel_index(may.argmax(), may.shape), list[str]()
         for dim, at in zip(map(str, values.dims), index, strict=True):
@@ -205,7 +213,7 @@ def extremes(values: xr.DataArray, of: str = "value") -> str:
             name = f"{dim.replace('_', ' ')} {escape(text)}"
             where.append(f"“{label(str(values['token'].values[at]))}” at position {text}" if token else name)
         places.append(f"{number(numbers[index])} ({', '.join(where)})")
-    return f"The largest {of} is {places[0]}; the smallest is {places[1]}."
+    return f"The largest {of} is {places[0]}; the smallest is {places[1]}{besides}."
 
 
 def guide(figure: go.Figure, *levels: float, **place: Any) -> None:
