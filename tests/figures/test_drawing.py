@@ -232,8 +232,9 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
     assert unbreak(wrap("<br>".join(lines), 3000, 10)) == text
 
 
-def test_results_in_a_column_stand_below_each_other_and_fit_on_its_page(shares: go.Figure) -> None:
-    four = sl.figures.styled(sl.figures.panels(dict.fromkeys("abcd", shares)), theme="paper", width="column")
+def test_results_in_a_column_stand_below_each_other_and_fit_on_its_page() -> None:
+    four = sl.figures.collapse_heatmap(dict.fromkeys("abcd", specimens.collapse()))
+    four = sl.figures.styled(four, theme="paper", width="column")
     assert four.layout.height <= 9 * 96
     assert {four.layout[panel.x].domain for panel in Page.of(four).panels} == {(0, 1)}
 

@@ -147,7 +147,8 @@ def _rows(
         share = cell.panel.height * size / ORDINARY / (1 + cell.last - cell.row)
         tall[cell.row : cell.last + 1] = [max(own, share) for own in tall[cell.row : cell.last + 1]]
     text = start + sum(above) + sum(below)
-    sheet = SHEET if page.theme == "paper" else 0.0
+    rows = any(cast(Any, figure.layout)[cell.panel.y].ticktext for cell in cells)  # of text, which need their height
+    sheet = SHEET if page.theme == "paper" and not rows else 0.0
     if high := page.height or sheet or (page.look.width or 0.0) * (page.look.shape or 0.0):
         factor = (high * INCH - text) / sum(tall)
         factor = factor if page.height else max(min(factor, 1.0) if sheet else factor, CROWDED)
