@@ -69,8 +69,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
         figure.add_trace(_without_trend(line, here))
         said = dict.fromkeys((percent(share[0]), percent(share[-1])))
         way = "begins and ends at" if len(said) == 1 else f"{'falls' if share[-1] < share[0] else 'rises'} from"
-        moved = f"{way} {' to '.join(said)}"
-        ends_of.setdefault(moved, []).append(name)
+        ends_of.setdefault(f"{way} {' to '.join(said)}", []).append(name)
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]
     notes += cannot_be_judged(several.values())

@@ -173,10 +173,7 @@ FLOOR = 1e-6  # all shares below this have the same colour
 
 @draws("squashlens.paths.composition", "values: layer position", "token: position")
 def composition(shares: xr.DataArray) -> go.Figure:
-    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale.
-
-    The top row is the query itself. Lower rows show how attention spreads the paths over the prompt.
-    """
+    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale."""
     return _starts(shares, row="layer {}", axis="layer ℓ", by="layer")
 
 
@@ -236,10 +233,7 @@ def attention_heads(found: xr.Dataset) -> go.Figure:
 
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
 def strongest_paths(paths: xr.Dataset) -> go.Figure:
-    """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines.
-
-    Every line is one path. Paths overlap where they share a segment.
-    """
+    """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines."""
     paths = of_one_prompt(paths)
     tokens, layers, shares = tokens_of(paths), paths["layer"].values, paths["share"].values
     figure = go.Figure()

@@ -50,7 +50,8 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
             line = curve(x, middle, name, **style, hover="n = %{x}: %{y:.4g}")
             for trace in (*band(x, low, high, tint(colour), name), line):
                 figure.add_trace(trace, row=1, col=column)
-        figure.add_traces(_guide(top, colour), 1, 1)
+        if np.isfinite(rate):
+            figure.add_trace(_guide(top, rate, colour), row=1, col=1)
     figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
     title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
@@ -85,13 +86,11 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     return finish(figure, "Total variation of the softmax of two growing sequences", 290, (), *notes, says=says)
 
 
-def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:
-    """The derived exponent as a line through the middle of the curve, if an exponent is derived."""
-    rate, x = float(top["rate"]), top["length"].values.astype(float)
-    values, middle = top["distance"].mean("seed").values, len(x) // 2
-    law = values[middle] * (x / x[middle]) ** rate
-    line = curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
-    return [line] if np.isfinite(rate) else []
+def _guide(top: xr.Dataset, rate: float, colour: str) -> go.Scatter:
+    """The derived exponent as a line through the middle of the curve."""
+    x, values = top["length"].values.astype(float), top["distance"].mean("seed").values
+    law = values[len(x) // 2] * (x / x[len(x) // 2]) ** rate
+    return curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
 
 
 def _power(found: xr.Dataset, name: str) -> str:

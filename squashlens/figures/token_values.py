@@ -75,7 +75,6 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
 
     All scales are logarithmic, so values of exactly zero are missing from the lines. The upper scale ends at the tokens
     that are no attention sinks; a note has the sinks with their share. Sketched norms have their intervals as bars.
-    Repeated tokens have separate places on the axis. The hover text has position, token and value.
 
     Args:
         sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several

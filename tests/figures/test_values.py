@@ -284,6 +284,8 @@ def total_variation() -> Pairs:
     yield line.y, values.mean("seed")
     yield ends(line.error_y, line.y), (values.max("seed"), values.min("seed"))
     yield derived.y, found["expected"]
+    beyond = [sl.synthetic.softmax_total_variation([first, 200, 400, 800], k=20) for first in (20, 30)]
+    assert not any(sl.figures.synthetic_total_variation(one).layout.shapes for one in beyond)
 
 
 def repeat_tokenization() -> Pairs:

@@ -35,7 +35,7 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
 SELECTED = ("prompt", "layer", "block", "hop", "hook", "run", "sink", "window", "change", "head", "length", "edit",
-    "part", "quantity", "group", "form", "from_block", "scored", "half", "sublayer", "seed", "draw", *PLACES)  # fmt: skip
+    "part", "quantity", "group", "form", "from_block", "scored", "sublayer", "seed", "draw", *PLACES)  # fmt: skip
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
 
