@@ -210,10 +210,7 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
 
 @draws("squashlens.attention_sinks", "values: block position", "sink: position", "token: position")
 def attention_sinks(sinks: xr.DataArray) -> go.Figure:
-    """Draw the attention that each token gets from later tokens beyond uniform attention, by block.
-
-    Blank: fewer than four later tokens see the token. Sinks are named under the title.
-    """
+    """Draw the attention that each token gets from later tokens beyond uniform attention, by block."""
     tokens = tokens_of(sinks)
     figure = token_figure(sinks, tokens, "block {}", "block", "share", logarithmic=False)
     found = [f"“{label(tokens[place])}”" for place in sinks["position"].values[sinks["sink"].values]]

@@ -22,7 +22,6 @@ VERDICTS = {  # symbol and colour
     "undecided": ("triangle-up", "#CC79A7"),
 }
 RANDOM = "random weights"
-WITH_Y = LAYERS | {"title": "layer ℓ, and last y, after the final norm"}
 GREY: dict[str, Any] = {"colour": COLOURS["null"], "width": 1.2, "size": 4}
 
 
@@ -45,7 +44,9 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         figure.add_traces(_by_layer(one, "recovery", label or "model", **series(number)))
     chances = dict.fromkeys(float(one["chance"]) for one in lines.values())
     guide(figure, *chances)
-    figure.update_xaxes(WITH_Y).update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
+    tops = dict.fromkeys(str(int(one["layer"][-1]) + 1) for one in lines.values())
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({listed([*tops])}: y, after the final norm)"})
+    figure.update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
     shares = [f"{percent(float(one['recovery_y']))}{f' ({escape(name)})' * bool(name)}" for name, one in lines.items()]
     says = f"From y, {listed(shares)} of lengths are recovered; by chance {listed([*map(percent, chances)])} would be."
     return finish(figure, "Lengths that can be told apart", 260, lines.values(), "dotted line: chance", says=says)
@@ -102,7 +103,8 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
         _, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
         figure.add_traces(_by_layer(one, "margin", verdict, colour=colour, width=1.2, size=4, log=True))
     guide(figure, 1)
-    figure.update_xaxes(WITH_Y).update_yaxes(type="log", title="distance ÷ rounding")
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({int(found['layer'][-1]) + 1}: y, after the final norm)"})
+    figure.update_yaxes(type="log", title="distance ÷ rounding")
     apart = int((found["margin_y"] > 1).sum())
     says = f"At y, {apart} of {len(verdicts)} pairs of prompts are further apart than rounding."
     title = "Can the two prompts be told apart?"
