@@ -86,7 +86,7 @@ def require_sound(model: Any) -> Bridge:
 
 
 def _proof_of(model: Bridge) -> str:
-    with torch.inference_mode(False), without_ambient(model):
+    with without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
         require_same_parts(model.original_model, plain)
@@ -201,7 +201,7 @@ def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
     patterns = [site for site in map(pattern_site, range(n_blocks(model))) if site in model.hook_dict]
-    with torch.no_grad(), attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
+    with attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False, **last_logits(model))
         truth = (
             plain_outputs(plain, ids)

@@ -110,8 +110,7 @@ def _read_out(
     y, streams = residual_site("y", model), dict[str, Tensor]()
     watch = [(site, lambda v, site=site: streams.update({site: v[0, opened].detach().clone()})) for site in sites]
     watch += [(y, lambda v: streams.update({y: v[0, queries].detach().clone()}))]
-    with torch.inference_mode(False), torch.no_grad():
-        forward(model, session.ids, [*watch, *(traces.watched() if traces else [])])
+    forward(model, session.ids, [*watch, *(traces.watched() if traces else [])])
 
     variables, coords = dict[str, Variable](), dict[str, Any]()
     with suppress(UnsoundModelError):

@@ -15,7 +15,8 @@ import xarray as xr
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.capturing.pairs import refuse_keywords_of_capture
-from squashlens.engine.state import awaited, measured
+from squashlens.engine.memory import awaited
+from squashlens.engine.state import measured
 from squashlens.engine.text import tokens
 from squashlens.engine.verify import require_sound
 from squashlens.errors import SquashlensError
@@ -76,7 +77,7 @@ def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, a
     rest, results = {name: value for name, value in arguments.items() if name != "prompt"}, []
     for number, prompt in enumerate(bar(tokens.each_of(given), desc="prompts")):
         try:
-            with awaited(model):
+            with awaited():
                 results.append(function(prompt=prompt, **rest))
         except SquashlensError as error:
             error.cause = f"Prompt {number}: {error.cause}"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
-import torch
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
@@ -17,10 +16,11 @@ from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.digests import sha256, source_of
 from squashlens.engine.hooking.standing import ambient, standing
 from squashlens.engine.loading.gguf import ORIGIN
+from squashlens.engine.memory import awaited
 from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import awaited, fingerprint_of, proved
+from squashlens.engine.state import fingerprint_of, proved
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
@@ -155,7 +155,7 @@ class Session:
 
     def as_run(self) -> Mapping[str, Any]:
         """The facts, in which attention is as it ran: a fused kernel may have failed since the session began."""
-        with awaited(self.model):  # no result is made of passes that ended in NaN
+        with awaited():  # no result is made of passes that ended in NaN
             way = self.facts["attention_implementation"]
         now = implementation(self.model, n=self.positions) if way.startswith("fused") else way
         return self.facts if now == way else {**self.facts, "attention_implementation": f"{way}, then {now}"}
@@ -213,8 +213,7 @@ def streams_at(
     def keep(site: str) -> Callable[[Tensor], None]:
         return lambda tensor: seen.update({site: tensor[:, at].detach().clone()})
 
-    with torch.inference_mode(False), torch.no_grad():
-        forward(model, ids, [(site, keep(site)) for site in sites], context)
+    forward(model, ids, [(site, keep(site)) for site in sites], context)
     return seen
 
 

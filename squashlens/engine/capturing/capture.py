@@ -260,8 +260,7 @@ def _read(
         (residual_site(layer, model), look("y", 0) if layer == "y" else look("residual", layer)) for layer in streams
     ]
     watch += [(pattern_site(block), look("pattern", block)) for block in blocks]
-    with torch.inference_mode(False), torch.no_grad():
-        forward(model, ids, watch)
+    forward(model, ids, watch)
 
 
 def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:

@@ -290,8 +290,7 @@ def _values_along(run: PairRun) -> Tensor | None:
     if v.shape[1] < 2:
         return None
     kept: list[Tensor] = []
-    with torch.inference_mode(False), torch.no_grad():
-        forward(run.model, v, [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))])
+    forward(run.model, v, [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))])
     return kept[0]
 
 

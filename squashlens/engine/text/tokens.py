@@ -140,11 +140,11 @@ def checked_prompts(
     Args:
         wanted: what a text was to begin with; ``"none"`` is asked for and gives no warning.
     """
-    checked = checked_ids(model, ids)
-    _refuse_padding(model, ids.tolist())
+    checked, rows = checked_ids(model, ids), ids.tolist()
+    _refuse_padding(model, rows)
     if wanted != "none":
-        warn_of_start(model, ids.tolist())
-    _warn_of_end(model, ids[:, -1].tolist())
+        warn_of_start(model, rows)
+    _warn_of_end(model, [row[-1] for row in rows])
     return checked
 
 

@@ -176,8 +176,7 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
     most = n_outcomes(session.model)
     if not 1 <= k <= most:
         raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
-    with torch.no_grad():
-        logits = next_logits(session.model, session.ids)
+    logits = next_logits(session.model, session.ids)
     best = logits.double().softmax(dim=-1).topk(k)
     known = outputs_are_tokens(session.model)  # those of a compiled program are not, and have no text
     rows = best.indices.tolist()

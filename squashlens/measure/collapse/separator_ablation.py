@@ -266,7 +266,7 @@ def _uses_position_ids(model: Bridge) -> bool:
     hidden = causal(5)
     hidden[2:, 1] = False  # no later token attends to token 1
     try:
-        with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+        with without_ambient(model):
             masked = next_logits(model, ids, context=context(model, whole, whole, hidden))
             missing = next_logits(model, ids[:, kept], context=context(model, kept, kept, causal(4)))
     except SquashlensError:

@@ -20,7 +20,7 @@ from squashlens.engine.anatomy import device_of, n_blocks, width
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
-from squashlens.engine.differentiating.spans import Span, differentiable, open_spans, vjps
+from squashlens.engine.differentiating.spans import Span, open_spans, vjps
 from squashlens.engine.memory import require_room
 from squashlens.engine.premises import why_not_block_by_block
 from squashlens.errors import UnsoundModelError
@@ -184,7 +184,7 @@ def _edges(
     every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[:, None]
     edges = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
     for j in bar(queries, desc="edges", unit="token", leave=False):
-        with differentiable():
+        with torch.enable_grad():
             alone = output[:, j]
         products = (require_causal(model, part, j) for (part,) in vjps(model, alone, [leaf], every, batch))
         rows = torch.cat([*products])[:, 0]

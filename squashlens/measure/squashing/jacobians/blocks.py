@@ -152,9 +152,8 @@ def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
 def _logit_changes(session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]) -> Logits:
     """The derivative of the logits along each step from y, without its mean over the vocabulary."""
     flat = steps.flatten(0, 1).to(y.device, y.dtype)
-    with torch.inference_mode(False), torch.no_grad():
-        here = y.expand_as(flat).contiguous()
-        changes: Any = torch.func.jvp(lambda at: logits_of(session.model, at), (here,), (flat,))
+    here = y.expand_as(flat).contiguous()
+    changes: Any = torch.func.jvp(lambda at: logits_of(session.model, at), (here,), (flat,))
     found = changes[1].double().cpu().unflatten(0, steps.shape[:2])
     return found - found.mean(dim=-1, keepdim=True)
 
