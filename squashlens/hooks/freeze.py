@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squashlens._typing import Bridge, Freezable, one_of, several
+from squashlens._typing import Bridge, FrozenParts, several
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks, text_config
 from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
@@ -19,12 +19,9 @@ from squashlens.engine.reader import reader_of
 from squashlens.errors import UnsoundModelError
 
 
-def frozen_parts(freeze: Any) -> list[str]:
-    """The names of the parts to hold constant, in one order; raises an error for an unknown name."""
-    names = several(freeze)
-    for name in names:
-        one_of(name, Freezable, "freeze")
-    return [name for name in FACTORIES if name in names]
+def frozen_parts(freeze: FrozenParts) -> list[str]:
+    """The names of the parts to hold constant, in one order."""
+    return [name for name in FACTORIES if name in several(freeze)]
 
 
 def freezing(parts: Iterable[str]) -> list[Hook | Recipe]:

@@ -133,7 +133,8 @@ def _are_right(model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answ
 
 def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> str:
     """The text of the right answer that `answer` gives for the content at one length."""
-    content = display_tokens(model, torch.tensor([sequence.content_at(length)]))[0]
+    last = sequence.stem(length).ids(sequence.trunk)[-1]  # which may be the sequence's `ending`
+    content = display_tokens(model, torch.tensor([[*sequence.content[: length - 1], last]]))[0]
     text = answer(tuple(token.strip() for token in content))
     if not isinstance(text, str) or not text.strip():
         raise InputError(

@@ -193,8 +193,7 @@ def _questions(
     else:
         if lengths is not None:
             raise InputError("lengths= is for a growing sequence, and prompts= is a list.", "Leave lengths= out.")
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        asked = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
+        asked = [tuple(tokenize(model, text)[0].tolist()) for text in prompts]
         right = [] if callable(answers) else [*answers]
     require_an_answer_each(asked, right)
     for text in right:

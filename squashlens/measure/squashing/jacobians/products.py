@@ -18,7 +18,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target
+from squashlens._typing import Bridge, Target, positive
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
@@ -72,6 +72,8 @@ class Pullback:
         self, session: Session, layers: Sequence[int], hooks: Sequence[Hook | Recipe] = (), top: int | None = None,
         to: Target = "y", batch_size: int | None = None, tick: Callable[[float], None] | None = None,
     ) -> None:  # fmt: skip
+        if batch_size is not None:
+            positive(batch_size, "vjp_batch_size", "a batch size")
         model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
         self.session, self.layers, self.hooks, self.tick = session, [*layers], hooks, tick
         self.to: Target = to
