@@ -332,7 +332,7 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
             raise InputError(
                 f"The hook {name} at {site} returned a tensor of {what} {_plain(got)}, but got one of {what} "
                 f"{_plain(wanted)}.",
-                "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats what one prompt has.",
+                "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
             )
     wrong = has_nan(after)
     if wrong.device.type != "cpu" or wrong:
