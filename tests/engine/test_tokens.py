@@ -44,7 +44,7 @@ def test_ids_in_any_form_are_the_prompt(tiny: Any, given: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("  ", "empty"), (["1", ""], "empty"), ([[]], "empty"), ([IDS, []], "empty"), ([2, 9999], "vocabulary"),
+        ("  ", "no tokens"), (["1", ""], "no tokens"), ([[]], "empty"), ([IDS, []], "empty"), ([2, 9999], "vocabulary"),
         ([2] + [5] * 3000, "the model's context"), (np.zeros((0, 3), dtype=int), "empty"),
         ([2, 4.0], r"integers, got 4\.0 \(float\)"), ([2, True], r"got True \(bool\)"), ([2, None], "got None"),
         (np.array(IDS) * 1.0, r"got 2\.0 \(float\)"), (torch.tensor([True]), r"got True \(bool\)"),

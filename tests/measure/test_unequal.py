@@ -91,7 +91,7 @@ def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: 
     for given, complaint in (
         (["110 =", "110 = onse"], "'onse' is not in this model's vocabulary"),
         ([[2, 4], [2, 4, 9999]], "vocabulary"),
-        (["110 =", " "], "empty"),
+        (["110 =", " "], "has no tokens"),
         ([[2, 4], [2] + [4] * 3000], "the model's context"),
     ):
         with pytest.raises(InputError, match=complaint):
