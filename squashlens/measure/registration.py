@@ -19,7 +19,7 @@ from squashlens.engine.memory import awaited
 from squashlens.engine.state import measured
 from squashlens.engine.text import tokens
 from squashlens.engine.verify import require_sound
-from squashlens.errors import SquashlensError
+from squashlens.errors import InputError, SquashlensError
 from squashlens.records.joining import joined, padded, restated
 from squashlens.records.results import provenance
 
@@ -68,9 +68,14 @@ def measurement(
 def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, alone: bool) -> Any:
     """The result for one prompt or several; of unequal ones, or if each is measured `alone`, side by side."""
     given = arguments["prompt"]
-    if isinstance(given, Capture | str) or arguments.get("spans") is not None or _single(given):
+    if isinstance(given, Capture | str) or _single(given):
         return function(**arguments)
     model = require_sound(arguments["model"])
+    if arguments.get("spans") is not None:
+        raise InputError(
+            "spans= is for a single prompt, and this call has several.",
+            "Measure prompts one by one: each has spans of its own.",
+        )
     lengths = [len(row) for row in tokens.rows_of(model, given)]
     if len(set(lengths)) == 1 and not (alone and len(lengths) > 1):
         return function(**arguments)
