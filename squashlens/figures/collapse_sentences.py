@@ -55,6 +55,8 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     if "contrast" not in collapse:
         return ""
     ratio = _at(collapse["distance"] / collapse["contrast"], layer).values
+    if np.isnan(ratio).any():  # both are 0, as v⁽⁰⁾ of a common suffix
+        return ""
     groups, where = _compared(collapse)
     middle = f"{listed([number(np.median(ratio[group])) for group in groups])}{where}"
     after = int(np.flatnonzero(np.append(True, ratio >= 1))[-1])  # the last length at which it is not

@@ -14,6 +14,7 @@ from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS
 from squashlens.records.sentences import percent
 
+UNCHANGED = "as it is"  # the name that `compare` gives to the model without a change
 AXES: dict[str, dict[str, Any]] = {"size": {"type": "log"}, "answers": {"range": [-0.05, 1.05]}, "share": {}}
 
 
@@ -22,7 +23,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
     """Draw the effect of several interventions, one row for each: D, the answers, and the path bound.
 
     Faint dots are single lengths, rings are medians over lengths, and bars span their middle half. The panel of the
-    path bound shows the share of the first token. The first row is the model without a change.
+    path bound shows the share of the first token. The row "as it is" is the model without a change.
     """
     names = [escape(str(name)) for name in compared["change"].values]
     rows, says = compared["distance"].isel(layer=-1), ""
@@ -36,15 +37,16 @@ def changes(compared: xr.Dataset) -> go.Figure:
         for row, name in enumerate(names):
             own = np.atleast_1d(values.isel(change=row).values).astype(float)
             own = own[own > 0] if kind == "size" else own
-            spread(figure, row, name, own, COLOURS["path_bound" if row else "null"], col=column)
+            spread(figure, row, name, own, COLOURS["null" if name == UNCHANGED else "path_bound"], col=column)
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
-    if "accuracy" in compared and len(names) > 1:
+    if "accuracy" in compared and UNCHANGED in names and len(names) > 1:
         right = compared["accuracy"].median([dim for dim in compared["accuracy"].dims if dim != "change"]).values
-        fewer, least = int((right[1:] < right[0]).sum()), percent(right.min())
+        before, least = right[names.index(UNCHANGED)], percent(right.min())
+        fewer = int((right < before).sum())
         worst = [f"“{name}”" for name, share in zip(names, right, strict=True) if percent(share) == least]
         which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
-        most = f", most of all {which}: from {percent(right[0])} to {least}" if fewer else ""
+        most = f", most of all {which}: from {percent(before)} to {least}" if fewer else ""
         says = f"{fewer or 'None'} of {len(names) - 1} changes lower the median share of right answers{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"
